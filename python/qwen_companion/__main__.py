@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`python -m qwen_companion`, started by Emacs.
+
+Reads one hello line from standard input, prints the EPC port as one line on standard output, and serves until standard
+input ends.  Both ports listen before anything large is imported, so whoever comes early waits and is not refused.
+This file and the package's `__init__` must be readable by any Python 3.6, to say that it is too old.
+"""
+
+import os
+import sys
+
+EXIT_STOPPED = 0
+EXIT_CRASHED = 1
+EXIT_PACKAGE_MISSING = 3
+EXIT_PYTHON_TOO_OLD = 4
+EXIT_PORT_TAKEN = 5
+EXIT_BAD_HELLO = 6
+
+OLDEST_PYTHON = (3, 10)
+PACKAGES = ("epc", "sexpdata", "psutil", "mcp", "uvicorn", "h11")
+HELLO_LIMIT_BYTES = 1024 * 1024
+BACKLOG = 128
+
+
+def say(text):  # type: (str) -> None
+    """Tell Emacs, which shows the last lines of standard error when this process ends."""
+    sys.stderr.write("qwen-companion: " + text + "\n")
+    sys.stderr.flush()
+
+
+def main():  # type: () -> int
+    """Run, and return the exit code."""
+    if sys.version_info < OLDEST_PYTHON:
+        say(
+            "Python too old: %s is version %d.%d, and at least %d.%d is needed."
+            % ((sys.executable,) + sys.version_info[:2] + OLDEST_PYTHON)
+        )
+        return EXIT_PYTHON_TOO_OLD
+    # Standard output carries the port and nothing else, whatever an imported package may print.
+    output = os.dup(1)
+    os.dup2(2, 1)
+
+    import importlib.util
+
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        return report_missing(missing)
+    try:
+        return serve(output)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == __package__:
+            raise
+        return report_missing([error.name or str(error)])
+
+
+def report_missing(names):  # type: (list[str]) -> int
+    """Say that packages are missing, and how to get them."""
+    say(
+        "%s lacks the Python package %s.  Run M-x qwen-companion-install-backend, or: %s -m pip install %s"
+        % (sys.executable, ", ".join(names), sys.executable, " ".join(names))
+    )
+    return EXIT_PACKAGE_MISSING
+
+
+def serve(output):  # type: (int) -> int
+    """Say hello and serve; the EPC port goes to the descriptor OUTPUT."""
+    import socket
+
+    from qwen_companion.emacs.messages import Hello
+    from qwen_companion.errors import HelloError, SpoolError
+
+    def listen(port):  # type: (int) -> socket.socket
+        # asyncio turns Nagle's algorithm off only where the socket says that it is TCP: 40 ms on each answer.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        # After a restart, connections of the process before still linger on the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+        return listener
+
+    try:
+        hello = Hello.parse(read_line(0))
+    except HelloError as error:
+        say(str(error))
+        return EXIT_BAD_HELLO
+    try:
+        mcp_listener, epc_listener = listen(hello.port), listen(0)
+    except OSError as error:
+        say("cannot listen on port %d of 127.0.0.1: %s" % (hello.port, error.strerror))
+        return EXIT_PORT_TAKEN
+    os.write(output, b"%d\n" % epc_listener.getsockname()[1])
+    os.close(output)
+
+    import asyncio
+    import logging
+    import secrets
+
+    from qwen_companion.companion import Companion
+
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+
+    async def run():  # type: () -> None
+        token = hello.token or secrets.token_hex(32)
+        await Companion(hello, token, mcp_listener, epc_listener).run(input_descriptor=0)
+
+    try:
+        asyncio.run(run())
+    except SpoolError as error:
+        say(str(error))
+        return EXIT_BAD_HELLO
+    return EXIT_STOPPED
+
+
+def read_line(descriptor):  # type: (int) -> bytes
+    """The first line of DESCRIPTOR, unbuffered so that the end of it can be seen later."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < HELLO_LIMIT_BYTES:
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            break
+        line += piece
+    return line
+
+
+if __name__ == "__main__":
+    code = EXIT_CRASHED
+    try:
+        code = main()
+    finally:
+        sys.stderr.flush()
+        if code != EXIT_CRASHED:
+            # Everything has been put in order.  An import still going on in its thread is not worth waiting for.
+            os._exit(code)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Composition root: makes the parts and connects them.  What they do is theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+from qwen_companion.discovery.files import Discovery
+from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.liveness import process_end, watch_input
+from qwen_companion.emacs.messages import (
+    Delivered,
+    DiffClose,
+    DiffOpen,
+    DiffOrphan,
+    Hello,
+    Incoming,
+    Outcome,
+    Published,
+    Roots,
+    Serving,
+    Sessions as SessionsMessage,
+    Snapshot,
+)
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.ide.context import normalise
+from qwen_companion.ide.diffs import Decision, Proposal, Proposals
+from qwen_companion.ide.models import context_update
+from qwen_companion.ide.sessions import Sessions
+from qwen_companion.ide.tools import DiffTools
+from qwen_companion.mailbox import Mailbox
+from qwen_companion.threads import in_thread
+
+if TYPE_CHECKING:
+    from qwen_companion.ide import server
+
+RENEW_S = 300.0
+"""How often the discovery files are looked after."""
+
+STOP_S = 0.8
+"""How long stopping may take."""
+
+
+class _Editor:
+    """Emacs as the tools see it."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
+        return await self._bridge.call(DiffOpen(proposal.id, proposal.session, client, proposal.path, text))
+
+    async def close_review(self, proposal: Proposal) -> str | None:
+        return await self._bridge.call(DiffClose(proposal.id))
+
+    def abandon(self, proposal: Proposal) -> None:
+        self._bridge.tell(DiffOrphan(proposal.id))
+
+    def settled(self, identifier: str) -> None:
+        self._bridge.tell(Delivered(identifier))
+
+
+class Companion:
+    """The backend of one Emacs, from its hello to its end."""
+
+    def __init__(self, hello: Hello, token: str, mcp_listener: socket.socket, epc_listener: socket.socket) -> None:
+        """Both sockets listen already.  Must be made on the event loop.  SpoolError."""
+        self._hello = hello
+        self._token = token
+        self._listener = mcp_listener
+        self._port: int = mcp_listener.getsockname()[1]
+        self._spool = Spool(hello.spool)
+        self._bridge = Bridge(epc_listener, hello.secret, self._spool)
+        self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
+        self._sessions = Sessions(
+            hello.sessions,
+            changed=lambda states: self._bridge.tell(SessionsMessage(states)),
+            gone=lambda session: self._tools.session_gone(session),
+            went_out=lambda key: self._tools.went_out(key),
+        )
+        self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
+        self._roots: Mailbox[Roots] = Mailbox()
+        self._snapshots: Mailbox[Snapshot] = Mailbox()
+        self._server: server.McpServer | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._emacs_is_gone = False
+
+    async def run(self, input_descriptor: int) -> None:
+        """Serve until told to stop, or until Emacs is gone: INPUT_DESCRIPTOR ends.
+
+        Leaves no discovery file behind, and no spool when nobody is left to read it.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._end)
+        watch_input(input_descriptor, self._emacs_gone)
+        self._bridge.start(self._take, self._end)
+        jobs = [
+            asyncio.create_task(job)
+            for job in (self._publish(), self._renew(), self._follow(), self._watch_emacs(), self._serve())
+        ]
+        try:
+            await asyncio.wait([self._ended, *jobs], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._leave(jobs)
+
+    async def _leave(self, jobs: list[asyncio.Task[None]]) -> None:
+        crashed = [job for job in jobs if job.done()]
+        await in_thread(lambda _: self._discovery.remove(), None)
+        if self._server is not None:
+            await self._server.stop()
+            await asyncio.wait(jobs[-1:], timeout=STOP_S)
+        self._bridge.close()
+        if self._emacs_is_gone:
+            self._spool.remove()
+        for job in crashed:
+            job.result()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _emacs_gone(self) -> None:
+        self._emacs_is_gone = True
+        self._end()
+
+    def _take(self, message: Incoming) -> None:
+        """A call by Emacs, in order."""
+        if isinstance(message, Roots):
+            self._roots.put(message)
+        elif isinstance(message, Snapshot):
+            self._snapshots.put(message)
+        elif isinstance(message, Outcome):
+            self._tools.decide(message.id, Decision(message.content))
+        else:
+            self._end()
+
+    async def _publish(self) -> None:
+        while True:
+            roots = await self._roots.take()
+            done = await in_thread(self._discovery.publish, roots.roots)
+            self._bridge.tell(Published(self._port, self._token, done.environment, done.warnings))
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            await in_thread(lambda _: self._discovery.renew(), None)
+
+    async def _follow(self) -> None:
+        while True:
+            snapshot = await self._snapshots.take()
+            self._sessions.set_context(context_update(await in_thread(normalise, snapshot)))
+
+    async def _watch_emacs(self) -> None:
+        await process_end(self._hello.emacs_pid)
+        self._emacs_gone()
+
+    async def _serve(self) -> None:
+        module: Any = await in_thread(importlib.import_module, "qwen_companion.ide.server")
+        self._server = module.McpServer(self._listener, self._token, self._sessions, self._tools)
+        await self._server.serve(lambda: self._bridge.tell(Serving()))

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The EPC endpoint: one connection, one ordered reader, one writer, a secret in every call.
+
+The reader and the writer are threads of their own, so neither a slow Emacs nor a large text ever holds up the event
+loop: a handler hands its message over to the loop and answers at once, and a call is printed where it is sent.
+python-epc's logging wrappers print every argument even when the log is off; the methods a payload passes through are
+therefore overridden here without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import queue
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from epc.handler import (  # pyright: ignore[reportMissingTypeStubs]
+    CallerUnknown,
+    EPCHandler,
+    encode_message,  # pyright: ignore[reportUnknownVariableType]
+)
+from epc.server import EPCServer  # pyright: ignore[reportMissingTypeStubs]
+from sexpdata import Symbol  # pyright: ignore[reportMissingTypeStubs]
+
+from qwen_companion.emacs.messages import Incoming, Outgoing, Sexp, parse_incoming, read_sexp
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import (
+    EmacsBusyError,
+    EmacsGoneError,
+    EmacsRefusedError,
+    EmacsUnavailableError,
+    MessageError,
+    SpoolError,
+)
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+"""Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""
+
+CALL_TIMEOUT_S = 10.0
+"""How long a call waits for its answer unless it says otherwise."""
+
+_GREETING_LIMIT_BYTES = 256 * 1024
+_GREETING_TIMEOUT_S = 10.0
+_MAX_STRANGERS = 8
+_HEAD_BYTES = 6
+
+_log = logging.getLogger(__name__)
+
+ReplyT = TypeVar("ReplyT")
+
+
+@dataclass(frozen=True)
+class _Call:
+    message: Outgoing[Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True)
+class _Reply:
+    kind: str
+    uid: Sexp
+    value: Sexp
+
+
+class Bridge:
+    """Calls to and from the Emacs that started this process."""
+
+    def __init__(self, listener: socket.socket, secret: str, spool: Spool) -> None:
+        """Serve on LISTENER, a listening loopback socket the bridge takes over.
+
+        Calls made before Emacs has connected wait for it.  Must be made on the event loop it will serve.
+        """
+        self._secret = secret.encode("utf-8")
+        self._spool = spool
+        self._loop = asyncio.get_running_loop()
+        self._outbox: queue.SimpleQueue[_Call | _Reply | None] = queue.SimpleQueue()
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._peer: _Handler | None = None
+        self._gone = False
+        self._on_message: Callable[[Incoming], None] = lambda _message: None
+        self._on_gone: Callable[[], None] = lambda: None
+        self._server = _Server(listener, self)
+
+    def start(self, on_message: Callable[[Incoming], None], on_gone: Callable[[], None]) -> None:
+        """Begin to accept.  Both callbacks run on the event loop; ON_MESSAGE in the order Emacs called."""
+        self._on_message = on_message
+        self._on_gone = on_gone
+        threading.Thread(target=self._server.accept, name="epc-accept", daemon=True).start()
+
+    async def call(self, message: Outgoing[ReplyT], timeout: float = CALL_TIMEOUT_S) -> ReplyT:
+        """Call Emacs and wait up to TIMEOUT seconds.
+
+        EmacsBusyError: no answer in time.  EmacsGoneError: the connection has ended.  EmacsRefusedError: the handler
+        failed, or the message could not be sent.
+        """
+        future = self._enqueue(message)
+        try:
+            return cast("ReplyT", await asyncio.wait_for(future, timeout))
+        except asyncio.TimeoutError:
+            raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s") from None
+
+    def tell(self, message: Outgoing[Any]) -> None:
+        """Call Emacs without waiting; a failure is logged.  Keeps its place among the other calls."""
+
+        def report(future: asyncio.Future[Any]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None and not isinstance(error, EmacsGoneError):
+                _log.warning("%s: %s", message.method, error)
+
+        self._enqueue(message).add_done_callback(report)
+
+    def close(self) -> None:
+        """End the connection and the listener.  Calls still open fail with EmacsGoneError."""
+        self._server.stop()
+        self._outbox.put(None)
+        with self._lock:
+            peer = self._peer
+        if peer is not None:
+            peer.hang_up()
+        self._lost()
+
+    def _enqueue(self, message: Outgoing[ReplyT]) -> asyncio.Future[ReplyT]:
+        future: asyncio.Future[ReplyT] = self._loop.create_future()
+        if self._gone:
+            future.set_exception(EmacsGoneError("Emacs has closed the connection"))
+            return future
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        self._outbox.put(_Call(message, future))
+        return future
+
+    def _lost(self) -> None:
+        """Fail what waits for an answer.  Runs on the event loop."""
+        if self._gone:
+            return
+        self._gone = True
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(EmacsGoneError("Emacs has closed the connection"))
+        self._on_gone()
+
+    def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # The loop has closed: the process is ending.
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    # --- Called by the threads ---
+
+    def knows(self, secret: Sexp) -> bool:
+        """Whether SECRET is ours, in constant time."""
+        given = secret if isinstance(secret, str) and not isinstance(secret, Symbol) else ""
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._secret)
+
+    def adopt(self, handler: _Handler) -> bool:
+        """Make HANDLER, which has shown the secret, the connection.  False when there is one already."""
+        with self._lock:
+            if self._peer is not None:
+                return self._peer is handler
+            self._peer = handler
+        self._server.stop()
+        threading.Thread(target=self._write, args=(handler,), name="epc-write", daemon=True).start()
+        return True
+
+    def adopted(self, handler: _Handler) -> bool:
+        """Whether HANDLER is the connection."""
+        return self._peer is handler
+
+    def take(self, uid: Sexp, method: str, payload: Sexp) -> None:
+        """Hand a call by Emacs over to the event loop and answer it with nil, or with what is wrong with it."""
+        try:
+            message = parse_incoming(method, payload, self._spool)
+        except (MessageError, SpoolError) as error:
+            self._outbox.put(_Reply("return-error", uid, f"{method}: {error}"))
+            return
+        self._to_loop(self._on_message, message)
+        self._outbox.put(_Reply("return", uid, None))
+
+    def disconnected(self, handler: _Handler) -> None:
+        """The socket of HANDLER has ended."""
+        if self.adopted(handler):
+            self._outbox.put(None)
+            self._to_loop(self._lost)
+
+    def _write(self, handler: _Handler) -> None:
+        """Body of the writer thread: the only one that writes to the connection."""
+        while (item := self._outbox.get()) is not None:
+            try:
+                if isinstance(item, _Reply):
+                    handler.send_message(item.kind, item.uid, item.value)
+                elif not item.future.cancelled():
+                    self._write_call(handler, item)
+            except OSError:
+                # The reader sees the end of the connection too, and tells.
+                return
+            except (MessageError, SpoolError) as error:
+                if isinstance(item, _Call):
+                    self._settle(item.future, EmacsRefusedError(str(error)))
+                else:
+                    _log.warning("cannot answer Emacs: %s", error)
+
+    def _write_call(self, handler: _Handler, call: _Call) -> None:
+        def returned(reply: Sexp) -> None:
+            try:
+                self._settle(call.future, call.message.parse_reply(reply, self._spool))
+            except (MessageError, SpoolError) as error:
+                self._settle(call.future, EmacsRefusedError(str(error)))
+
+        def failed(error: Exception) -> None:
+            detail = str(error.args[0]) if error.args else type(error).__name__
+            self._settle(call.future, EmacsRefusedError(f"Emacs could not do {call.message.method}: {detail}"))
+
+        arguments = [self._secret.decode("utf-8"), call.message.payload(self._spool)]
+        handler.call(call.message.method, arguments, callback=returned, errback=failed)
+
+    def _settle(self, future: asyncio.Future[Any], result: object) -> None:
+        def settle() -> None:
+            if future.done():
+                return
+            if isinstance(result, EmacsUnavailableError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._to_loop(settle)
+
+
+class _Handler(EPCHandler):
+    """One connection.  Its thread is the reader; only the bridge's writer thread calls `send_message`."""
+
+    server: _Server
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        """Read frames in order until the peer goes, misbehaves or lacks the secret."""
+        bridge = self.server.bridge
+        self.request.settimeout(_GREETING_TIMEOUT_S)
+        limit = _GREETING_LIMIT_BYTES
+        with suppress(OSError, MessageError):
+            while (frame := self._read_frame(limit)) is not None:
+                if not self._take(bridge, frame):
+                    return
+                limit = MAX_FRAME_BYTES
+        # Reached on every end but the refusal above, which leaves the same way through `finish`.
+
+    def finish(self) -> None:
+        """Called by socketserver when `handle` is through, however."""
+        with suppress(OSError):
+            super().finish()
+        self.server.bridge.disconnected(self)
+
+    def hang_up(self) -> None:
+        """End the connection; wakes the reader and a writer that waits for a slow Emacs."""
+        with suppress(OSError):
+            self.request.shutdown(socket.SHUT_RDWR)
+
+    def send_message(self, kind: str, *parts: Sexp) -> None:
+        """Write one frame.  MessageError when it is too large, OSError when the peer is gone."""
+        frame = cast("bytes", encode_message(kind, *parts))
+        if len(frame) - _HEAD_BYTES > MAX_FRAME_BYTES:
+            raise MessageError(f"a message of {len(frame)} bytes is too large for EPC")
+        self.request.sendall(frame)
+
+    def _send(self, *args: Any) -> None:
+        # What python-epc calls to send; without its logging wrapper, see the top of this file.
+        self.send_message(*args)
+
+    def _read_frame(self, limit: int) -> bytes | None:
+        head = self.rfile.read(_HEAD_BYTES)
+        if not head:
+            return None
+        try:
+            length = int(head, 16)
+        except ValueError:
+            raise MessageError("a frame has no length") from None
+        if not 0 < length <= limit:
+            raise MessageError("a frame is too large")
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return None
+        return body
+
+    def _take(self, bridge: Bridge, frame: bytes) -> bool:
+        """Deal with one frame; False ends the connection."""
+        message = read_sexp(frame)
+        if not isinstance(message, list) or not message or not isinstance(message[0], Symbol):
+            raise MessageError("not an EPC message")
+        kind, *parts = cast("list[Sexp]", message)
+        if str(kind) == "call":
+            return self._take_call(bridge, parts)
+        if not bridge.adopted(self) or not parts:
+            return False
+        uid, reply = parts[0], parts[1] if len(parts) > 1 else None
+        manager = self.callmanager
+        settle = {
+            "return": manager.handle_return,
+            "return-error": manager.handle_return_error,
+            "epc-error": manager.handle_epc_error,
+        }.get(str(kind))
+        if settle is not None:
+            with suppress(CallerUnknown):
+                settle(uid, reply)
+        return settle is not None
+
+    def _take_call(self, bridge: Bridge, parts: Sequence[Sexp]) -> bool:
+        uid = parts[0] if parts else None
+        arguments = parts[2] if len(parts) == 3 else None
+        secret = arguments[0] if isinstance(arguments, list) and arguments else None
+        if not bridge.knows(secret) or not bridge.adopt(self):
+            # No writer owns a stranger's connection, so this thread may write to it.
+            if not bridge.adopted(self):
+                self.send_message("epc-error", uid, "refused")
+            return False
+        method, arguments = parts[1], cast("list[Sexp]", arguments)
+        if not isinstance(method, Symbol) or len(arguments) != 2:
+            raise MessageError("a call has not two arguments")
+        self.request.settimeout(None)
+        bridge.take(uid, str(method), arguments[1])
+        return True
+
+
+class _Server(socketserver.ThreadingMixIn, EPCServer):
+    """Accepts until one connection has shown the secret.
+
+    A thread for each connection, so that one that stays silent cannot keep Emacs out; within a connection the order
+    is kept (python-epc's own threading server starts a thread for each message).
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, bridge: Bridge) -> None:
+        EPCServer.__init__(self, listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.bridge = bridge
+        self._stopped = threading.Event()
+        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+
+    def accept(self) -> None:
+        """Body of the accepting thread."""
+        self.serve_forever(poll_interval=0.05)
+        self.server_close()
+
+    def stop(self) -> None:
+        """Accept nobody any more.  Does not wait."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            threading.Thread(target=self.shutdown, name="epc-shutdown", daemon=True).start()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Refuse a connection once there is one that counts, or when too many are being looked at."""
+        return not self._stopped.is_set() and self._strangers.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection in its own thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._strangers.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection failed in an unforeseen way: say so without its content."""
+        _log.error("an EPC connection failed", exc_info=True)

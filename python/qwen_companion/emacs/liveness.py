@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Noticing that Emacs is gone: standard input ends at once, and in case somebody else holds it open, its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from qwen_companion.processes import is_alive, start_time
+
+POLL_S = 2.0
+
+
+def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
+    """Call ON_END on the running event loop when DESCRIPTOR ends; what can be read from it is thrown away."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        # A plain read: unlike an event loop it can wait for any kind of file.
+        with suppress(OSError):
+            while os.read(descriptor, 65536):
+                pass
+        with suppress(RuntimeError):  # The loop has closed: the process is ending.
+            loop.call_soon_threadsafe(on_end)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+
+
+async def process_end(pid: int, poll: float = POLL_S) -> None:
+    """Return when process PID has ended; looks every POLL seconds."""
+    started = start_time(pid)
+    while started is not None and is_alive(pid, started):
+        await asyncio.sleep(poll)

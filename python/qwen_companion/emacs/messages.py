@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that crosses EPC, as types; `qwen-companion-backend.el` holds the other half.
+
+A call in either direction is METHOD with two arguments, the secret and a property list.  In property lists nil is
+none, false or the empty list; times are milliseconds since the epoch, lines and columns count from 1, columns in UTF-16
+code units.  A text travels as `:text STRING`, or as `:text-file PATH` when it is larger than `INLINE_TEXT_BYTES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar, cast
+
+from sexpdata import (  # pyright: ignore[reportMissingTypeStubs]
+    ExpectClosingBracket,
+    ExpectNothing,
+    ExpectSExp,
+    Symbol,
+    loads,  # pyright: ignore[reportUnknownVariableType]
+)
+
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import HelloError, MessageError
+
+PROTOCOL = 1
+"""Number of this contract; the hello line names the one the Elisp was written for."""
+
+INLINE_TEXT_BYTES = 64 * 1024
+"""Largest text, in UTF-8 bytes, that goes inside a frame: both ends parse that without a noticeable pause."""
+
+Sexp = object
+"""A parsed or to-be-printed expression: str, int, float, bool, None, `Symbol` or a sequence of these."""
+
+# sexpdata has no error of its own for most bad input; these are what its parser lets through.
+_UNREADABLE = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    ExpectClosingBracket,
+    ExpectNothing,
+    ExpectSExp,
+)
+
+
+def read_sexp(data: bytes) -> Sexp:
+    """The one expression in DATA, UTF-8.  MessageError, which never quotes DATA, when there is none."""
+    try:
+        return loads(data.decode("utf-8"))
+    except _UNREADABLE:
+        raise MessageError("not one Lisp expression in UTF-8") from None
+
+
+class Plist:
+    """Typed reading of one property list.  Every accessor raises MessageError naming the key, never the value."""
+
+    def __init__(self, sexp: Sexp) -> None:
+        items = _sequence(sexp, "the payload")
+        if len(items) % 2:
+            raise MessageError("a property list has an odd number of elements")
+        self._values: dict[str, Sexp] = {}
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, Symbol):
+                raise MessageError("a property list has a key that is no symbol")
+            self._values.setdefault(str(key), value)
+
+    def string(self, key: str) -> str:
+        """The string at KEY."""
+        value = self._values.get(key)
+        if not isinstance(value, str) or isinstance(value, Symbol):
+            raise MessageError(f"{key} is not a string")
+        return value
+
+    def optional_string(self, key: str) -> str | None:
+        """The string at KEY; None for nil or no such key."""
+        return None if _is_nil(self._values.get(key)) else self.string(key)
+
+    def symbol(self, key: str) -> str:
+        """The name of the symbol at KEY."""
+        value = self._values.get(key)
+        if not isinstance(value, Symbol):
+            raise MessageError(f"{key} is not a symbol")
+        return str(value)
+
+    def integer(self, key: str) -> int:
+        """The number at KEY, cut to an integer: Emacs may well compute a time as a float."""
+        value = self._values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise MessageError(f"{key} is not a number")
+        return int(value)
+
+    def optional_integer(self, key: str) -> int | None:
+        """The number at KEY; None for nil or no such key."""
+        return None if _is_nil(self._values.get(key)) else self.integer(key)
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """The list of strings at KEY."""
+        items = _sequence(self._values.get(key), key)
+        if not all(isinstance(item, str) and not isinstance(item, Symbol) for item in items):
+            raise MessageError(f"{key} is not a list of strings")
+        return cast("tuple[str, ...]", tuple(items))
+
+    def plists(self, key: str) -> list[Plist]:
+        """The list of property lists at KEY."""
+        return [Plist(item) for item in _sequence(self._values.get(key), key)]
+
+    def text(self, spool: Spool) -> str | None:
+        """The text of this message, from the frame or from the spool; None when it has none."""
+        path = self.optional_string(":text-file")
+        return self.optional_string(":text") if path is None else spool.read(path)
+
+
+def plist(**values: Sexp) -> list[Sexp]:
+    """A property list for printing; `text_file=...` becomes `:text-file ...`."""
+    result: list[Sexp] = []
+    for key, value in values.items():
+        result += [Symbol(":" + key.replace("_", "-")), value]
+    return result
+
+
+def text_plist(text: str, spool: Spool) -> list[Sexp]:
+    """The keys that carry TEXT.  SpoolError when it has to go by file and cannot."""
+    # A code point has at most four bytes, so most texts need no encoding to be known as small.
+    if len(text) * 4 <= INLINE_TEXT_BYTES or len(text.encode("utf-8")) <= INLINE_TEXT_BYTES:
+        return plist(text=text)
+    return plist(text_file=spool.write(text))
+
+
+def _is_nil(value: Sexp) -> bool:
+    return value is None or value is False or (isinstance(value, Sequence) and not isinstance(value, str) and not value)
+
+
+def _sequence(value: Sexp, what: str) -> Sequence[Sexp]:
+    if _is_nil(value):
+        return ()
+    if not isinstance(value, list | tuple):
+        raise MessageError(f"{what} is not a list")
+    return cast("Sequence[Sexp]", value)
+
+
+# --- The hello line ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownSession:
+    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version."""
+
+    id: str
+    protocol: str
+    client: str
+    version: str
+
+    @classmethod
+    def parse(cls, values: Plist) -> KnownSession:
+        """From `(:id :protocol :client :version)`."""
+        return cls(values.string(":id"), values.string(":protocol"), values.string(":client"), values.string(":version"))
+
+
+@dataclass(frozen=True)
+class KnownProposal:
+    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`."""
+
+    id: str
+    session: str
+    path: str
+
+    @classmethod
+    def parse(cls, values: Plist) -> KnownProposal:
+        """From `(:id :session :path)`."""
+        return cls(values.string(":id"), values.string(":session"), values.string(":path"))
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What Emacs writes to standard input first.  PORT 0 and TOKEN "" mean: make one."""
+
+    secret: str
+    emacs_pid: int
+    port: int
+    token: str
+    spool: str
+    sessions: tuple[KnownSession, ...]
+    proposals: tuple[KnownProposal, ...]
+
+    @classmethod
+    def parse(cls, line: bytes) -> Hello:
+        """Read LINE; HelloError, whose text never quotes the line, when it is not a hello of this protocol."""
+        try:
+            values = Plist(read_sexp(line))
+            protocol = values.integer(":protocol")
+            if protocol != PROTOCOL:
+                raise HelloError(f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall one of them")
+            hello = cls(
+                secret=values.string(":secret"),
+                emacs_pid=values.integer(":emacs-pid"),
+                port=values.integer(":port"),
+                token=values.optional_string(":token") or "",
+                spool=values.string(":spool"),
+                sessions=tuple(KnownSession.parse(item) for item in values.plists(":sessions")),
+                proposals=tuple(KnownProposal.parse(item) for item in values.plists(":proposals")),
+            )
+        except MessageError as error:
+            raise HelloError(f"the hello line cannot be used: {error}") from None
+        if not hello.secret or hello.emacs_pid <= 0 or not 0 <= hello.port <= 65535:
+            raise HelloError("the hello line lacks a secret, a process id or a usable port")
+        return hello
+
+
+# --- Emacs to Python --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Roots:
+    """`roots`: the open workspace roots, absolute, without trailing slash."""
+
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class VisitedFile:
+    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch."""
+
+    path: str
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`context`: what the user looks at.  LINE, CHARACTER and SELECTION belong to ACTIVE."""
+
+    files: tuple[VisitedFile, ...]
+    active: str | None
+    line: int | None
+    character: int | None
+    selection: str | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`outcome`: the user decided.  CONTENT is the accepted text, None for a rejection."""
+
+    id: str
+    content: str | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """`stop`: end, and leave nothing behind."""
+
+
+Incoming = Roots | Snapshot | Outcome | Stop
+
+
+def _parse_roots(values: Plist, _spool: Spool) -> Roots:
+    return Roots(values.strings(":roots"))
+
+
+def _parse_context(values: Plist, spool: Spool) -> Snapshot:
+    return Snapshot(
+        files=tuple(
+            VisitedFile(item.string(":path"), item.integer(":timestamp")) for item in values.plists(":files")
+        ),
+        active=values.optional_string(":active"),
+        line=values.optional_integer(":line"),
+        character=values.optional_integer(":character"),
+        selection=values.text(spool),
+    )
+
+
+def _parse_outcome(values: Plist, spool: Spool) -> Outcome:
+    identifier, outcome = values.string(":id"), values.symbol(":outcome")
+    if outcome == "rejected":
+        return Outcome(identifier, None)
+    if outcome != "accepted":
+        raise MessageError(":outcome is neither accepted nor rejected")
+    content = values.text(spool)
+    # Emacs prints the empty string as "", so a missing text is a mistake and not an emptied file.
+    if content is None:
+        raise MessageError("an accepted outcome has no text")
+    return Outcome(identifier, content)
+
+
+def _parse_stop(_values: Plist, _spool: Spool) -> Stop:
+    return Stop()
+
+
+_INCOMING = {
+    "roots": _parse_roots,
+    "context": _parse_context,
+    "outcome": _parse_outcome,
+    "stop": _parse_stop,
+}
+
+
+def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming:
+    """The message METHOD carries.  MessageError for an unknown method or shape, SpoolError for a lost text."""
+    parse = _INCOMING.get(method)
+    if parse is None:
+        raise MessageError(f"no such method: {method}")
+    return parse(Plist(payload), spool)
+
+
+# --- Python to Emacs --------------------------------------------------------------------------------------------------
+
+ReplyT = TypeVar("ReplyT")
+
+
+class Outgoing(Generic[ReplyT]):
+    """A call to Emacs whose answer is a ReplyT."""
+
+    method: ClassVar[str]
+
+    def payload(self, spool: Spool) -> Sexp:
+        """The property list to send; a large text is put into SPOOL.  Runs outside the event loop."""
+        raise NotImplementedError
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> ReplyT:
+        """The answer.  MessageError when it has not the agreed shape."""
+        raise NotImplementedError
+
+
+class Told(Outgoing[None]):
+    """A call whose answer says nothing."""
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> None:
+        """Whatever the handler happened to return is no answer."""
+
+
+@dataclass(frozen=True)
+class Published(Told):
+    """`published`: the discovery files are on disk; ENVIRONMENT is for terminals, WARNINGS for the user."""
+
+    method = "published"
+    port: int
+    token: str
+    environment: Mapping[str, str]
+    warnings: Sequence[str]
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
+        return plist(
+            port=self.port,
+            token=self.token,
+            environment=[[name, value] for name, value in self.environment.items()],
+            warnings=list(self.warnings),
+        )
+
+
+@dataclass(frozen=True)
+class Serving(Told):
+    """`serving`: MCP requests are being answered."""
+
+    method = "serving"
+
+    def payload(self, spool: Spool) -> Sexp:
+        """nil."""
+        return None
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """One MCP session as told to Emacs; STREAMING says whether its event stream is open."""
+
+    session: KnownSession
+    streaming: bool
+
+
+@dataclass(frozen=True)
+class Sessions(Told):
+    """`sessions`: all sessions after a change.  Emacs keeps them for the next process."""
+
+    method = "sessions"
+    sessions: tuple[SessionState, ...]
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:sessions ((:id :protocol :client :version :streaming)...))`."""
+        return plist(
+            sessions=[
+                plist(
+                    id=state.session.id,
+                    protocol=state.session.protocol,
+                    client=state.session.client,
+                    version=state.session.version,
+                    streaming=state.streaming,
+                )
+                for state in self.sessions
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class DiffOpen(Outgoing["str | None"]):
+    """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None."""
+
+    method = "diff-open"
+    id: str
+    session: str
+    client: str
+    path: str
+    text: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id :session :client :path)` and the text."""
+        head = plist(id=self.id, session=self.session, client=self.client, path=self.path)
+        return head + text_plist(self.text, spool)
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
+        """nil, or the reason as a string."""
+        if _is_nil(reply):
+            return None
+        if isinstance(reply, str) and not isinstance(reply, Symbol):
+            return reply
+        raise MessageError("the answer to diff-open is neither nil nor a string")
+
+
+@dataclass(frozen=True)
+class DiffClose(Outgoing["str | None"]):
+    """`diff-close`: end the review of proposal ID without an outcome.  The answer is its text; None if not open."""
+
+    method = "diff-close"
+    id: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID)`."""
+        return plist(id=self.id)
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
+        """nil, or a property list with the text."""
+        return None if _is_nil(reply) else Plist(reply).text(spool)
+
+
+@dataclass(frozen=True)
+class DiffOrphan(Told):
+    """`diff-orphan`: nobody waits for proposal ID any more."""
+
+    method = "diff-orphan"
+    id: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID)`."""
+        return plist(id=self.id)
+
+
+@dataclass(frozen=True)
+class Delivered(Told):
+    """`delivered`: the outcome of proposal ID has gone out to its CLI, or there is none to deliver any more."""
+
+    method = "delivered"
+    id: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID)`."""
+        return plist(id=self.id)
+
+
+@dataclass(frozen=True)
+class Notice(Told):
+    """`notice`: something the user should read."""
+
+    method = "notice"
+    level: str
+    text: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:level warning|error :text S)`."""
+        return plist(level=Symbol(self.level), text=self.text)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Private files for texts too large for an EPC frame.
+
+Emacs makes the directory (mode 0700) and names it in the hello line.  Whoever reads a file removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from contextlib import suppress
+
+from qwen_companion.errors import SpoolError
+
+
+class Spool:
+    """The spool directory of one Emacs."""
+
+    def __init__(self, directory: str) -> None:
+        """Take DIRECTORY, absolute.  SpoolError when it is not a private directory of this user."""
+        self.directory = os.path.normpath(directory)
+        try:
+            found = os.lstat(self.directory)
+        except OSError as error:
+            raise SpoolError(f"spool directory {directory}: {error.strerror}") from None
+        if not os.path.isabs(directory) or not stat.S_ISDIR(found.st_mode):
+            raise SpoolError(f"spool directory {directory} is not a directory")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise SpoolError(f"spool directory {directory} is open to other users")
+
+    def write(self, text: str) -> str:
+        """Put TEXT into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
+        path = os.path.join(self.directory, f"python-{secrets.token_hex(8)}")
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+        except OSError as error:
+            raise SpoolError(f"cannot write to the spool directory: {error.strerror}") from None
+        return path
+
+    def read(self, path: str) -> str:
+        """The text Emacs left at PATH, which is removed.  SpoolError when PATH is not one of ours or not UTF-8."""
+        if os.path.dirname(path) != self.directory:
+            raise SpoolError("a text file lies outside the spool directory")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise SpoolError("a text file in the spool directory is not a regular file")
+                data = file.read()
+        except OSError as error:
+            raise SpoolError(f"cannot read a text file in the spool directory: {error.strerror}") from None
+        finally:
+            self.discard(path)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise SpoolError("a text from Emacs is not valid UTF-8") from None
+
+    def discard(self, path: str) -> None:
+        """Remove the file at PATH if it is still there."""
+        with suppress(OSError):
+            os.unlink(path)
+
+    def remove(self) -> None:
+        """Remove the directory with all that is in it: nobody is left to read it."""
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every error the backend raises on purpose, by what the one who catches it can do about it."""
+
+from __future__ import annotations
+
+
+class CompanionError(Exception):
+    """Root of the errors below.  The text is fit for the user: it names no secret and no file content."""
+
+
+class HelloError(CompanionError):
+    """The first line on standard input cannot be used: another version of the Elisp, or no Elisp at all."""
+
+
+class MessageError(CompanionError):
+    """An EPC payload has not the shape `emacs.messages` declares."""
+
+
+class SpoolError(CompanionError):
+    """A text could not be handed over by private file."""
+
+
+class EmacsUnavailableError(CompanionError):
+    """A call to Emacs cannot be answered.  Root of the ways this happens."""
+
+
+class EmacsGoneError(EmacsUnavailableError):
+    """The EPC connection has ended; no call will be answered any more."""
+
+
+class EmacsBusyError(EmacsUnavailableError):
+    """No answer within the time limit.  Emacs has the call and may still act on it."""
+
+
+class EmacsRefusedError(EmacsUnavailableError):
+    """The Elisp handler signalled an error, or the call could not be sent at all."""

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may talk to the MCP server at all (spec D5): checked on every request, before anything else looks at it."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING
+
+from qwen_companion.ide.replies import refuse
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
+"""Names a CLI dials: the second is an old one's, the third one's in a container."""
+
+
+class Guard:
+    """Passes on requests that name one of our hosts, come from no web page and show the token."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app = app
+        self._token = token.encode("ascii")
+        self._hosts = frozenset(f"{host}:{port}".encode("ascii") for host in HOSTS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            # A web page that has its own name resolve to 127.0.0.1 shows that name here.
+            await refuse(send, 421, "This server does not answer to that host name.")
+        elif any(name == b"origin" for name, _ in headers):
+            # No CLI sends one; a browser does whenever a page of another origin calls.
+            await refuse(send, 403, "Requests from web pages are refused.")
+        elif not self._authorised([value for name, value in headers if name == b"authorization"]):
+            await refuse(
+                send, 401, "The token is missing or wrong; it is in the file this server was found by.",
+                headers=[(b"www-authenticate", b"Bearer")],
+            )
+        else:
+            await self._app(scope, receive, send)
+
+    def _authorised(self, values: list[bytes]) -> bool:
+        if len(values) != 1:
+            return False
+        scheme, _, token = values[0].partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)

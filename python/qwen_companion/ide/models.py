@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every name and shape of the IDE companion interface that goes over MCP, once (spec C3, F1-F5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CONTEXT_UPDATE = "ide/contextUpdate"
+DIFF_ACCEPTED = "ide/diffAccepted"
+DIFF_REJECTED = "ide/diffRejected"
+
+OPEN_DIFF = "openDiff"
+CLOSE_DIFF = "closeDiff"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as `tools/list` shows it."""
+
+    name: str
+    description: str
+    input_schema: Json
+
+
+TOOLS = (
+    Tool(
+        OPEN_DIFF,
+        "Show the user a proposed new content of a file, to edit, accept or reject. Returns at once; the decision "
+        f"comes as {DIFF_ACCEPTED} or {DIFF_REJECTED}.",
+        {
+            "type": "object",
+            "properties": {
+                "filePath": {"type": "string", "description": "Absolute path of the file."},
+                "newContent": {"type": "string", "description": "The whole proposed content."},
+            },
+            "required": ["filePath", "newContent"],
+        },
+    ),
+    Tool(
+        CLOSE_DIFF,
+        'End the review of a file. Answers {"content": the text as the user left it}, or null when none was open.',
+        {
+            "type": "object",
+            "properties": {
+                "filePath": {"type": "string", "description": "Absolute path of the file."},
+                "suppressNotification": {"type": "boolean", "description": f"Send no {DIFF_REJECTED}."},
+            },
+            "required": ["filePath"],
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Both count from 1; CHARACTER in UTF-16 code units."""
+
+    line: int
+    character: int
+
+
+@dataclass(frozen=True)
+class File:
+    """An open file (spec C3): TIMESTAMP in ms since the epoch; CURSOR and SELECTED_TEXT for the active one only."""
+
+    path: str
+    timestamp: int
+    is_active: bool = False
+    cursor: Cursor | None = None
+    selected_text: str | None = None
+
+    def to_wire(self) -> Json:
+        """The JSON object; what is not known is left out."""
+        wire: Json = {"path": self.path, "timestamp": self.timestamp}
+        if self.is_active:
+            wire["isActive"] = True
+        if self.cursor is not None:
+            wire["cursor"] = {"line": self.cursor.line, "character": self.cursor.character}
+        if self.selected_text is not None:
+            wire["selectedText"] = self.selected_text
+        return wire
+
+
+@dataclass(frozen=True)
+class WorkspaceState:
+    """The open files, newest first.  `isTrusted` is left out: a change of it makes the CLI ask for a restart."""
+
+    open_files: tuple[File, ...] = ()
+
+
+@dataclass(frozen=True)
+class IdeContext:
+    """What the user looks at (spec C3)."""
+
+    workspace_state: WorkspaceState
+
+    def to_wire(self) -> Json:
+        """The params of `CONTEXT_UPDATE`."""
+        return {"workspaceState": {"openFiles": [file.to_wire() for file in self.workspace_state.open_files]}}
+
+
+def context_update(context: IdeContext) -> bytes:
+    """The notification that tells CONTEXT."""
+    return _notification(CONTEXT_UPDATE, context.to_wire())
+
+
+def diff_accepted(path: str, content: str) -> bytes:
+    """The notification that PATH was accepted with CONTENT, the text after the user's own edits (spec F4)."""
+    return _notification(DIFF_ACCEPTED, {"filePath": path, "content": content})
+
+
+def diff_rejected(path: str) -> bytes:
+    """The notification that the proposal for PATH was rejected (spec F5)."""
+    return _notification(DIFF_REJECTED, {"filePath": path})
+
+
+def close_result(content: str | None) -> str:
+    """The text block `closeDiff` answers with; CLIs read it as JSON."""
+    return json.dumps({"content": content}, ensure_ascii=False)
+
+
+def _notification(method: str, params: Mapping[str, Any]) -> bytes:
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8")

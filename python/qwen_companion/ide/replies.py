@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Refusals below the MCP library: an HTTP status with a JSON-RPC error that says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.types import Send
+
+INVALID_REQUEST = -32600
+UNSUPPORTED_PROTOCOL_VERSION = -32022
+
+
+async def refuse(
+    send: Send,
+    status: int,
+    message: str,
+    *,
+    code: int = INVALID_REQUEST,
+    data: dict[str, Any] | None = None,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer a request with STATUS and MESSAGE."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("utf-8")
+    standard = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
+    await send({"type": "http.response.start", "status": status, "headers": [*standard, *headers]})
+    await send({"type": "http.response.body", "body": body})

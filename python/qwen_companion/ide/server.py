@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MCP server (spec T1-T3).  Importing this module imports the MCP library, which takes most of a second.
+
+The library answers each POST by itself, without state; the sessions are ours (`ide.sessions`), since they have to
+outlive this process, and so is the event stream a CLI opens by GET, since its exact bytes decide whether the CLI gets
+over a restart: HTTP/1.1, `Connection: close`, neither Content-Length nor Transfer-Encoding, and `retry:` first.  Then a
+killed process looks to the CLI like a stream that ended well, and it comes back after that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import h11
+import mcp_types as types
+import uvicorn
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from qwen_companion import __version__
+from qwen_companion.emacs.messages import KnownSession
+from qwen_companion.ide.guard import Guard
+from qwen_companion.ide.models import TOOLS
+from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refuse
+from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
+from qwen_companion.ide.tools import DiffTools
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+PATH = "/mcp"
+
+MAX_BODY_BYTES = 128 * 1024 * 1024
+"""Largest request.  A proposal of 64 MB has room, with what JSON adds to it."""
+
+IDLE_CONNECTION_S = 65
+"""How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
+
+STREAMS_END_S = 0.3
+SERVER_END_S = 0.5
+
+_EXCHANGE = "qwen_companion.exchange"
+_CONNECTION = "qwen_companion.connection"
+
+
+@dataclass
+class _Exchange:
+    """One POST.  SESSION is None until `initialize` has made one; DAMAGED, see `_mend`."""
+
+    session: KnownSession | None
+    damaged: bool = False
+    is_new: bool = False
+
+
+class McpServer:
+    """The server on one listening socket."""
+
+    def __init__(self, listener: socket.socket, token: str, sessions: Sessions, tools: DiffTools) -> None:
+        self._listener = listener
+        self._sessions = sessions
+        self._tools = tools
+        library = Server("qwen-companion", version=__version__, on_list_tools=_list_tools, on_call_tool=self._call_tool)
+        library.middleware.append(self._admit)
+        self._manager = StreamableHTTPSessionManager(
+            library,
+            json_response=True,
+            stateless=True,
+            # The guard in front checks more than these settings could, on every request.
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            max_request_body_size=MAX_BODY_BYTES,
+        )
+        guard = Guard(self._route, token, listener.getsockname()[1])
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                guard,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=IDLE_CONNECTION_S,
+            )
+        )
+
+    async def serve(self, on_ready: Callable[[], None]) -> None:
+        """Serve until cancelled or told to stop; ON_READY is called once requests are being answered."""
+        self._server.on_ready = on_ready
+        async with self._manager.run():
+            await self._server.serve(sockets=[self._listener])
+
+    async def stop(self) -> None:
+        """End the streams in good order and let `serve` return soon."""
+        await self._sessions.end_streams(STREAMS_END_S)
+        self._server.should_exit = True
+        asyncio.get_running_loop().call_later(SERVER_END_S, setattr, self._server, "force_exit", True)
+
+    # --- HTTP ---
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != PATH:
+            await refuse(send, 404, f"The only endpoint is {PATH}.")
+            return
+        headers = dict(cast("list[tuple[bytes, bytes]]", scope["headers"]))
+        version = headers.get(b"mcp-protocol-version")
+        if version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS:
+            # Later revisions have neither sessions nor this stream; told so, a client falls back to `initialize`.
+            await refuse(
+                send, 400, "Unsupported protocol version", code=UNSUPPORTED_PROTOCOL_VERSION,
+                data={"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version.decode("latin-1")},
+            )
+            return
+        identifier = headers.get(SESSION_HEADER)
+        session = None
+        if identifier is not None:
+            session = self._sessions.get(identifier.decode("latin-1"))
+            if session is None:
+                await refuse(send, 404, "Session not found")
+                return
+            self._sessions.touch(session.id)
+        method = scope["method"]
+        if method == "POST":
+            await self._post(session, scope, receive, send)
+        elif method not in ("GET", "DELETE"):
+            await refuse(send, 405, "Method Not Allowed", headers=[(b"allow", b"GET, POST, DELETE")])
+        elif session is None:
+            await refuse(send, 400, "Bad Request: Missing session ID")
+        elif method == "DELETE":
+            self._sessions.close(session.id)
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        elif not any(part in headers.get(b"accept", b"") for part in (b"text/event-stream", b"text/*", b"*/*")):
+            await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
+        elif not await self._sessions.serve_stream(session.id, receive, send):
+            # Closing would wait for the client that takes nothing.
+            cast("_Protocol", scope["state"][_CONNECTION]).transport.abort()
+
+    async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read_body(receive)
+        if body is None:
+            await refuse(send, 413, f"The request is larger than {MAX_BODY_BYTES} bytes.")
+            return
+        mended = _mend(body)
+        exchange = _Exchange(session, damaged=mended is not body)
+        parts = iter([mended])
+
+        async def replay() -> Message:
+            part = next(parts, None)
+            return await receive() if part is None else {"type": "http.request", "body": part, "more_body": False}
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if exchange.session is None and message["status"] < 400:
+                    message = {**message, "status": 400}
+                elif exchange.session is not None and exchange.is_new:
+                    header = (SESSION_HEADER, exchange.session.id.encode("ascii"))
+                    message = {**message, "headers": [*message["headers"], header]}
+            await send(message)
+
+        await self._manager.handle_request({**scope, _EXCHANGE: exchange}, replay, answer)
+
+    # --- MCP ---
+
+    async def _admit(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Middleware of the library: only `initialize` may come without a session, and makes one."""
+        exchange = _exchange(context)
+        if exchange.session is not None:
+            return await call_next(context)
+        if context.request_id is None:
+            return None
+        if context.method != "initialize":
+            raise MCPError(code=types.INVALID_REQUEST, message="Bad Request: Missing session ID")
+        result = await call_next(context)
+        client = types.InitializeRequestParams.model_validate(context.params or {}, by_name=False).client_info
+        protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
+        exchange.session = self._sessions.open(client.name, client.version, protocol)
+        exchange.is_new = True
+        return result
+
+    async def _call_tool(
+        self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        exchange = _exchange(context)
+        session = exchange.session
+        assert session is not None, "_admit lets no tool call through without one"
+        result = await self._tools.call(
+            session.id, session.client, params.name, params.arguments or {}, damaged=exchange.damaged
+        )
+        content = [] if result.text is None else [types.TextContent(text=result.text)]
+        return types.CallToolResult(content=[*content], is_error=result.is_error)
+
+
+async def _list_tools(
+    _context: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
+) -> types.ListToolsResult:
+    return types.ListToolsResult(
+        tools=[types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in TOOLS]
+    )
+
+
+def _exchange(context: ServerRequestContext[Any, Any]) -> _Exchange:
+    return context.request.scope[_EXCHANGE]
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body; None when it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
+def _mend(body: bytes) -> bytes:
+    """BODY, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
+
+    JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a
+    broken connection; the tool it called should say so instead.
+    """
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return body
+    damaged = False
+
+    def replacement(match: re.Match[bytes]) -> bytes:
+        nonlocal damaged
+        if match.group(1) is None:
+            return match.group(0)
+        damaged = True
+        return b"\\ufffd"
+
+    mended = _ESCAPE.sub(replacement, body)
+    return mended if damaged else body
+
+
+class _Wire(h11.Connection):
+    """HTTP that lets the answer to a GET be delimited by the end of the connection."""
+
+    def next_event(self) -> Any:
+        """The next event; see h11."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and event.method == b"GET":
+            # An HTTP/1.0 peer knows no chunks, so h11 sends it none.  Held by a test of the bytes on the wire.
+            self.their_http_version = b"1.0"
+        return event
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's HTTP with the above, and no buffer of its own: what `send` has let go is with the system."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
+        self.conn = _Wire(h11.SERVER)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that leaves signals to the companion and tells when it is up."""
+
+    on_ready: Callable[[], None]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+        """Capture none."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets)
+        self.on_ready()

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MCP sessions and their event streams.
+
+Each stream is served by a task of its own, so a CLI that does not read holds up nobody, and costs no more memory than
+the decisions it has not taken: context is never queued, a stream is sent the newest one when it can take it.
+
+A CLI never says good-bye, it only lets its stream end; and a stream also ends when this process is killed.  So a
+session lives on for a while without a stream, and the sessions an earlier process had are taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qwen_companion.emacs.messages import KnownSession, SessionState
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Send
+
+RETRY_MS = 5000
+"""What a stream tells the CLI to wait before it opens the next one.  Long enough for a killed process to be replaced."""
+
+KEEP_ALIVE_S = 15.0
+"""Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
+
+RETURN_S = RETRY_MS / 1000 + 10.0
+"""How long after its stream has ended a session is given up."""
+
+FIRST_STREAM_S = 60.0
+"""How long after its last request a session that never had a stream is given up."""
+
+STALL_S = 600.0
+"""How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
+
+SESSION_HEADER = b"mcp-session-id"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The limits above, in seconds."""
+
+    keep_alive: float = KEEP_ALIVE_S
+    give_up: float = RETURN_S
+    first_stream: float = FIRST_STREAM_S
+    stall: float = STALL_S
+
+
+@dataclass(frozen=True, eq=False)
+class _Posted:
+    notification: bytes
+    key: str | None
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One open GET.  CONTEXT is the one sent last."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    context: bytes | None = None
+    ended: bool = False
+    lost: bool = False
+
+    def end(self) -> None:
+        """Let the task that serves this stream finish."""
+        self.ended = True
+        self.wake.set()
+
+
+@dataclass(eq=False)
+class _Session:
+    known: KnownSession
+    outbox: list[_Posted] = field(default_factory=list[_Posted])
+    stream: _Stream | None = None
+    reaper: asyncio.TimerHandle | None = None
+
+
+class Sessions:
+    """All sessions, by id."""
+
+    def __init__(
+        self,
+        known: Iterable[KnownSession],
+        changed: Callable[[tuple[SessionState, ...]], None],
+        gone: Callable[[str], None],
+        went_out: Callable[[str], None],
+        timing: Timing | None = None,
+    ) -> None:
+        """KNOWN are those of an earlier process.  Must be made on the event loop.
+
+        CHANGED is called with all sessions after each change, GONE with the id of one given up, WENT_OUT with the key
+        of a notification once the whole of it has been handed to the operating system for an open stream.
+        """
+        self._changed = changed
+        self._gone = gone
+        self._went_out = went_out
+        self._timing = timing or Timing()
+        self._loop = asyncio.get_running_loop()
+        self._context: bytes | None = None
+        self._sessions: dict[str, _Session] = {}
+        self._open_streams: set[_Stream] = set()
+        self._no_streams = asyncio.Event()
+        self._no_streams.set()
+        for item in known:
+            session = self._sessions[item.id] = _Session(item)
+            self._reap_later(session, self._timing.give_up)
+
+    # --- Sessions ---
+
+    def open(self, client: str, version: str, protocol: str) -> KnownSession:
+        """A new session, for a client of that name and version that speaks that MCP version."""
+        known = KnownSession(uuid.uuid4().hex, protocol, client, version)
+        session = self._sessions[known.id] = _Session(known)
+        self._reap_later(session, self._timing.first_stream)
+        self._tell()
+        return known
+
+    def get(self, identifier: str) -> KnownSession | None:
+        """The session of that id."""
+        session = self._sessions.get(identifier)
+        return session.known if session else None
+
+    def touch(self, identifier: str) -> None:
+        """A request has come in for that session."""
+        session = self._sessions.get(identifier)
+        if session is not None and session.stream is None and session.reaper is not None:
+            left = session.reaper.when() - self._loop.time()
+            self._reap_later(session, max(left, self._timing.give_up))
+
+    def close(self, identifier: str) -> None:
+        """End a session: its stream, and what waited for it."""
+        session = self._sessions.pop(identifier, None)
+        if session is None:
+            return
+        self._keep(session)
+        if session.stream is not None:
+            session.stream.end()
+        self._tell()
+        self._gone(identifier)
+
+    async def end_streams(self, timeout: float) -> None:
+        """End all streams in good order, up to TIMEOUT seconds; open no more.  The sessions stay."""
+        for session in self._sessions.values():
+            self._keep(session)
+        self._sessions.clear()
+        for stream in self._open_streams:
+            stream.end()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._no_streams.wait(), timeout)
+
+    def _keep(self, session: _Session) -> None:
+        if session.reaper is not None:
+            session.reaper.cancel()
+            session.reaper = None
+
+    def _reap_later(self, session: _Session, seconds: float) -> None:
+        self._keep(session)
+        session.reaper = self._loop.call_later(seconds, self.close, session.known.id)
+
+    def _tell(self) -> None:
+        self._changed(tuple(SessionState(item.known, item.stream is not None) for item in self._sessions.values()))
+
+    # --- What goes out ---
+
+    def set_context(self, notification: bytes) -> None:
+        """Make NOTIFICATION the context every stream is sent, if it was not sent the same before."""
+        self._context = notification
+        self._wake_all()
+
+    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
+        """Send NOTIFICATION on the stream of SESSION, now or when it opens; False when there is no such session."""
+        found = self._sessions.get(session)
+        if found is None:
+            return False
+        found.outbox.append(_Posted(notification, key))
+        if found.stream is not None:
+            found.stream.wake.set()
+        return True
+
+    def withdraw(self, session: str, key: str) -> None:
+        """Do not send what was posted under KEY, if it has not gone out."""
+        found = self._sessions.get(session)
+        if found is not None:
+            found.outbox = [item for item in found.outbox if item.key != key]
+
+    def _wake_all(self) -> None:
+        for session in self._sessions.values():
+            if session.stream is not None:
+                session.stream.wake.set()
+
+    # --- Streams ---
+
+    async def serve_stream(self, identifier: str, receive: Receive, send: Send) -> bool:
+        """Serve one GET of the session until either side ends it; False when it was cut because nothing was taken.
+
+        The body is delimited by the end of the connection, see `ide.server`.  A second GET takes the place of the
+        first: it means that the CLI has lost that one, whether or not this side has noticed.
+        """
+        session = self._sessions[identifier]
+        if session.stream is not None:
+            session.stream.end()
+        stream = session.stream = _Stream()
+        self._open_streams.add(stream)
+        self._no_streams.clear()
+        self._keep(session)
+        self._tell()
+        watcher = asyncio.create_task(_watch(stream, receive))
+        try:
+            return await self._pump(session, stream, send)
+        finally:
+            watcher.cancel()
+            self._open_streams.discard(stream)
+            if not self._open_streams:
+                self._no_streams.set()
+            if session.stream is stream:
+                session.stream = None
+                if self._sessions.get(identifier) is session:
+                    self._reap_later(session, self._timing.give_up)
+                    self._tell()
+
+    async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:
+        try:
+            await self._send(send, _start(session.known.id))
+            await self._send(send, _body(b"retry: %d\n\n" % RETRY_MS))
+            while not (stream.ended or stream.lost):
+                stream.wake.clear()
+                if self._context is not None and stream.context != self._context:
+                    stream.context = self._context
+                    await self._send(send, _event(self._context))
+                elif session.outbox:
+                    await self._send_posted(session, stream, send, session.outbox[0])
+                else:
+                    await self._idle(stream, send)
+            if not stream.lost:
+                await self._send(send, _body(b"", more=False))
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
+        await self._send(send, _event(posted.notification))
+        # A send on a connection that has just been lost says nothing; the watcher knows after one turn of the loop.
+        await asyncio.sleep(0)
+        if stream.lost or posted not in session.outbox:
+            return
+        session.outbox.remove(posted)
+        if posted.key is not None:
+            self._went_out(posted.key)
+
+    async def _idle(self, stream: _Stream, send: Send) -> None:
+        try:
+            await asyncio.wait_for(stream.wake.wait(), self._timing.keep_alive)
+        except asyncio.TimeoutError:
+            await self._send(send, _body(b": still here\n\n"))
+
+    async def _send(self, send: Send, message: Message) -> None:
+        """Send MESSAGE and wait until all of it has been taken; asyncio.TimeoutError when it is not.
+
+        The server's `send` returns as soon as it has room to keep the bytes itself, and waits for room when called
+        again; so an empty piece is sent after it.
+        """
+
+        async def both() -> None:
+            await send(message)
+            if message.get("more_body"):
+                await send(_body(b""))
+
+        await asyncio.wait_for(both(), self._timing.stall)
+
+
+async def _watch(stream: _Stream, receive: Receive) -> None:
+    """Note the end of the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stream.lost = True
+    stream.wake.set()
+
+
+def _start(identifier: str) -> Message:
+    headers = [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-cache, no-transform"),
+        (b"connection", b"close"),
+        (SESSION_HEADER, identifier.encode("ascii")),
+    ]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _body(data: bytes, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def _event(notification: bytes) -> Message:
+    # JSON escapes line ends inside strings, so the data is one line.
+    return _body(b"event: message\ndata: " + notification + b"\n\n")

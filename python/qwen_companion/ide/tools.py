@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`openDiff` and `closeDiff` (spec F1-F5), and the way of a decision back to the CLI that asked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from qwen_companion.errors import EmacsBusyError, EmacsUnavailableError
+from qwen_companion.ide.diffs import Decision, Proposal, Proposals
+from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
+from qwen_companion.threads import in_thread
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool call answers: one text block, or an empty content when TEXT is None."""
+
+    text: str | None = None
+    is_error: bool = False
+
+
+class Editor(Protocol):
+    """What the tools need of Emacs."""
+
+    async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
+        """Show TEXT; why not, or None.  EmacsUnavailableError."""
+        ...
+
+    async def close_review(self, proposal: Proposal) -> str | None:
+        """End the review; its text as it is now, None when it was not open.  EmacsUnavailableError."""
+        ...
+
+    def abandon(self, proposal: Proposal) -> None:
+        """Nobody waits for PROPOSAL any more."""
+        ...
+
+    def settled(self, identifier: str) -> None:
+        """The decision on that proposal needs no keeping any more."""
+        ...
+
+
+class Outbox(Protocol):
+    """What the tools need of the sessions: notifications kept until they have gone out."""
+
+    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
+        """Send NOTIFICATION, now or when the stream opens; False when there is no such session."""
+        ...
+
+    def withdraw(self, session: str, key: str) -> None:
+        """Do not send what was posted under KEY, if it has not gone out."""
+        ...
+
+
+class ArgumentError(Exception):
+    """A tool was called with arguments it cannot use; the text tells the caller what to do about it."""
+
+
+class DiffTools:
+    """The two tools, and the ends of a proposal they share with Emacs."""
+
+    def __init__(self, proposals: Proposals, editor: Editor, outbox: Outbox) -> None:
+        self._proposals = proposals
+        self._editor = editor
+        self._outbox = outbox
+
+    async def call(
+        self, session: str, client: str, name: str, arguments: Mapping[str, object], *, damaged: bool = False
+    ) -> ToolResult:
+        """Call the tool NAME for SESSION.
+
+        CLIENT is the name the CLI gave itself.  DAMAGED says that the request held text that is no Unicode.
+        """
+        try:
+            if name == OPEN_DIFF:
+                if damaged:
+                    raise ArgumentError(
+                        "newContent holds half a surrogate pair, which no file can hold. Propose valid Unicode text."
+                    )
+                path, content = _path(arguments), _string(arguments, "newContent")
+                await in_thread(_check_target, path)
+                return await self._open(session, client, path, content)
+            if name == CLOSE_DIFF:
+                suppress = arguments.get("suppressNotification") is True
+                return await self._close(session, _path(arguments), suppress=suppress)
+        except ArgumentError as error:
+            return ToolResult(str(error), is_error=True)
+        return ToolResult(f"There is no tool {name}. Use {OPEN_DIFF} or {CLOSE_DIFF}.", is_error=True)
+
+    def decide(self, identifier: str, decision: Decision) -> None:
+        """The user decided on a proposal; tell its CLI, unless it has ended otherwise before."""
+        proposal = self._proposals.decide(identifier, decision)
+        if proposal is None:
+            if self._proposals.get(identifier) is None:
+                self._editor.settled(identifier)
+            return
+        if decision.content is None:
+            notification = diff_rejected(proposal.path)
+        else:
+            notification = diff_accepted(proposal.path, decision.content)
+        if not self._outbox.post(proposal.session, notification, proposal.id):
+            self._proposals.drop(proposal.id)
+            self._editor.abandon(proposal)
+
+    def went_out(self, identifier: str) -> None:
+        """The notification posted for that proposal has been handed to the CLI's stream."""
+        self._proposals.drop(identifier)
+        self._editor.settled(identifier)
+
+    def session_gone(self, session: str) -> None:
+        """The CLI of SESSION has gone."""
+        for proposal in self._proposals.end_session(session):
+            self._editor.abandon(proposal)
+
+    async def _open(self, session: str, client: str, path: str, content: str) -> ToolResult:
+        proposal, replaced = self._proposals.begin(session, path)
+        if replaced is not None:
+            # The CLI matches an outcome by path: the old one would be taken for the new one's.
+            self._outbox.withdraw(session, replaced.id)
+            self._editor.abandon(replaced)
+        try:
+            refusal = await self._editor.open_review(proposal, client, content)
+        except EmacsBusyError:
+            refusal = None  # Emacs has it queued and will show it.
+        except EmacsUnavailableError as error:
+            refusal = f"The review could not be opened: {error}. Decide in the terminal instead."
+        if refusal is None:
+            return ToolResult()
+        self._proposals.drop(proposal.id)
+        return ToolResult(refusal, is_error=True)
+
+    async def _close(self, session: str, path: str, *, suppress: bool) -> ToolResult:
+        proposal = self._proposals.find(session, path)
+        if proposal is None:
+            return ToolResult(close_result(None))
+        if proposal.decision is not None:
+            if suppress:
+                self._outbox.withdraw(session, proposal.id)
+                self.went_out(proposal.id)
+            return ToolResult(close_result(proposal.decision.content))
+        self._proposals.drop(proposal.id)
+        try:
+            content = await self._editor.close_review(proposal)
+        except EmacsUnavailableError:
+            content = None
+        if not suppress:
+            self._outbox.post(session, diff_rejected(path))
+        return ToolResult(close_result(content))
+
+
+def _string(arguments: Mapping[str, object], name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} must be a string.")
+    return value
+
+
+def _path(arguments: Mapping[str, object]) -> str:
+    path = _string(arguments, "filePath")
+    if not os.path.isabs(path):
+        raise ArgumentError(f"filePath must be an absolute path, and {path!r} is not. Give the full path.")
+    if "\0" in path:
+        raise ArgumentError("filePath must not hold a NUL character.")
+    return path
+
+
+def _check_target(path: str) -> None:
+    """ArgumentError when PATH is something that cannot be given a new text.  Not for the event loop."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.endswith("/"):
+            raise ArgumentError(f"{path} names a directory. Name a file.") from None
+        return  # A new file; its directories may be new as well.
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be looked at: {error.strerror}.") from None
+    if stat.S_ISDIR(mode):
+        raise ArgumentError(f"{path} is a directory. Name a file.")
+    if not stat.S_ISREG(mode):
+        raise ArgumentError(f"{path} is not a regular file and cannot be reviewed.")
