@@ -1,0 +1,589 @@
+;;; qwen-companion-backend.el --- The companion's Python process  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Starts the Python process, connects to it, supervises it and stops it.
+;; Everything here is asynchronous: no function waits for the process.
+;;
+;; The process speaks EPC.  Every call, in both directions, has two
+;; arguments: a secret and a property list.  The secret, the token of the
+;; server and its port live in Emacs and outlive the process, so that a
+;; killed process is replaced without the connected CLIs noticing.
+;;
+;; Secrets are kept in variables and never passed from function to
+;; function: arguments show up in backtraces, variables do not.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'epc)
+(require 'subr-x)
+
+(defcustom qwen-companion-python nil
+  "Python interpreter (3.10 or later) that runs the companion's server.
+A file name or a command on the variable `exec-path'.  When nil, the
+environment made by `qwen-companion-install-backend' is used if there
+is one, else the command python3."
+  :group 'qwen-companion
+  :type '(choice (const :tag "Own environment, else python3" nil)
+                 (file :tag "Interpreter")))
+
+(defcustom qwen-companion-backend-directory
+  (locate-user-emacs-file "qwen-companion/")
+  "Directory where `qwen-companion-install-backend' puts its environment."
+  :group 'qwen-companion
+  :type 'directory)
+
+(defvar qwen-companion-state-functions nil
+  "Abnormal hook run when the state of the companion changes.
+Each function gets the new state, see `qwen-companion-state'.")
+
+(defvar qwen-companion-backend-methods nil
+  "Alist of what the Python process may call: (METHOD . FUNCTION).
+FUNCTION gets the property list that came with the call and returns at
+once; its value is the answer.")
+
+(defvar qwen-companion-backend-connected-hook nil
+  "Hook run when a Python process can be called, also after a restart.")
+
+(defvar qwen-companion-backend-proposals-function #'ignore
+  "Function that returns the open proposals a new process must know.
+Its value is a list of property lists (:id :session :path).")
+
+;;; State
+
+(defconst qwen-companion-backend--protocol 1
+  "Number of the protocol spoken with the Python process.")
+
+(defconst qwen-companion-backend--inline-limit 65536
+  "Longest text in bytes that travels inside a call; longer ones go by file.")
+
+(defconst qwen-companion-backend--start-limit 30
+  "Seconds a process may take until it can be called.")
+
+(defconst qwen-companion-backend--restart-limit '(5 . 60)
+  "At most so many restarts in so many seconds: (COUNT . SECONDS).")
+
+(defvar qwen-companion-backend--state 'off)
+(defvar qwen-companion-backend--failure nil
+  "Text of the last failure, nil when there was none.")
+(defvar qwen-companion-backend--process nil)
+(defvar qwen-companion-backend--manager nil
+  "The EPC manager of the process, nil until it is connected.")
+(defvar qwen-companion-backend--timer nil
+  "Timer that gives up on a process that does not come up.")
+(defvar qwen-companion-backend--restarts nil
+  "Times of the latest restarts, newest first.")
+
+(defvar qwen-companion-backend--secret nil)
+(defvar qwen-companion-backend--token nil)
+(defvar qwen-companion-backend--port nil)
+(defvar qwen-companion-backend--sessions nil
+  "The connected CLIs as the Python process told them last.
+A list of property lists (:id :protocol :client :version :streaming).")
+(defvar qwen-companion-backend--spool nil
+  "Private directory through which long texts travel.")
+
+(defun qwen-companion-state ()
+  "Return the state of the companion as a symbol.
+One of `off', `starting', `ready' (CLIs are served) and `error' (it
+could not be started, see the message)."
+  qwen-companion-backend--state)
+
+(defun qwen-companion-backend-failure ()
+  "Return why the companion is in the state `error', a string, else nil."
+  qwen-companion-backend--failure)
+
+(defun qwen-companion-backend-sessions ()
+  "Return the connected CLIs, a list of property lists.
+Keys are :id, :protocol, :client, :version and :streaming."
+  qwen-companion-backend--sessions)
+
+(defun qwen-companion-backend-connected-p ()
+  "Return non-nil when the Python process can be called."
+  (and qwen-companion-backend--manager t))
+
+(defun qwen-companion-backend--set-state (state)
+  "Make STATE the state of the companion and tell who wants to know."
+  (unless (eq state qwen-companion-backend--state)
+    (setq qwen-companion-backend--state state)
+    (run-hook-with-args 'qwen-companion-state-functions state))
+  (force-mode-line-update t))
+
+;;; Starting
+
+(defconst qwen-companion-backend--source
+  (expand-file-name "python/"
+                    (file-name-directory
+                     (or load-file-name
+                         (bound-and-true-p byte-compile-current-file)
+                         buffer-file-name)))
+  "Directory that holds the Python package.")
+
+(defun qwen-companion-backend--environment-python ()
+  "Return the interpreter of the environment of our own, made or not."
+  (expand-file-name "venv/bin/python" qwen-companion-backend-directory))
+
+(defun qwen-companion-backend--python ()
+  "Return the file name of the interpreter to use, or nil."
+  (cond (qwen-companion-python
+         (executable-find qwen-companion-python))
+        ((file-executable-p (qwen-companion-backend--environment-python))
+         (qwen-companion-backend--environment-python))
+        (t (executable-find "python3"))))
+
+(defun qwen-companion-backend--random ()
+  "Return a random string of 64 hexadecimal digits, fit for a secret."
+  (if (fboundp 'gnutls-available-p)
+      (secure-hash 'sha256 'iv-auto 64)
+    (with-temp-buffer
+      (set-buffer-multibyte nil)
+      (call-process "head" nil t nil "-c" "64" "/dev/urandom")
+      (secure-hash 'sha256 (current-buffer)))))
+
+(defun qwen-companion-backend-start ()
+  "Start the Python process; return at once.
+The state becomes `starting', then `ready' or `error'."
+  (setq qwen-companion-backend--failure nil)
+  (qwen-companion-backend--set-state 'starting)
+  (qwen-companion-backend--launch))
+
+(defun qwen-companion-backend--launch ()
+  "Start a process with what is known of the one before it, if any."
+  (let ((python (qwen-companion-backend--python)))
+    (cond
+     ((not (file-directory-p qwen-companion-backend--source))
+      (qwen-companion-backend--fail
+       (format "the package is incomplete: there is no %s; install it anew"
+               (abbreviate-file-name qwen-companion-backend--source))))
+     ((not python)
+      (qwen-companion-backend--fail
+       (format "no Python found as %s; install Python 3.10 or later, or customize `qwen-companion-python'"
+               (or qwen-companion-python "python3"))))
+     (t
+      (condition-case err
+          (qwen-companion-backend--spawn python)
+        (file-error
+         (qwen-companion-backend--fail (error-message-string err))))))))
+
+(defun qwen-companion-backend--spawn (python)
+  "Run the server with the interpreter PYTHON and greet it."
+  (unless qwen-companion-backend--spool
+    (setq qwen-companion-backend--spool
+          (file-name-as-directory (make-temp-file "qwen-companion-" t))))
+  (setq qwen-companion-backend--secret (qwen-companion-backend--random))
+  ;; The package's directory is the working directory because `python -m'
+  ;; imports from there first: never from a directory of the user's.
+  (let* ((default-directory qwen-companion-backend--source)
+         (process-environment
+          (append '("PYTHONPATH" "PYTHONHOME" "PYTHONSTARTUP" "PYTHONUTF8=1")
+                  process-environment))
+         (errors (make-pipe-process
+                  :name "qwen-companion-errors"
+                  :buffer (qwen-companion-backend--log-buffer)
+                  :coding 'utf-8-unix
+                  :noquery t
+                  :filter #'qwen-companion-backend--log-filter
+                  :sentinel #'ignore))
+         (process
+          (make-process
+           :name "qwen-companion"
+           :command (list python "-m" "qwen_companion")
+           :connection-type 'pipe
+           :coding 'utf-8-unix
+           :noquery t
+           :filter #'qwen-companion-backend--filter
+           :sentinel #'qwen-companion-backend--sentinel
+           :stderr errors)))
+    (process-put process 'errors errors)
+    (setq qwen-companion-backend--process process
+          qwen-companion-backend--timer
+          (run-at-time qwen-companion-backend--start-limit nil
+                       #'qwen-companion-backend--give-up process))
+    (condition-case nil
+        (process-send-string process (qwen-companion-backend--hello))
+      ;; It is gone already: the sentinel says why.
+      (error nil))))
+
+(defun qwen-companion-backend--hello ()
+  "Return the first line for a new process, a property list."
+  (let ((print-escape-newlines t) print-length print-level)
+    (concat
+     (prin1-to-string
+      (list :protocol qwen-companion-backend--protocol
+            :secret qwen-companion-backend--secret
+            :emacs-pid (emacs-pid)
+            :port (or qwen-companion-backend--port 0)
+            :token (or qwen-companion-backend--token "")
+            :spool qwen-companion-backend--spool
+            :sessions qwen-companion-backend--sessions
+            :proposals (funcall qwen-companion-backend-proposals-function)))
+     "\n")))
+
+(defun qwen-companion-backend--filter (process output)
+  "Connect when PROCESS has said its port; OUTPUT is part of its line."
+  (let ((line (concat (process-get process 'line) output)))
+    (process-put process 'line line)
+    (when (and (eq process qwen-companion-backend--process)
+               (not qwen-companion-backend--manager)
+               (string-match "\\`\\([0-9]+\\)\n" line))
+      (qwen-companion-backend--connect
+       (string-to-number (match-string 1 line))))))
+
+(defun qwen-companion-backend--connect (port)
+  "Open the EPC connection to PORT."
+  (condition-case err
+      (let ((connection (epc:connect "127.0.0.1" port)))
+        (with-current-buffer (epc:connection-buffer connection)
+          (rename-buffer " *qwen-companion connection*" t))
+        (setq qwen-companion-backend--manager
+              (epc:init-epc-layer
+               (make-epc:manager :title "qwen-companion" :port port
+                                 :connection connection)))
+        (pcase-dolist (`(,method . ,function) qwen-companion-backend-methods)
+          (epc:define-method qwen-companion-backend--manager method
+                             (qwen-companion-backend--guarded function)))
+        (run-hooks 'qwen-companion-backend-connected-hook))
+    (file-error
+     (qwen-companion-backend--fail
+      (format "the connection to the Python process was refused (%s)"
+              (error-message-string err))))))
+
+(defun qwen-companion-backend--guarded (function)
+  "Return FUNCTION as an EPC method that demands the secret.
+An error inside it is reported by its symbol only and never reaches the
+debugger: its backtrace would show the secret."
+  (let ((manager qwen-companion-backend--manager))
+    (lambda (secret payload)
+      (when (and (eq manager qwen-companion-backend--manager)
+                 (equal secret qwen-companion-backend--secret))
+        (condition-case err
+            (funcall function payload)
+          (error
+           (qwen-companion-backend--log "Error in %s: %s" function
+                                        (error-message-string err))
+           (error "%s" (car err))))))))
+
+;;; Calling
+
+(defun qwen-companion-backend-call (method payload)
+  "Call METHOD of the Python process with PAYLOAD, a property list.
+Return non-nil when the call was sent; answers come as calls of their own."
+  (when-let ((manager qwen-companion-backend--manager))
+    (condition-case err
+        (progn
+          (deferred:error
+            (epc:call-deferred manager method
+                               (list qwen-companion-backend--secret payload))
+            (lambda (reason)
+              (qwen-companion-backend--log "Call of %s failed: %s"
+                                           method reason)))
+          t)
+      (error
+       (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
+       nil))))
+
+(defun qwen-companion-backend-pack-text (text)
+  "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
+  (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
+      (list :text (substring-no-properties text))
+    (let ((file (make-temp-file
+                 (expand-file-name "text-" qwen-companion-backend--spool)))
+          (coding-system-for-write 'utf-8-unix)
+          (write-region-annotate-functions nil)
+          (write-region-post-annotation-function nil)
+          (write-region-inhibit-fsync t)
+          (file-name-handler-alist nil))
+      (write-region text nil file nil 'silent)
+      (list :text-file file))))
+
+(defun qwen-companion-backend-insert-text (payload)
+  "Insert the text that PAYLOAD carries at point, exactly as it came."
+  (if-let ((file (plist-get payload :text-file)))
+      (let ((coding-system-for-read 'utf-8-unix)
+            (file-name-handler-alist nil)
+            ;; The text is not ours: no format conversion may run on it.
+            (format-alist nil)
+            (after-insert-file-functions nil))
+        (unless (file-in-directory-p file qwen-companion-backend--spool)
+          (error "A text outside the private directory"))
+        (insert-file-contents file)
+        (delete-file file))
+    (insert (plist-get payload :text))))
+
+;;; Ending
+
+(defun qwen-companion-backend-stop ()
+  "Stop the Python process and forget everything about it.
+The process removes its files when it sees the end of its input; that
+happens on its own, also when Emacs is about to exit."
+  (let ((process qwen-companion-backend--process))
+    (qwen-companion-backend-call 'stop nil)
+    (qwen-companion-backend--disconnect)
+    (when (process-live-p process)
+      (set-process-sentinel process #'qwen-companion-backend--stopped)
+      (process-put process 'spool qwen-companion-backend--spool)
+      ;; A process that does not react must not stay.
+      (process-put process 'killer
+                   (run-at-time 5 nil #'delete-process process))
+      (process-send-eof process)
+      (setq qwen-companion-backend--spool nil)))
+  (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
+  (setq qwen-companion-backend--process nil
+        qwen-companion-backend--restarts nil
+        qwen-companion-backend--failure nil
+        qwen-companion-backend--secret nil
+        qwen-companion-backend--token nil
+        qwen-companion-backend--port nil
+        qwen-companion-backend--sessions nil
+        qwen-companion-backend--spool nil)
+  (qwen-companion-backend--kill-log)
+  (qwen-companion-backend--set-state 'off))
+
+(defun qwen-companion-backend--stopped (process _event)
+  "Clear up after PROCESS, which was told to stop."
+  (unless (process-live-p process)
+    (cancel-timer (process-get process 'killer))
+    (qwen-companion-backend--remove-spool (process-get process 'spool))
+    (unless qwen-companion-backend--process
+      (qwen-companion-backend--kill-log))))
+
+(defun qwen-companion-backend--remove-spool (directory)
+  "Delete the private DIRECTORY, if there is one."
+  (when (and directory (file-directory-p directory))
+    (delete-directory directory t)))
+
+(defun qwen-companion-backend--disconnect ()
+  "Close the connection and stop waiting for it."
+  (when qwen-companion-backend--timer
+    (cancel-timer qwen-companion-backend--timer)
+    (setq qwen-companion-backend--timer nil))
+  (when-let ((manager qwen-companion-backend--manager))
+    (setq qwen-companion-backend--manager nil)
+    (epc:stop-epc manager)))
+
+(defun qwen-companion-backend--sentinel (process _event)
+  "Deal with the unasked end of PROCESS: restart it, or say why not."
+  (when (and (eq process qwen-companion-backend--process)
+             (not (process-live-p process)))
+    (let ((was-connected (qwen-companion-backend-connected-p))
+          (status (process-exit-status process)))
+      ;; What it wrote last tells why; read it before the pipe is closed.
+      (while (accept-process-output (process-get process 'errors) 0))
+      (qwen-companion-backend--disconnect)
+      (setq qwen-companion-backend--process nil)
+      (cond
+       ((and (eql status 5) qwen-companion-backend--port)
+        ;; Somebody took the port between two processes.
+        (setq qwen-companion-backend--port nil
+              qwen-companion-backend--sessions nil)
+        (qwen-companion-backend--launch))
+       ((and was-connected (qwen-companion-backend--restart-allowed-p))
+        (push (float-time) qwen-companion-backend--restarts)
+        (qwen-companion-backend--set-state 'starting)
+        (qwen-companion-backend--launch))
+       (t
+        (qwen-companion-backend--fail
+         (qwen-companion-backend--explain process status)))))))
+
+(defun qwen-companion-backend--restart-allowed-p ()
+  "Return non-nil unless the process has been restarted too often."
+  (pcase-let ((`(,count . ,seconds) qwen-companion-backend--restart-limit))
+    (< (cl-count-if (lambda (time) (< (- (float-time) time) seconds))
+                    qwen-companion-backend--restarts)
+       count)))
+
+(defun qwen-companion-backend--explain (process status)
+  "Return why PROCESS ended with STATUS and what to do about it."
+  (let ((python (abbreviate-file-name (car (process-command process))))
+        (detail (qwen-companion-backend--last-log-line)))
+    (pcase status
+      (3 (format "%s lacks a package (%s); run M-x qwen-companion-install-backend"
+                 python detail))
+      (4 (format "%s is too old (%s); customize `qwen-companion-python' to Python 3.10 or later"
+                 python detail))
+      (6 (format "the Lisp and the Python part do not fit (%s); reinstall the package and restart Emacs"
+                 detail))
+      (_ (format "the Python process ended with status %d (%s); see M-x qwen-companion-log"
+                 status detail)))))
+
+(defun qwen-companion-backend--give-up (process)
+  "Fail because PROCESS has not come up in time."
+  (when (and (eq process qwen-companion-backend--process)
+             (eq qwen-companion-backend--state 'starting))
+    (qwen-companion-backend--fail
+     (format "the Python process is not ready after %d s; see M-x qwen-companion-log"
+             qwen-companion-backend--start-limit))))
+
+(defun qwen-companion-backend--fail (text)
+  "Stop everything, say TEXT and stay in the state `error'."
+  (let ((process qwen-companion-backend--process))
+    (setq qwen-companion-backend--process nil)
+    (qwen-companion-backend--disconnect)
+    (when (process-live-p process)
+      (delete-process process)))
+  (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
+  (setq qwen-companion-backend--spool nil
+        qwen-companion-backend--port nil
+        qwen-companion-backend--token nil
+        qwen-companion-backend--secret nil
+        qwen-companion-backend--sessions nil
+        qwen-companion-backend--failure text)
+  (qwen-companion-backend--set-state 'error)
+  (message "qwen-companion: %s" text))
+
+;;; What the process says about itself
+
+(defun qwen-companion-backend-on-published (payload)
+  "Remember the port and the token in PAYLOAD for a restart."
+  (setq qwen-companion-backend--port (plist-get payload :port)
+        qwen-companion-backend--token (plist-get payload :token)))
+
+(defun qwen-companion-backend-on-serving (_payload)
+  "Note that requests of CLIs are being answered from now on."
+  (when qwen-companion-backend--timer
+    (cancel-timer qwen-companion-backend--timer)
+    (setq qwen-companion-backend--timer nil))
+  (qwen-companion-backend--set-state 'ready)
+  nil)
+
+(defun qwen-companion-backend-on-sessions (payload)
+  "Remember the connected CLIs in PAYLOAD."
+  (setq qwen-companion-backend--sessions (plist-get payload :sessions))
+  (force-mode-line-update t))
+
+(defun qwen-companion-backend-on-notice (payload)
+  "Show the warning or error in PAYLOAD."
+  (let ((text (plist-get payload :text)))
+    (qwen-companion-backend--log "%s" text)
+    (message "qwen-companion: %s" text)
+    nil))
+
+;;; Log
+
+(defconst qwen-companion-backend--log-name "*qwen-companion log*")
+
+(defconst qwen-companion-backend--log-limit 100000
+  "Characters the log may hold; the oldest go first.")
+
+(defun qwen-companion-backend--log-buffer ()
+  "Return the log buffer, made if need be."
+  (or (get-buffer qwen-companion-backend--log-name)
+      (with-current-buffer (get-buffer-create qwen-companion-backend--log-name)
+        (special-mode)
+        (buffer-disable-undo)
+        (current-buffer))))
+
+(defun qwen-companion-backend--kill-log ()
+  "Kill the log buffer, if there is one."
+  (when-let ((buffer (get-buffer qwen-companion-backend--log-name)))
+    (kill-buffer buffer)))
+
+(defun qwen-companion-backend--log (format &rest arguments)
+  "Add a line to the log: FORMAT filled with ARGUMENTS."
+  (qwen-companion-backend--log-insert
+   (concat (apply #'format format arguments) "\n")))
+
+(defun qwen-companion-backend--log-filter (process output)
+  "Add OUTPUT of PROCESS to the log."
+  (when (buffer-live-p (process-buffer process))
+    (qwen-companion-backend--log-insert output)))
+
+(defun qwen-companion-backend--log-insert (text)
+  "Add TEXT to the end of the log and drop what is too old."
+  (with-current-buffer (qwen-companion-backend--log-buffer)
+    (let ((inhibit-read-only t))
+      (save-excursion
+        (goto-char (point-max))
+        (insert text)
+        (when (> (buffer-size) qwen-companion-backend--log-limit)
+          (delete-region (point-min)
+                         (- (point-max) qwen-companion-backend--log-limit)))))))
+
+(defun qwen-companion-backend--last-log-line ()
+  "Return the last line of the log, or a word for its absence."
+  (with-current-buffer (qwen-companion-backend--log-buffer)
+    (save-excursion
+      (goto-char (point-max))
+      (skip-chars-backward " \t\n")
+      (let ((line (buffer-substring-no-properties
+                   (line-beginning-position) (point))))
+        (if (string-empty-p line) "it said nothing" line)))))
+
+(defun qwen-companion-log ()
+  "Show what the Python process has reported."
+  (interactive)
+  (pop-to-buffer (qwen-companion-backend--log-buffer)))
+
+;;; Installing
+
+(declare-function compilation-start "compile"
+                  (command &optional mode name-function highlight-regexp))
+
+;;;###autoload
+(defun qwen-companion-install-backend ()
+  "Make the Python environment of the companion, or make it anew.
+It goes to `qwen-companion-backend-directory', holds exactly the
+packages listed in the package's requirements file (checked by hash),
+and is made with uv when that is on the variable `exec-path', else
+with the venv and pip of `qwen-companion-python' or python3.  The
+installation runs in the background in a buffer of its own."
+  (interactive)
+  (require 'compile)
+  (let* ((python (executable-find (or qwen-companion-python "python3")))
+         (target (directory-file-name
+                  (expand-file-name "venv" qwen-companion-backend-directory)))
+         (lock (expand-file-name "requirements.lock"
+                                 qwen-companion-backend--source))
+         (own (qwen-companion-backend--environment-python)))
+    (unless python
+      (user-error "No Python found as %s; install Python 3.10 or later"
+                  (or qwen-companion-python "python3")))
+    (make-directory qwen-companion-backend-directory t)
+    (let* ((default-directory
+             (file-name-as-directory
+              (expand-file-name qwen-companion-backend-directory)))
+           (commands
+            (if-let ((uv (executable-find "uv")))
+                `((,uv "venv" "--clear" "--python" ,python ,target)
+                  (,uv "pip" "install" "--python" ,own "--require-hashes"
+                       "--compile-bytecode" "-r" ,lock))
+              `((,python "-m" "venv" "--clear" ,target)
+                (,own "-m" "pip" "install" "--disable-pip-version-check"
+                      "--require-hashes" "-r" ,lock))))
+           (buffer (compilation-start
+                    (mapconcat (lambda (command)
+                                 (mapconcat #'shell-quote-argument command " "))
+                               commands " && ")
+                    nil (lambda (_mode) "*qwen-companion install*"))))
+      (with-current-buffer buffer
+        (add-hook 'compilation-finish-functions
+                  #'qwen-companion-backend--installed nil t)))))
+
+(defun qwen-companion-backend--installed (_buffer outcome)
+  "Say how the installation went; OUTCOME is compile's word for it."
+  (if (not (string-prefix-p "finished" outcome))
+      (message "qwen-companion: the installation failed, see the buffer *qwen-companion install*")
+    (message "qwen-companion: the Python environment is ready")
+    (when (eq qwen-companion-backend--state 'error)
+      (qwen-companion-backend-start))))
+
+(provide 'qwen-companion-backend)
+;;; qwen-companion-backend.el ends here

@@ -1,0 +1,607 @@
+;;; qwen-companion-diff.el --- Proposals of a CLI and their one life  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI proposes a new text for a file.  The proposal waits, is shown by
+;; a front end, and ends exactly once: accepted or rejected by the user,
+;; closed by the CLI (answered in the terminal), superseded by a newer one,
+;; or orphaned when the CLI goes away.  The first of these wins.
+;;
+;; Both sides of a review are buffers of our own, so that the buffer that
+;; visits the file is never locked, changed or asked about.  The text is
+;; written by a model and hostile until read: it chooses no mode, sets no
+;; variable, and reaches no format string or mode line.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-context)
+(require 'qwen-companion-disk)
+
+(defcustom qwen-companion-diff-arrival 'idle
+  "When a proposal that has arrived is shown.
+`idle': after half a second without input, `now': as soon as nothing
+would be disturbed, `command': only by \\[qwen-companion-diff-open].
+It never opens over a minibuffer, a keyboard macro or another Ediff
+session; it waits then."
+  :group 'qwen-companion
+  :type '(choice (const :tag "When idle" idle)
+                 (const :tag "At once" now)
+                 (const :tag "On command" command)))
+
+(defcustom qwen-companion-diff-select nil
+  "Non-nil means that a review which opens by itself selects its window.
+With nil the selected window stays selected."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defvar qwen-companion-attention-functions nil
+  "Abnormal hook run when a proposal arrives.
+Each function gets the proposal, see `qwen-companion-proposal-path'
+and its sisters.")
+
+(defconst qwen-companion-diff--idle-delay 0.5
+  "Seconds without input after which a proposal may open.")
+
+(defconst qwen-companion-diff--mode-limit 500000
+  "Characters above which a review goes without syntax colours.
+Some major modes take seconds on a long text.")
+
+;;; The proposal
+
+(cl-defstruct (qwen-companion-proposal
+               (:copier nil)
+               (:constructor qwen-companion-proposal--make))
+  "A new text for a file, proposed by a CLI.
+ID names it to the Python process; SESSION and CLIENT tell which CLI
+it is from; PATH is the file.  STATE is `pending', `shown', `accepted',
+`rejected', `closed', `superseded' or `orphaned'.  SEEN is non-nil when
+it has been shown before.  EMPTY is non-nil when the proposed text was
+empty.  LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".
+BUFFER holds the proposed text and the user's edits, DISK-BUFFER (while
+shown) the text on disk.  VIEW belongs to the front end."
+  id session client path (state 'pending) seen empty (line-end "\n")
+  buffer disk-buffer view)
+
+(defvar qwen-companion-diff--proposals nil
+  "The open proposals, oldest first.")
+
+(defvar qwen-companion-diff--undelivered nil
+  "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
+The outcome is the state of the proposal.")
+
+(defvar qwen-companion-diff--timer nil
+  "Timer that waits for a moment to show a proposal, nil when none waits.")
+
+(defvar-local qwen-companion-diff--proposal nil
+  "The proposal that the current buffer is about.")
+
+(defun qwen-companion-diff-proposals ()
+  "Return the proposals that wait for an answer, oldest first."
+  qwen-companion-diff--proposals)
+
+(defun qwen-companion-diff-edited-p (proposal)
+  "Return non-nil when the user has edited PROPOSAL."
+  (buffer-modified-p (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-diff--by-id (id)
+  "Return the open proposal ID, or nil."
+  (cl-find id qwen-companion-diff--proposals
+           :key #'qwen-companion-proposal-id :test #'equal))
+
+(defun qwen-companion-diff--file (proposal)
+  "Return the file of PROPOSAL as shown to the user."
+  (abbreviate-file-name (qwen-companion-proposal-path proposal)))
+
+;;; Front ends
+
+(cl-defgeneric qwen-companion-diff-show (style proposal select)
+  "Show PROPOSAL with the front end STYLE, a symbol.
+Its buffers are made already.  SELECT non-nil means to select the
+review, else the selected window stays selected.")
+
+(cl-defgeneric qwen-companion-diff-hide (style proposal)
+  "Take PROPOSAL off the screen; the windows return as they were.
+STYLE is the front end that shows it.  Its buffers stay alive.")
+
+(cl-defgeneric qwen-companion-diff-visible-p (style proposal)
+  "Return non-nil when PROPOSAL is on the screen.
+STYLE is the front end that shows it.")
+
+(defconst qwen-companion-diff--style 'ediff
+  "The front end.")
+
+;;; Buffers
+
+(defvar qwen-companion-diff-buffer-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
+    map)
+  "Keys in the buffers of a review.")
+
+(define-minor-mode qwen-companion-diff-buffer-mode
+  "Minor mode of the buffers of a review.
+
+\\{qwen-companion-diff-buffer-mode-map}"
+  :interactive nil
+  :lighter nil
+  (if qwen-companion-diff-buffer-mode
+      (add-hook 'kill-buffer-hook #'qwen-companion-diff--buffer-killed nil t)
+    (remove-hook 'kill-buffer-hook #'qwen-companion-diff--buffer-killed t)))
+
+(defun qwen-companion-diff--buffer-killed ()
+  "Reject the proposal whose buffer is being killed."
+  (let ((proposal qwen-companion-diff--proposal))
+    (when (memq proposal qwen-companion-diff--proposals)
+      (qwen-companion-diff--decide proposal 'rejected))))
+
+(defun qwen-companion-diff--make-buffer (proposal kind)
+  "Return a new buffer for the side KIND, a string, of PROPOSAL."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (buffer (generate-new-buffer
+                  (format "*qwen-companion %s: %s*"
+                          kind (file-name-nondirectory path)))))
+    (with-current-buffer buffer
+      (setq default-directory (file-name-directory path)
+            qwen-companion-diff--proposal proposal)
+      (setq-local buffer-auto-save-file-name nil))
+    buffer))
+
+(defun qwen-companion-diff--mode (path)
+  "Return the major mode that the name PATH alone chooses, or nil.
+Only modes for text and programs: others act on the text they get."
+  (let* ((case-fold-search nil)
+         (mode (assoc-default (file-name-sans-versions path) auto-mode-alist
+                              #'string-match-p))
+         (mode (and (symbolp mode)
+                    (alist-get mode (bound-and-true-p major-mode-remap-alist)
+                               mode))))
+    (when (and mode (fboundp mode))
+      (ignore-errors (autoload-do-load (symbol-function mode) mode))
+      (and (provided-mode-derived-p mode 'prog-mode 'text-mode 'conf-mode)
+           mode))))
+
+(defun qwen-companion-diff--set-mode (path)
+  "Give the current buffer the major mode for PATH, and nothing more.
+No mode hook runs, no global minor mode gets at the buffer and no local
+variable is read."
+  (let ((mode (and (< (buffer-size) qwen-companion-diff--mode-limit)
+                   (qwen-companion-diff--mode path)))
+        (proposal qwen-companion-diff--proposal)
+        (enable-local-variables nil)
+        ;; Through this hook the global minor modes get at new buffers.
+        (change-major-mode-hook nil))
+    (when mode
+      (delay-mode-hooks
+        (condition-case nil
+            (funcall mode)
+          (error (fundamental-mode))))
+      (kill-local-variable 'delayed-mode-hooks)
+      (font-lock-mode 1))
+    ;; The major mode has killed what was local.
+    (setq qwen-companion-diff--proposal proposal)
+    (qwen-companion-diff-buffer-mode 1)))
+
+(defun qwen-companion-diff--fill (proposal payload)
+  "Make the buffer of PROPOSAL from the text in PAYLOAD."
+  (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
+    (setf (qwen-companion-proposal-buffer proposal) buffer)
+    (with-current-buffer buffer
+      (buffer-disable-undo)
+      (qwen-companion-backend-insert-text payload)
+      (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size)))
+      (when (qwen-companion-diff--dos-p)
+        (setf (qwen-companion-proposal-line-end proposal) "\r\n")
+        (replace-string-in-region "\r\n" "\n" (point-min)))
+      (goto-char (point-min))
+      (buffer-enable-undo)
+      (set-buffer-modified-p nil)
+      (qwen-companion-diff-buffer-mode 1))))
+
+(defun qwen-companion-diff--dos-p ()
+  "Return non-nil when every line of the current buffer ends in CR LF."
+  (save-excursion
+    (goto-char (point-min))
+    (and (search-forward "\r\n" nil t)
+         (progn
+           (goto-char (point-min))
+           (not (re-search-forward "\\(?:\\`\\|[^\r]\\)\n" nil t))))))
+
+(defun qwen-companion-diff--prepare (proposal)
+  "Make the other side of PROPOSAL and dress both buffers.
+The other side is the text on disk, or what the CLI is about to write
+there after an earlier acceptance."
+  (let ((path (qwen-companion-proposal-path proposal))
+        (disk (qwen-companion-diff--make-buffer proposal "disk")))
+    (setf (qwen-companion-proposal-disk-buffer proposal) disk)
+    (with-current-buffer disk
+      (if-let ((text (qwen-companion-disk-expected-text path)))
+          (progn
+            (insert text)
+            (when (qwen-companion-diff--dos-p)
+              (replace-string-in-region "\r\n" "\n" (point-min))))
+        (let ((file-name-handler-alist nil)
+              (format-alist nil)
+              (after-insert-file-functions nil))
+          (when (file-exists-p path)
+            (insert-file-contents path))))
+      (goto-char (point-min))
+      (qwen-companion-diff--set-mode path)
+      (set-buffer-modified-p nil)
+      (setq buffer-read-only t)
+      (qwen-companion-diff--set-header
+       (if (file-exists-p path) "on disk" "not on disk yet")))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (let ((modified (buffer-modified-p)))
+        (qwen-companion-diff--set-mode path)
+        (set-buffer-modified-p modified))
+      (qwen-companion-diff--set-header
+       (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
+
+(defun qwen-companion-diff--set-header (text)
+  "Give the current buffer a header line with the file, TEXT and the keys."
+  (setq header-line-format
+        (replace-regexp-in-string
+         "%" "%%"
+         (format " %s, %s   %s accept   %s reject"
+                 (qwen-companion-diff--file qwen-companion-diff--proposal)
+                 text
+                 (substitute-command-keys "\\[qwen-companion-diff-accept]")
+                 (substitute-command-keys "\\[qwen-companion-diff-reject]"))
+         t t)))
+
+(defun qwen-companion-diff--text (proposal)
+  "Return the text of PROPOSAL with the user's edits, exactly."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (save-restriction
+      (widen)
+      (let ((text (buffer-substring-no-properties (point-min) (point-max)))
+            (line-end (qwen-companion-proposal-line-end proposal)))
+        (if (equal line-end "\n")
+            text
+          (string-replace "\n" line-end text))))))
+
+(defun qwen-companion-diff--keep (proposal reason)
+  "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."
+  (let ((buffer (qwen-companion-proposal-buffer proposal)))
+    (with-current-buffer buffer
+      (qwen-companion-diff-buffer-mode -1)
+      (kill-local-variable 'header-line-format)
+      (rename-buffer
+       (format "*qwen-companion kept: %s*"
+               (file-name-nondirectory (qwen-companion-proposal-path proposal)))
+       t)
+      (message "qwen-companion: %s; the proposed text is kept in %s"
+               reason (buffer-name)))))
+
+;;; The one life
+
+(defun qwen-companion-diff--end (proposal state)
+  "Let PROPOSAL end in STATE: off the list and off the screen.
+Its own buffer is left to the caller."
+  (let ((shown (eq (qwen-companion-proposal-state proposal) 'shown)))
+    (setf (qwen-companion-proposal-state proposal) state)
+    (setq qwen-companion-diff--proposals
+          (delq proposal qwen-companion-diff--proposals))
+    (when shown
+      (qwen-companion-diff-hide qwen-companion-diff--style proposal))
+    (when-let ((disk (qwen-companion-proposal-disk-buffer proposal)))
+      (kill-buffer disk))
+    (force-mode-line-update t)
+    (qwen-companion-diff--schedule)))
+
+(defun qwen-companion-diff--decide (proposal outcome &optional text)
+  "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
+  (qwen-companion-diff--end proposal outcome)
+  (push (cons proposal text) qwen-companion-diff--undelivered)
+  (when (eq outcome 'accepted)
+    (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) text))
+  (qwen-companion-diff--deliver (car qwen-companion-diff--undelivered))
+  (kill-buffer (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-diff--deliver (undelivered)
+  "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
+  (pcase-let ((`(,proposal . ,text) undelivered))
+    (qwen-companion-backend-call
+     'outcome
+     (append (list :id (qwen-companion-proposal-id proposal)
+                   :outcome (qwen-companion-proposal-state proposal))
+             (when text (qwen-companion-backend-pack-text text))))))
+
+(defun qwen-companion-diff-resend ()
+  "Tell a Python process that has just come up the outcomes it may lack."
+  (mapc #'qwen-companion-diff--deliver
+        (reverse qwen-companion-diff--undelivered)))
+
+(defun qwen-companion-diff-known ()
+  "Return the open proposals for a Python process about to start.
+A list of property lists (:id :session :path); those whose outcome is
+not delivered are still open for it."
+  (mapcar (lambda (proposal)
+            (list :id (qwen-companion-proposal-id proposal)
+                  :session (qwen-companion-proposal-session proposal)
+                  :path (qwen-companion-proposal-path proposal)))
+          (append (mapcar #'car qwen-companion-diff--undelivered)
+                  qwen-companion-diff--proposals)))
+
+(defun qwen-companion-diff-end-all ()
+  "End all reviews because the companion stops.
+Nothing is answered: the CLI still asks in its terminal.  Texts the
+user has edited are kept."
+  (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
+    (let ((edited (qwen-companion-diff-edited-p proposal)))
+      (qwen-companion-diff--end proposal 'closed)
+      (if edited
+          (qwen-companion-diff--keep proposal "the companion was turned off")
+        (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+  (setq qwen-companion-diff--undelivered nil)
+  (qwen-companion-diff--unschedule))
+
+;;; Calls of the Python process
+
+(defun qwen-companion-diff-on-open (payload)
+  "Take the proposal in PAYLOAD; return nil, or a string that says why not."
+  (let ((path (plist-get payload :path))
+        (session (plist-get payload :session)))
+    (if (or (not (file-name-absolute-p path)) (file-remote-p path))
+        (format "Emacs reviews local files with absolute names only, not %s" path)
+      (qwen-companion-diff--supersede session path)
+      (let ((proposal (qwen-companion-proposal--make
+                       :id (plist-get payload :id)
+                       :session session
+                       :client (or (plist-get payload :client) "the CLI")
+                       :path path)))
+        (qwen-companion-diff--fill proposal payload)
+        (setq qwen-companion-diff--proposals
+              (append qwen-companion-diff--proposals (list proposal)))
+        (force-mode-line-update t)
+        (message "qwen-companion: %s proposes a change of %s"
+                 (qwen-companion-proposal-client proposal)
+                 (qwen-companion-diff--file proposal))
+        (qwen-companion-diff--schedule)
+        (run-hook-with-args 'qwen-companion-attention-functions proposal)
+        nil))))
+
+(defun qwen-companion-diff--supersede (session path)
+  "End the open proposal of SESSION for PATH: a newer one has come."
+  (when-let ((older (cl-find-if
+                     (lambda (proposal)
+                       (and (equal session
+                                   (qwen-companion-proposal-session proposal))
+                            (equal path
+                                   (qwen-companion-proposal-path proposal))))
+                     qwen-companion-diff--proposals)))
+    (let ((edited (qwen-companion-diff-edited-p older)))
+      (qwen-companion-diff--end older 'superseded)
+      (if edited
+          (qwen-companion-diff--keep older "a newer proposal has come")
+        (kill-buffer (qwen-companion-proposal-buffer older))))))
+
+(defun qwen-companion-diff-on-close (payload)
+  "Close the proposal in PAYLOAD, answered in the terminal.
+Return its text as a payload, nil when it was not open."
+  (when-let ((proposal (qwen-companion-diff--by-id (plist-get payload :id))))
+    (let ((text (qwen-companion-diff--text proposal))
+          (edited (qwen-companion-diff-edited-p proposal)))
+      (qwen-companion-diff--end proposal 'closed)
+      (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) nil)
+      (if edited
+          ;; Not every CLI takes the edits over: they must not be lost.
+          (qwen-companion-diff--keep proposal "answered in the terminal")
+        (kill-buffer (qwen-companion-proposal-buffer proposal)))
+      (qwen-companion-backend-pack-text text))))
+
+(defun qwen-companion-diff-on-orphan (payload)
+  "Keep the text of the proposal in PAYLOAD: its CLI has gone."
+  (when-let ((proposal (qwen-companion-diff--by-id (plist-get payload :id))))
+    (qwen-companion-diff--end proposal 'orphaned)
+    (qwen-companion-diff--keep
+     proposal
+     (format "%s has gone without an answer about %s"
+             (qwen-companion-proposal-client proposal)
+             (qwen-companion-diff--file proposal)))
+    nil))
+
+(defun qwen-companion-diff-on-delivered (payload)
+  "Forget the outcome in PAYLOAD: the CLI has it."
+  (setq qwen-companion-diff--undelivered
+        (cl-delete (plist-get payload :id) qwen-companion-diff--undelivered
+                   :key (lambda (undelivered)
+                          (qwen-companion-proposal-id (car undelivered)))
+                   :test #'equal))
+  nil)
+
+;;; Showing without disturbing
+
+(defun qwen-companion-diff--schedule ()
+  "See to it that the next unseen proposal is shown at a good moment."
+  (qwen-companion-diff--unschedule)
+  (when (qwen-companion-diff--unseen)
+    (pcase qwen-companion-diff-arrival
+      ('idle
+       (setq qwen-companion-diff--timer
+             (run-with-idle-timer qwen-companion-diff--idle-delay t
+                                  #'qwen-companion-diff--show-next)))
+      ('now
+       (setq qwen-companion-diff--timer
+             (run-at-time 0 qwen-companion-diff--idle-delay
+                          #'qwen-companion-diff--show-next))))))
+
+(defun qwen-companion-diff--unschedule ()
+  "Stop waiting for a moment to show a proposal."
+  (when qwen-companion-diff--timer
+    (cancel-timer qwen-companion-diff--timer)
+    (setq qwen-companion-diff--timer nil)))
+
+(defun qwen-companion-diff--unseen ()
+  "Return the oldest proposal that has not been shown yet, or nil."
+  (cl-find-if-not #'qwen-companion-proposal-seen
+                  qwen-companion-diff--proposals))
+
+(defun qwen-companion-diff--shown ()
+  "Return the proposal that is on the screen, or nil."
+  (cl-find-if (lambda (proposal)
+                (and (eq (qwen-companion-proposal-state proposal) 'shown)
+                     (qwen-companion-diff-visible-p
+                      qwen-companion-diff--style proposal)))
+              qwen-companion-diff--proposals))
+
+(defvar ediff-session-registry)
+
+(defun qwen-companion-diff--busy-p ()
+  "Return non-nil when a window change now would disturb the user."
+  (or (active-minibuffer-window)
+      (> (recursion-depth) 0)
+      executing-kbd-macro
+      defining-kbd-macro
+      track-mouse
+      (not (qwen-companion-context-frame-p))
+      (qwen-companion-diff--shown)
+      (cl-some (lambda (buffer)
+                 (and (buffer-live-p buffer)
+                      (get-buffer-window buffer 'visible)))
+               (bound-and-true-p ediff-session-registry))))
+
+(defun qwen-companion-diff--show-next ()
+  "Show the oldest unseen proposal, unless that would disturb the user."
+  (let ((proposal (qwen-companion-diff--unseen)))
+    (cond
+     ((null proposal) (qwen-companion-diff--unschedule))
+     ((not (qwen-companion-diff--busy-p))
+      (qwen-companion-diff--display proposal qwen-companion-diff-select)))))
+
+(defun qwen-companion-diff--display (proposal select)
+  "Show PROPOSAL; SELECT non-nil means to select it."
+  (setf (qwen-companion-proposal-seen proposal) t)
+  (condition-case err
+      (progn
+        (unless (qwen-companion-proposal-disk-buffer proposal)
+          (qwen-companion-diff--prepare proposal))
+        (setf (qwen-companion-proposal-state proposal) 'shown)
+        (qwen-companion-diff-show qwen-companion-diff--style proposal select))
+    (error
+     (setf (qwen-companion-proposal-state proposal) 'pending)
+     (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
+              (qwen-companion-diff--file proposal)
+              (error-message-string err)
+              (buffer-name (qwen-companion-proposal-buffer proposal)))))
+  (qwen-companion-diff--schedule))
+
+(defun qwen-companion-diff-bury ()
+  "Put the review aside; the proposal stays pending.
+\\[qwen-companion-diff-open] brings it back."
+  (interactive)
+  (let ((proposal (qwen-companion-diff--find nil "put aside")))
+    (when (eq (qwen-companion-proposal-state proposal) 'shown)
+      (setf (qwen-companion-proposal-state proposal) 'pending)
+      (qwen-companion-diff-hide qwen-companion-diff--style proposal))
+    (qwen-companion-diff--schedule)
+    (message "qwen-companion: %s waits for your answer (M-x qwen-companion-diff-open)"
+             (qwen-companion-diff--file proposal))))
+
+;;; Commands
+
+(defun qwen-companion-diff--find (file verb)
+  "Return the open proposal a command shall VERB (a string).
+FILE is a file name, a proposal, or nil for the current buffer's, else
+the only one.  Signal a `user-error' when there is none or several."
+  (let ((candidates
+         (cond
+          ((qwen-companion-proposal-p file) (list file))
+          (file
+           (let ((path (expand-file-name file)))
+             (cl-remove path qwen-companion-diff--proposals :test-not #'equal
+                        :key #'qwen-companion-proposal-path)))
+          (qwen-companion-diff--proposal (list qwen-companion-diff--proposal))
+          (t qwen-companion-diff--proposals))))
+    (cond
+     ((null candidates)
+      (user-error (if file "Nothing is proposed for %s" "Nothing to %s: no proposal waits")
+                  (if file (abbreviate-file-name file) verb)))
+     ((cdr candidates)
+      (user-error "Which one to %s?  %d proposals wait: %s" verb
+                  (length candidates)
+                  (mapconcat #'qwen-companion-diff--file candidates ", ")))
+     ((not (memq (car candidates) qwen-companion-diff--proposals))
+      (user-error "The proposal for %s is %s already"
+                  (qwen-companion-diff--file (car candidates))
+                  (qwen-companion-proposal-state (car candidates))))
+     (t (car candidates)))))
+
+(defun qwen-companion-diff--read (verb)
+  "Return what the user wants to VERB: ask only when it is ambiguous."
+  (if (or qwen-companion-diff--proposal
+          (null (cdr qwen-companion-diff--proposals)))
+      nil
+    (let ((choices (mapcar (lambda (proposal)
+                             (cons (format "%s (%s)"
+                                           (qwen-companion-diff--file proposal)
+                                           (qwen-companion-proposal-client proposal))
+                                   proposal))
+                           qwen-companion-diff--proposals)))
+      (alist-get (completing-read (format "%s which proposal: " verb)
+                                  choices nil t)
+                 choices nil nil #'equal))))
+
+;;;###autoload
+(defun qwen-companion-diff-accept (&optional file)
+  "Accept a proposal as it stands, with your edits; the CLI writes it.
+It is the one the current buffer is about, else the only one that
+waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Accept")))
+  (let* ((proposal (qwen-companion-diff--find file "accept"))
+         (text (qwen-companion-diff--text proposal))
+         (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
+    (when (and (string-empty-p text)
+               (not (qwen-companion-proposal-empty proposal)))
+      (user-error "An emptied file cannot be said to the CLI: it would write its own text.  Reject, and empty the file yourself"))
+    (when odd
+      (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
+                  (1+ odd)))
+    (qwen-companion-diff--decide proposal 'accepted text)
+    (message "qwen-companion: accepted %s" (qwen-companion-diff--file proposal))))
+
+;;;###autoload
+(defun qwen-companion-diff-reject (&optional file)
+  "Reject a proposal; nothing is written.
+It is the one the current buffer is about, else the only one that
+waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Reject")))
+  (let ((proposal (qwen-companion-diff--find file "reject")))
+    (qwen-companion-diff--decide proposal 'rejected)
+    (message "qwen-companion: rejected %s" (qwen-companion-diff--file proposal))))
+
+;;;###autoload
+(defun qwen-companion-diff-open (&optional file)
+  "Show the review of a proposal that waits, and select it.
+It is the only one that waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Review")))
+  (let ((proposal (qwen-companion-diff--find file "review"))
+        (shown (qwen-companion-diff--shown)))
+    (when (and shown (not (eq shown proposal)))
+      (setf (qwen-companion-proposal-state shown) 'pending)
+      (qwen-companion-diff-hide qwen-companion-diff--style shown))
+    (qwen-companion-diff--display proposal t)))
+
+(provide 'qwen-companion-diff)
+;;; qwen-companion-diff.el ends here

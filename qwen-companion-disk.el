@@ -1,0 +1,208 @@
+;;; qwen-companion-disk.el --- Bring buffers along with the disk  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI writes the files; Emacs shows them.  When a write is expected,
+;; this watches for it, checks it by content, and brings the buffers that
+;; visit the file along, as one undo step and with point where it was.
+;; A buffer with unsaved text is never touched.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'filenotify)
+(require 'subr-x)
+
+(declare-function vc-refresh-state "vc-hooks" ())
+
+(defconst qwen-companion-disk--patience 5
+  "Seconds within which an expected write should have come.")
+
+(cl-defstruct (qwen-companion-disk--write (:copier nil))
+  "A write that is expected.
+PATH is the file, TEXT what it will hold (nil when that is not known,
+because the user may have answered no), DIRECTORY what is watched by
+WATCH, and TIMER ends the wait."
+  path text directory watch timer)
+
+(defvar qwen-companion-disk--writes nil
+  "The writes that are expected, newest first.")
+
+(defun qwen-companion-disk-expect (path text)
+  "Follow the write of a CLI to PATH that is about to come.
+TEXT is what the file will hold; nil means it may come or not, and
+nothing is said when it does not."
+  (qwen-companion-disk--forget-path path)
+  (let ((write (make-qwen-companion-disk--write :path path :text text)))
+    (setf (qwen-companion-disk--write-timer write)
+          (run-at-time qwen-companion-disk--patience nil
+                       #'qwen-companion-disk--give-up write))
+    (push write qwen-companion-disk--writes)
+    (qwen-companion-disk--check write)))
+
+(defun qwen-companion-disk-expected-text (path)
+  "Return the text that PATH will hold when the CLI has written it, or nil."
+  (when-let ((write (cl-find path qwen-companion-disk--writes
+                             :key #'qwen-companion-disk--write-path
+                             :test #'equal)))
+    (qwen-companion-disk--write-text write)))
+
+(defun qwen-companion-disk-forget-all ()
+  "Stop waiting for writes."
+  (mapc #'qwen-companion-disk--end (copy-sequence qwen-companion-disk--writes)))
+
+;;; Waiting
+
+(defun qwen-companion-disk--forget-path (path)
+  "Stop waiting for earlier writes to PATH."
+  (dolist (write (copy-sequence qwen-companion-disk--writes))
+    (when (equal path (qwen-companion-disk--write-path write))
+      (qwen-companion-disk--end write))))
+
+(defun qwen-companion-disk--end (write)
+  "Stop waiting for WRITE."
+  (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
+  (cancel-timer (qwen-companion-disk--write-timer write))
+  (qwen-companion-disk--unwatch write))
+
+(defun qwen-companion-disk--unwatch (write)
+  "Stop watching the directory of WRITE."
+  (when-let ((watch (qwen-companion-disk--write-watch write)))
+    (file-notify-rm-watch watch)
+    (setf (qwen-companion-disk--write-watch write) nil)))
+
+(defun qwen-companion-disk--watch (write)
+  "Watch the nearest directory above the file of WRITE that exists."
+  (let ((directory (file-name-directory (qwen-companion-disk--write-path write))))
+    (while (not (file-directory-p directory))
+      (setq directory (file-name-directory (directory-file-name directory))))
+    (unless (equal directory (qwen-companion-disk--write-directory write))
+      (qwen-companion-disk--unwatch write)
+      (setf (qwen-companion-disk--write-directory write) directory
+            (qwen-companion-disk--write-watch write)
+            (condition-case nil
+                (file-notify-add-watch
+                 directory '(change)
+                 (lambda (event)
+                   (unless (eq (nth 1 event) 'stopped)
+                     (qwen-companion-disk--check write))))
+              ;; No watch to be had: the end of the wait looks once.
+              (file-notify-error nil))))))
+
+(defun qwen-companion-disk--check (write)
+  "Follow WRITE if it has come."
+  (when (memq write qwen-companion-disk--writes)
+    (let ((file-name-handler-alist nil)
+          (path (qwen-companion-disk--write-path write))
+          (text (qwen-companion-disk--write-text write)))
+      (qwen-companion-disk--watch write)
+      (cond
+       ((null text)
+        (qwen-companion-disk-follow path))
+       ((qwen-companion-disk--holds-p path text)
+        (qwen-companion-disk--end write)
+        (qwen-companion-disk-follow path))))))
+
+(defun qwen-companion-disk--give-up (write)
+  "End the wait for WRITE and say what is wrong, if anything is."
+  (let ((path (qwen-companion-disk--write-path write)))
+    (qwen-companion-disk--check write)
+    (when (memq write qwen-companion-disk--writes)
+      (qwen-companion-disk--end write)
+      (when (qwen-companion-disk--write-text write)
+        (qwen-companion-disk-follow path)
+        (message "qwen-companion: %s does not hold what was accepted; look at the CLI"
+                 (abbreviate-file-name path))))))
+
+(defun qwen-companion-disk--holds-p (path text)
+  "Return non-nil when the file PATH holds TEXT.
+A byte order mark, which a CLI may keep, does not count."
+  (and (file-regular-p path)
+       (<= 0 (- (file-attribute-size (file-attributes path))
+                (string-bytes text))
+           3)
+       (with-temp-buffer
+         (let ((coding-system-for-read 'utf-8-auto-unix)
+               (format-alist nil)
+               (after-insert-file-functions nil))
+           (insert-file-contents path))
+         (string= (buffer-string) text))))
+
+;;; Following
+
+(defun qwen-companion-disk--buffers (path)
+  "Return the buffers that visit the file PATH."
+  (let ((truename (abbreviate-file-name (file-truename path))))
+    (cl-remove-if-not
+     (lambda (buffer)
+       (equal truename (buffer-local-value 'buffer-file-truename buffer)))
+     (buffer-list))))
+
+(defun qwen-companion-disk-follow (path)
+  "Bring the buffers that visit PATH to what is on disk.
+A buffer with unsaved text is left alone, and the user is told."
+  (dolist (buffer (qwen-companion-disk--buffers path))
+    (with-current-buffer buffer
+      (cond
+       ((or (verify-visited-file-modtime buffer)
+            (not (file-readable-p buffer-file-name))))
+       ((buffer-modified-p)
+        (message "qwen-companion: %s changed on disk; your unsaved text in %s is untouched"
+                 (abbreviate-file-name path) (buffer-name)))
+       (t (qwen-companion-disk--refresh))))))
+
+(defun qwen-companion-disk--refresh ()
+  "Make the current buffer show its file as it is on disk now."
+  (let ((file buffer-file-name)
+        (coding buffer-file-coding-system)
+        (modified (file-attribute-modification-time
+                   (file-attributes buffer-file-name)))
+        (target (current-buffer)))
+    (with-temp-buffer
+      (let ((coding-system-for-read coding)
+            (format-alist nil)
+            (after-insert-file-functions nil))
+        (insert-file-contents file))
+      (let ((source (current-buffer)))
+        (with-current-buffer target
+          ;; First the time: an edit while the times differ would ask
+          ;; "changed on disk; really edit?".
+          (set-visited-file-modtime modified)
+          (qwen-companion-disk--replace source)
+          (set-buffer-modified-p nil)
+          (set-visited-file-modtime modified)
+          (run-hooks 'after-revert-hook)
+          (when (fboundp 'vc-refresh-state)
+            (vc-refresh-state))
+          (force-mode-line-update))))))
+
+(defun qwen-companion-disk--replace (source)
+  "Make the text of the current buffer that of the buffer SOURCE.
+One undo step; point, markers and overlays stay with their text."
+  (let ((inhibit-read-only t)
+        (create-lockfiles nil))
+    (save-restriction
+      (widen)
+      (undo-boundary)
+      (replace-buffer-contents source 0.1)
+      (undo-boundary))))
+
+(provide 'qwen-companion-disk)
+;;; qwen-companion-disk.el ends here

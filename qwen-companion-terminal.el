@@ -1,0 +1,218 @@
+;;; qwen-companion-terminal.el --- Qwen Code in a terminal of Emacs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Gives the terminals of this Emacs the environment by which a CLI finds
+;; the companion, and starts `qwen' in one of them.
+;;
+;; A CLI looks for its editor once, when it starts.  So `qwen-companion-run'
+;; opens the terminal only when the discovery files name its project.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-context)
+
+(defcustom qwen-companion-qwen-command '("qwen")
+  "The program and arguments that start Qwen Code, a list of strings."
+  :group 'qwen-companion
+  :type '(repeat :tag "Program and arguments" string))
+
+(defcustom qwen-companion-approval-mode "default"
+  "Approval mode in which `qwen-companion-run' starts the CLI.
+In \"default\" the CLI proposes each change of a file and Emacs shows
+it.  A fresh Qwen Code starts in \"auto\", where it writes without
+proposing.  With nil the CLI follows its own settings."
+  :group 'qwen-companion
+  :type '(choice (const "default") (const "plan") (const "auto-edit")
+                 (const "auto") (const "yolo")
+                 (const :tag "As the CLI is configured" nil)
+                 (string :tag "Other")))
+
+(defcustom qwen-companion-terminal nil
+  "Terminal emulator in which `qwen-companion-run' starts the CLI.
+The symbol `vterm' or `term'; nil takes vterm when it is installed."
+  :group 'qwen-companion
+  :type '(choice (const :tag "vterm when installed, else term" nil)
+                 (const vterm) (const term)))
+
+;;; Environment
+
+(defvar qwen-companion-terminal--saved nil
+  "What the variables were before we set them: (NAME . VALUE-OR-NIL).")
+
+(defun qwen-companion-terminal--setenv (name value)
+  "Set NAME to VALUE for all processes started from now on.
+A nil VALUE removes it.  Buffers with an environment of their own keep it."
+  (setq-default process-environment
+                (let ((process-environment
+                       (copy-sequence (default-value 'process-environment))))
+                  (setenv name value)
+                  process-environment)))
+
+(defun qwen-companion-terminal-set-environment (variables)
+  "Give terminals opened from now on VARIABLES, a list of (NAME VALUE)."
+  (pcase-dolist (`(,name ,value) variables)
+    (unless (assoc name qwen-companion-terminal--saved)
+      (let ((process-environment (default-value 'process-environment)))
+        (push (cons name (getenv name)) qwen-companion-terminal--saved)))
+    (qwen-companion-terminal--setenv name value)))
+
+(defun qwen-companion-terminal-restore-environment ()
+  "Take the variables away again; what the user had set comes back."
+  (pcase-dolist (`(,name . ,value) qwen-companion-terminal--saved)
+    (qwen-companion-terminal--setenv name value))
+  (setq qwen-companion-terminal--saved nil))
+
+;;; Waiting for the discovery files
+
+(defvar qwen-companion-terminal--waiting nil
+  "Directories for which a CLI starts when the files name them.")
+
+(defun qwen-companion-terminal-published ()
+  "Start the CLIs that waited for the discovery files to name their roots."
+  (dolist (directory (reverse qwen-companion-terminal--waiting))
+    (when (qwen-companion-context-published-p directory)
+      (setq qwen-companion-terminal--waiting
+            (delete directory qwen-companion-terminal--waiting))
+      (qwen-companion-terminal--open directory))))
+
+(defun qwen-companion-terminal-forget ()
+  "Forget the CLIs that were about to start."
+  (setq qwen-companion-terminal--waiting nil))
+
+;;; Running the CLI
+
+(declare-function vterm-other-window "ext:vterm" (&optional arg))
+(declare-function term-mode "term" ())
+(declare-function term-exec "term" (buffer name command startfile switches))
+(declare-function term-char-mode "term" ())
+(declare-function qwen-companion-mode "qwen-companion" (&optional arg))
+(defvar qwen-companion-mode)
+(defvar vterm-shell)
+(defvar vterm-buffer-name)
+(defvar vterm-kill-buffer-on-exit)
+
+(defvar-local qwen-companion-terminal-directory nil
+  "Directory in which the CLI of this terminal buffer was started.")
+
+(defun qwen-companion-terminal-buffers ()
+  "Return the live buffers in which `qwen-companion-run' started a CLI."
+  (cl-remove-if-not
+   (lambda (buffer)
+     (buffer-local-value 'qwen-companion-terminal-directory buffer))
+   (buffer-list)))
+
+(defun qwen-companion-terminal--name (directory)
+  "Return the name of the terminal buffer for DIRECTORY."
+  (format "*qwen: %s*"
+          (file-name-nondirectory (directory-file-name directory))))
+
+(defun qwen-companion-terminal--buffer-for (directory)
+  "Return the buffer in which a CLI runs in DIRECTORY, or nil."
+  (cl-find-if (lambda (buffer)
+                (and (equal directory
+                            (buffer-local-value
+                             'qwen-companion-terminal-directory buffer))
+                     (process-live-p (get-buffer-process buffer))))
+              (buffer-list)))
+
+(defun qwen-companion-terminal--command ()
+  "Return the program and arguments to run, or explain what is missing."
+  (let ((program (car qwen-companion-qwen-command)))
+    (unless (and program (executable-find program))
+      (user-error "No program `%s' found; install it with `npm install -g @qwen-code/qwen-code', or customize `qwen-companion-qwen-command'"
+                  program))
+    (append qwen-companion-qwen-command
+            (when qwen-companion-approval-mode
+              (list "--approval-mode" qwen-companion-approval-mode)))))
+
+(defun qwen-companion-terminal--kind ()
+  "Return the terminal emulator to use, `vterm' or `term'."
+  (or qwen-companion-terminal
+      (if (locate-library "vterm") 'vterm 'term)))
+
+(defun qwen-companion-terminal--open (directory)
+  "Start the CLI in a terminal in DIRECTORY and select its window."
+  (let* ((default-directory (file-name-as-directory directory))
+         (name (generate-new-buffer-name
+                (qwen-companion-terminal--name directory)))
+         (command (qwen-companion-terminal--command))
+         (buffer (if (eq (qwen-companion-terminal--kind) 'vterm)
+                     (qwen-companion-terminal--vterm name command)
+                   (qwen-companion-terminal--term name command))))
+    (with-current-buffer buffer
+      (setq qwen-companion-terminal-directory directory))))
+
+(defun qwen-companion-terminal--vterm (name command)
+  "Run COMMAND, a list of strings, in a vterm buffer NAME; return it."
+  (require 'vterm)
+  (let ((vterm-shell (mapconcat #'shell-quote-argument command " "))
+        (vterm-buffer-name name))
+    (vterm-other-window name)
+    (with-current-buffer name
+      ;; What the CLI said last stays readable when it ends.
+      (setq-local vterm-kill-buffer-on-exit nil)
+      (current-buffer))))
+
+(defun qwen-companion-terminal--term (name command)
+  "Run COMMAND, a list of strings, in a term buffer NAME; return it."
+  (require 'term)
+  (let ((buffer (get-buffer-create name)))
+    (pop-to-buffer buffer)
+    (term-mode)
+    (term-exec buffer name (car command) nil (cdr command))
+    (term-char-mode)
+    buffer))
+
+;;;###autoload
+(defun qwen-companion-run (directory)
+  "Start Qwen Code in a terminal in the project, or go to it.
+The CLI runs in the root of the current project, or in the current
+directory where there is no project; with a prefix argument, ask for the
+DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
+`qwen-companion-qwen-command', `qwen-companion-approval-mode' and
+`qwen-companion-terminal'."
+  (interactive
+   (list (if current-prefix-arg
+             (read-directory-name "Run Qwen Code in: " nil nil t)
+           (or (qwen-companion-context-root default-directory)
+               default-directory))))
+  (when (file-remote-p directory)
+    (user-error "Qwen Code runs on this machine only; %s is remote" directory))
+  (let ((directory (directory-file-name (expand-file-name directory))))
+    (unless (file-directory-p directory)
+      (user-error "No directory %s" directory))
+    (if-let ((buffer (qwen-companion-terminal--buffer-for directory)))
+        (pop-to-buffer buffer)
+      (qwen-companion-terminal--command)
+      (unless qwen-companion-mode
+        (qwen-companion-mode 1))
+      (when (eq (qwen-companion-state) 'error)
+        (user-error "The companion is not running: %s"
+                    (qwen-companion-backend-failure)))
+      (cl-pushnew directory qwen-companion-terminal--waiting :test #'equal)
+      (qwen-companion-context-add-root directory)
+      (qwen-companion-terminal-published))))
+
+(provide 'qwen-companion-terminal)
+;;; qwen-companion-terminal.el ends here

@@ -1,0 +1,141 @@
+;;; qwen-companion.el --- Make Emacs the IDE of Qwen Code  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; Author: The qwen-companion authors
+;; Version: 0.1.0
+;; Package-Requires: ((emacs "28.1") (epc "0.1.1"))
+;; Keywords: tools, processes, vc
+;; URL: https://github.com/qwen-companion/qwen-companion
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; With `qwen-companion-mode' on, the Qwen Code CLI knows which files are
+;; open in Emacs, where point is and what is selected, and its proposed
+;; edits open as Ediff sessions to review, change, accept or reject.
+;;
+;;     M-x qwen-companion-mode
+;;     M-x qwen-companion-run
+;;
+;; The rules we keep: Emacs shows diffs with Ediff, knows projects by
+;; project.el and files by their buffers; we add none of that anew.  What
+;; the user types is never taken from him, and no text is ever lost.
+
+;;; Code:
+
+(require 'qwen-companion-backend)
+(require 'qwen-companion-context)
+(require 'qwen-companion-diff)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-ediff)
+(require 'qwen-companion-terminal)
+
+(defgroup qwen-companion nil
+  "Emacs as the IDE of the Qwen Code CLI."
+  :group 'tools
+  :prefix "qwen-companion-"
+  :link '(url-link :tag "Website"
+                   "https://github.com/qwen-companion/qwen-companion"))
+
+;;; Mode line
+
+(defun qwen-companion--lighter ()
+  "Return what the mode line says: state, CLIs and proposals that wait."
+  (let ((sessions (length (qwen-companion-backend-sessions)))
+        (proposals (length (qwen-companion-diff-proposals))))
+    (pcase (qwen-companion-state)
+      ('starting " Qwen:starting")
+      ('error (propertize " Qwen:error" 'face 'error
+                          'help-echo (qwen-companion-backend-failure)))
+      (_ (cond ((> proposals 0)
+                (propertize (format " Qwen[%d!%d]" sessions proposals)
+                            'face 'warning))
+               ((> sessions 0) (format " Qwen[%d]" sessions))
+               (t " Qwen"))))))
+
+;;; Wiring
+
+(defconst qwen-companion--methods
+  '((published . qwen-companion--on-published)
+    (serving . qwen-companion-backend-on-serving)
+    (sessions . qwen-companion-backend-on-sessions)
+    (notice . qwen-companion-backend-on-notice)
+    (diff-open . qwen-companion-diff-on-open)
+    (diff-close . qwen-companion-diff-on-close)
+    (diff-orphan . qwen-companion-diff-on-orphan)
+    (delivered . qwen-companion-diff-on-delivered))
+  "What the Python process may call.")
+
+(defun qwen-companion--on-published (payload)
+  "Use what PAYLOAD says about the discovery files, which are on disk now."
+  (qwen-companion-backend-on-published payload)
+  (qwen-companion-context-on-published payload)
+  (qwen-companion-terminal-set-environment (plist-get payload :environment))
+  (dolist (warning (plist-get payload :warnings))
+    (display-warning 'qwen-companion warning))
+  (qwen-companion-terminal-published)
+  nil)
+
+(defun qwen-companion--connected ()
+  "Tell a Python process that has just come up what it must know."
+  (qwen-companion-context-resend)
+  (qwen-companion-diff-resend))
+
+(defun qwen-companion--enable ()
+  "Start everything."
+  (setq qwen-companion-backend-methods qwen-companion--methods
+        qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
+  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (add-hook 'kill-emacs-hook #'qwen-companion--disable)
+  (qwen-companion-context-enable)
+  (qwen-companion-backend-start))
+
+(defun qwen-companion--disable ()
+  "Stop everything and leave nothing behind."
+  (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
+  (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (qwen-companion-diff-end-all)
+  (qwen-companion-disk-forget-all)
+  (qwen-companion-context-disable)
+  (qwen-companion-terminal-forget)
+  (qwen-companion-terminal-restore-environment)
+  (qwen-companion-backend-stop)
+  (setq qwen-companion-backend-methods nil
+        qwen-companion-backend-proposals-function #'ignore))
+
+;;;###autoload
+(define-minor-mode qwen-companion-mode
+  "Make this Emacs the IDE of the Qwen Code CLI.
+
+While the mode is on, a `qwen' that is started in a terminal learns
+which files are open, where point is and what is selected, and proposes
+its edits as reviews in Emacs.  \\[qwen-companion-run] starts one.
+
+In a review, \\<qwen-companion-diff-buffer-mode-map>\\[qwen-companion-diff-accept] accepts the proposal with your edits
+and \\[qwen-companion-diff-reject] rejects it.
+
+The mode line says whether the companion is starting, could not be
+started, how many CLIs are connected, and how many proposals wait."
+  :global t
+  :lighter (:eval (qwen-companion--lighter))
+  (if qwen-companion-mode
+      (qwen-companion--enable)
+    (qwen-companion--disable)))
+
+(provide 'qwen-companion)
+;;; qwen-companion.el ends here
