@@ -22,19 +22,17 @@ HELLO_LIMIT_BYTES = 1024 * 1024
 BACKLOG = 128
 
 
-def say(text):  # type: (str) -> None
+def say(text: str) -> None:
     """Tell Emacs, which shows the last lines of standard error when this process ends."""
     sys.stderr.write("qwen-companion: " + text + "\n")
     sys.stderr.flush()
 
 
-def main():  # type: () -> int
+def main() -> int:
     """Run, and return the exit code."""
     if sys.version_info < OLDEST_PYTHON:
-        say(
-            "Python too old: %s is version %d.%d, and at least %d.%d is needed."
-            % ((sys.executable,) + sys.version_info[:2] + OLDEST_PYTHON)
-        )
+        found, needed = (".".join(str(part) for part in version) for version in (sys.version_info[:2], OLDEST_PYTHON))
+        say(f"Python too old: {sys.executable} is version {found}, and at least {needed} is needed.")
         return EXIT_PYTHON_TOO_OLD
     # Standard output carries the port and nothing else, whatever an imported package may print.
     output = os.dup(1)
@@ -53,23 +51,23 @@ def main():  # type: () -> int
         return report_missing([error.name or str(error)])
 
 
-def report_missing(names):  # type: (list[str]) -> int
+def report_missing(names: "list[str]") -> int:
     """Say that packages are missing, and how to get them."""
     say(
-        "%s lacks the Python package %s.  Run M-x qwen-companion-install-backend, or: %s -m pip install %s"
-        % (sys.executable, ", ".join(names), sys.executable, " ".join(names))
+        f"{sys.executable} lacks the Python package {', '.join(names)}.  Run M-x qwen-companion-install-backend, "
+        f"or: {sys.executable} -m pip install {' '.join(names)}"
     )
     return EXIT_PACKAGE_MISSING
 
 
-def serve(output):  # type: (int) -> int
+def serve(output: int) -> int:
     """Say hello and serve; the EPC port goes to the descriptor OUTPUT."""
     import socket
 
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
 
-    def listen(port):  # type: (int) -> socket.socket
+    def listen(port: int) -> "socket.socket":
         # asyncio turns Nagle's algorithm off only where the socket says that it is TCP: 40 ms on each answer.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         # After a restart, connections of the process before still linger on the port.
@@ -86,7 +84,7 @@ def serve(output):  # type: (int) -> int
     try:
         mcp_listener, epc_listener = listen(hello.port), listen(0)
     except OSError as error:
-        say("cannot listen on port %d of 127.0.0.1: %s" % (hello.port, error.strerror))
+        say(f"cannot listen on port {hello.port} of 127.0.0.1: {error.strerror}")
         return EXIT_PORT_TAKEN
     os.write(output, b"%d\n" % epc_listener.getsockname()[1])
     os.close(output)
@@ -99,7 +97,7 @@ def serve(output):  # type: (int) -> int
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
-    async def run():  # type: () -> None
+    async def run() -> None:
         token = hello.token or secrets.token_hex(32)
         await Companion(hello, token, mcp_listener, epc_listener).run(input_descriptor=0)
 
@@ -111,7 +109,7 @@ def serve(output):  # type: (int) -> int
     return EXIT_STOPPED
 
 
-def read_line(descriptor):  # type: (int) -> bytes
+def read_line(descriptor: int) -> bytes:
     """The first line of DESCRIPTOR, unbuffered so that the end of it can be seen later."""
     line = b""
     while not line.endswith(b"\n") and len(line) < HELLO_LIMIT_BYTES:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.emacs.bridge import Bridge
@@ -24,7 +23,7 @@ from qwen_companion.emacs.messages import (
     Published,
     Roots,
     Serving,
-    Sessions as SessionsMessage,
+    SessionList,
     Snapshot,
 )
 from qwen_companion.emacs.spool import Spool
@@ -37,7 +36,7 @@ from qwen_companion.mailbox import Mailbox
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
-    from qwen_companion.ide import server
+    from qwen_companion.ide.server import McpServer
 
 RENEW_S = 300.0
 """How often the discovery files are looked after."""
@@ -79,14 +78,14 @@ class Companion:
         self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
         self._sessions = Sessions(
             hello.sessions,
-            changed=lambda states: self._bridge.tell(SessionsMessage(states)),
-            gone=lambda session: self._tools.session_gone(session),
-            went_out=lambda key: self._tools.went_out(key),
+            changed=lambda states: self._bridge.tell(SessionList(states)),
+            gone=self._session_gone,
+            went_out=self._went_out,
         )
         self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
         self._roots: Mailbox[Roots] = Mailbox()
         self._snapshots: Mailbox[Snapshot] = Mailbox()
-        self._server: server.McpServer | None = None
+        self._server: McpServer | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emacs_is_gone = False
 
@@ -140,11 +139,19 @@ class Companion:
         else:
             self._end()
 
+    # The sessions and the tools know each other, so one of them has to be told of the other afterwards.
+
+    def _session_gone(self, session: str) -> None:
+        self._tools.session_gone(session)
+
+    def _went_out(self, key: str) -> None:
+        self._tools.went_out(key)
+
     async def _publish(self) -> None:
         while True:
             roots = await self._roots.take()
             done = await in_thread(self._discovery.publish, roots.roots)
-            self._bridge.tell(Published(self._port, self._token, done.environment, done.warnings))
+            self._bridge.tell(Published(roots.roots, self._port, self._token, done.environment, done.warnings))
 
     async def _renew(self) -> None:
         while True:
@@ -161,6 +168,12 @@ class Companion:
         self._emacs_gone()
 
     async def _serve(self) -> None:
-        module: Any = await in_thread(importlib.import_module, "qwen_companion.ide.server")
-        self._server = module.McpServer(self._listener, self._token, self._sessions, self._tools)
-        await self._server.serve(lambda: self._bridge.tell(Serving()))
+        server_type = await in_thread(_import_server, None)
+        server = self._server = server_type(self._listener, self._token, self._sessions, self._tools)
+        await server.serve(lambda: self._bridge.tell(Serving()))
+
+
+def _import_server(_: None) -> type[McpServer]:
+    from qwen_companion.ide.server import McpServer
+
+    return McpServer

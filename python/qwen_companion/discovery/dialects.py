@@ -23,7 +23,7 @@ class Value(Enum):
     PORT_NUMBER = "port as a number"
     PORT_STRING = "port as a string"
     WORKSPACE = "workspace roots joined by the path separator"
-    TOKEN = "token"
+    TOKEN = "what a request has to show"  # noqa: S105 - its name, not one
     EDITOR_PID = "process id of Emacs"
     EDITOR_INFO = "name and display name of the editor"
     EDITOR_NAME = "display name of the editor"

@@ -14,7 +14,7 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -140,7 +140,7 @@ class Discovery:
                     os.unlink(name, dir_fd=directory)
 
     @contextlib.contextmanager
-    def _directory(self, dialect: Dialect, create: bool = False) -> Iterator[int]:
+    def _directory(self, dialect: Dialect, create: bool = False) -> Generator[int, None, None]:
         """The open directory of DIALECT.  _UnsafeError or OSError when there is none to be used."""
         path, parts, ours = self._place(dialect)
         descriptor = os.open(path, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW)

@@ -21,13 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from epc.handler import (  # pyright: ignore[reportMissingTypeStubs]
-    CallerUnknown,
-    EPCHandler,
-    encode_message,  # pyright: ignore[reportUnknownVariableType]
-)
-from epc.server import EPCServer  # pyright: ignore[reportMissingTypeStubs]
-from sexpdata import Symbol  # pyright: ignore[reportMissingTypeStubs]
+from epc.handler import CallerUnknown, EPCHandler, encode_message
+from epc.server import EPCServer
+from sexpdata import Symbol
 
 from qwen_companion.emacs.messages import Incoming, Outgoing, Sexp, parse_incoming, read_sexp
 from qwen_companion.emacs.spool import Spool
@@ -103,7 +99,7 @@ class Bridge:
         """
         future = self._enqueue(message)
         try:
-            return cast("ReplyT", await asyncio.wait_for(future, timeout))
+            return await asyncio.wait_for(future, timeout)
         except asyncio.TimeoutError:
             raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s") from None
 
@@ -192,20 +188,12 @@ class Bridge:
 
     def _write(self, handler: _Handler) -> None:
         """Body of the writer thread: the only one that writes to the connection."""
-        while (item := self._outbox.get()) is not None:
-            try:
+        with suppress(OSError):  # The reader sees the end of the connection too, and tells.
+            while (item := self._outbox.get()) is not None:
                 if isinstance(item, _Reply):
                     handler.send_message(item.kind, item.uid, item.value)
                 elif not item.future.cancelled():
                     self._write_call(handler, item)
-            except OSError:
-                # The reader sees the end of the connection too, and tells.
-                return
-            except (MessageError, SpoolError) as error:
-                if isinstance(item, _Call):
-                    self._settle(item.future, EmacsRefusedError(str(error)))
-                else:
-                    _log.warning("cannot answer Emacs: %s", error)
 
     def _write_call(self, handler: _Handler, call: _Call) -> None:
         def returned(reply: Sexp) -> None:
@@ -218,8 +206,11 @@ class Bridge:
             detail = str(error.args[0]) if error.args else type(error).__name__
             self._settle(call.future, EmacsRefusedError(f"Emacs could not do {call.message.method}: {detail}"))
 
-        arguments = [self._secret.decode("utf-8"), call.message.payload(self._spool)]
-        handler.call(call.message.method, arguments, callback=returned, errback=failed)
+        try:
+            arguments = [self._secret.decode("utf-8"), call.message.payload(self._spool)]
+            handler.call(call.message.method, arguments, callback=returned, errback=failed)
+        except (MessageError, SpoolError) as error:
+            self._settle(call.future, EmacsRefusedError(str(error)))
 
     def _settle(self, future: asyncio.Future[Any], result: object) -> None:
         def settle() -> None:
@@ -264,7 +255,7 @@ class _Handler(EPCHandler):
 
     def send_message(self, kind: str, *parts: Sexp) -> None:
         """Write one frame.  MessageError when it is too large, OSError when the peer is gone."""
-        frame = cast("bytes", encode_message(kind, *parts))
+        frame = encode_message(kind, *parts)
         if len(frame) - _HEAD_BYTES > MAX_FRAME_BYTES:
             raise MessageError(f"a message of {len(frame)} bytes is too large for EPC")
         self.request.sendall(frame)
@@ -313,13 +304,14 @@ class _Handler(EPCHandler):
     def _take_call(self, bridge: Bridge, parts: Sequence[Sexp]) -> bool:
         uid = parts[0] if parts else None
         arguments = parts[2] if len(parts) == 3 else None
-        secret = arguments[0] if isinstance(arguments, list) and arguments else None
+        arguments = cast("list[Sexp]", arguments) if isinstance(arguments, list) else []
+        secret = arguments[0] if arguments else None
         if not bridge.knows(secret) or not bridge.adopt(self):
             # No writer owns a stranger's connection, so this thread may write to it.
             if not bridge.adopted(self):
                 self.send_message("epc-error", uid, "refused")
             return False
-        method, arguments = parts[1], cast("list[Sexp]", arguments)
+        method = parts[1]
         if not isinstance(method, Symbol) or len(arguments) != 2:
             raise MessageError("a call has not two arguments")
         self.request.settimeout(None)

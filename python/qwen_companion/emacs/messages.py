@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar, cast
 
-from sexpdata import (  # pyright: ignore[reportMissingTypeStubs]
+from sexpdata import (
     ExpectClosingBracket,
     ExpectNothing,
     ExpectSExp,
     Symbol,
-    loads,  # pyright: ignore[reportUnknownVariableType]
+    loads,
 )
 
 from qwen_companion.emacs.spool import Spool
@@ -157,7 +157,8 @@ class KnownSession:
     @classmethod
     def parse(cls, values: Plist) -> KnownSession:
         """From `(:id :protocol :client :version)`."""
-        return cls(values.string(":id"), values.string(":protocol"), values.string(":client"), values.string(":version"))
+        keys = (":id", ":protocol", ":client", ":version")
+        return cls(*(values.string(key) for key in keys))
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class Hello:
             values = Plist(read_sexp(line))
             protocol = values.integer(":protocol")
             if protocol != PROTOCOL:
-                raise HelloError(f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall one of them")
+                raise HelloError(f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall one")
             hello = cls(
                 secret=values.string(":secret"),
                 emacs_pid=values.integer(":emacs-pid"),
@@ -261,9 +262,7 @@ def _parse_roots(values: Plist, _spool: Spool) -> Roots:
 
 def _parse_context(values: Plist, spool: Spool) -> Snapshot:
     return Snapshot(
-        files=tuple(
-            VisitedFile(item.string(":path"), item.integer(":timestamp")) for item in values.plists(":files")
-        ),
+        files=tuple(VisitedFile(item.string(":path"), item.integer(":timestamp")) for item in values.plists(":files")),
         active=values.optional_string(":active"),
         line=values.optional_integer(":line"),
         character=values.optional_integer(":character"),
@@ -332,17 +331,22 @@ class Told(Outgoing[None]):
 
 @dataclass(frozen=True)
 class Published(Told):
-    """`published`: the discovery files are on disk; ENVIRONMENT is for terminals, WARNINGS for the user."""
+    """`published`: the discovery files are on disk and name ROOTS; ENVIRONMENT is for terminals, WARNINGS for the user.
+
+    ROOTS are those of the `roots` call that is answered, also where one of them had to be left out.
+    """
 
     method = "published"
+    roots: Sequence[str]
     port: int
     token: str
     environment: Mapping[str, str]
     warnings: Sequence[str]
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
+        """`(:roots (S...) :port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
         return plist(
+            roots=list(self.roots),
             port=self.port,
             token=self.token,
             environment=[[name, value] for name, value in self.environment.items()],
@@ -357,7 +361,7 @@ class Serving(Told):
     method = "serving"
 
     def payload(self, spool: Spool) -> Sexp:
-        """nil."""
+        """No payload."""
         return None
 
 
@@ -370,7 +374,7 @@ class SessionState:
 
 
 @dataclass(frozen=True)
-class Sessions(Told):
+class SessionList(Told):
     """`sessions`: all sessions after a change.  Emacs keeps them for the next process."""
 
     method = "sessions"

@@ -37,7 +37,9 @@ class Guard:
             await refuse(send, 403, "Requests from web pages are refused.")
         elif not self._authorised([value for name, value in headers if name == b"authorization"]):
             await refuse(
-                send, 401, "The token is missing or wrong; it is in the file this server was found by.",
+                send,
+                401,
+                "The token is missing or wrong; it is in the file this server was found by.",
                 headers=[(b"www-authenticate", b"Bearer")],
             )
         else:

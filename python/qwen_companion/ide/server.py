@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -113,12 +113,15 @@ class McpServer:
         if scope["path"] != PATH:
             await refuse(send, 404, f"The only endpoint is {PATH}.")
             return
-        headers = dict(cast("list[tuple[bytes, bytes]]", scope["headers"]))
+        headers: dict[bytes, bytes] = dict(scope["headers"])
         version = headers.get(b"mcp-protocol-version")
         if version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS:
             # Later revisions have neither sessions nor this stream; told so, a client falls back to `initialize`.
             await refuse(
-                send, 400, "Unsupported protocol version", code=UNSUPPORTED_PROTOCOL_VERSION,
+                send,
+                400,
+                "Unsupported protocol version",
+                code=UNSUPPORTED_PROTOCOL_VERSION,
                 data={"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version.decode("latin-1")},
             )
             return
@@ -141,7 +144,11 @@ class McpServer:
             self._sessions.close(session.id)
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
-        elif not any(part in headers.get(b"accept", b"") for part in (b"text/event-stream", b"text/*", b"*/*")):
+        else:
+            await self._get(session, headers.get(b"accept", b""), scope, receive, send)
+
+    async def _get(self, session: KnownSession, accept: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if not any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*")):
             await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
         elif not await self._sessions.serve_stream(session.id, receive, send):
             # Closing would wait for the client that takes nothing.
@@ -173,17 +180,17 @@ class McpServer:
 
     # --- MCP ---
 
-    async def _admit(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def _admit(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware of the library: only `initialize` may come without a session, and makes one."""
-        exchange = _exchange(context)
+        exchange = _exchange(ctx)
         if exchange.session is not None:
-            return await call_next(context)
-        if context.request_id is None:
+            return await call_next(ctx)
+        if ctx.request_id is None:
             return None
-        if context.method != "initialize":
+        if ctx.method != "initialize":
             raise MCPError(code=types.INVALID_REQUEST, message="Bad Request: Missing session ID")
-        result = await call_next(context)
-        client = types.InitializeRequestParams.model_validate(context.params or {}, by_name=False).client_info
+        result = await call_next(ctx)
+        client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
         exchange.session = self._sessions.open(client.name, client.version, protocol)
         exchange.is_new = True
@@ -193,8 +200,8 @@ class McpServer:
         self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         exchange = _exchange(context)
-        session = exchange.session
-        assert session is not None, "_admit lets no tool call through without one"
+        # `_admit` lets no tool call through without one.
+        session = cast("KnownSession", exchange.session)
         result = await self._tools.call(
             session.id, session.client, params.name, params.arguments or {}, damaged=exchange.damaged
         )
@@ -210,8 +217,9 @@ async def _list_tools(
     )
 
 
-def _exchange(context: ServerRequestContext[Any, Any]) -> _Exchange:
-    return context.request.scope[_EXCHANGE]
+def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
+    request: Any = ctx.request
+    return request.scope[_EXCHANGE]
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -289,7 +297,7 @@ class _Uvicorn(uvicorn.Server):
     on_ready: Callable[[], None]
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Generator[None, None, None]:
         """Capture none."""
         yield
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
 
 RETRY_MS = 5000
-"""What a stream tells the CLI to wait before it opens the next one.  Long enough for a killed process to be replaced."""
+"""How long a CLI is told to wait before it opens its stream again: time to replace a killed process."""
 
 KEEP_ALIVE_S = 15.0
 """Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
