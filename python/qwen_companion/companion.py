@@ -83,6 +83,9 @@ class Companion:
             went_out=self._went_out,
         )
         self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
+        # A proposal of a session nobody remembers can end in no other way.
+        for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
+            self._tools.session_gone(session)
         self._roots: Mailbox[Roots] = Mailbox()
         self._snapshots: Mailbox[Snapshot] = Mailbox()
         self._server: McpServer | None = None

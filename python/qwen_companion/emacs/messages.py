@@ -439,7 +439,7 @@ class DiffClose(Outgoing["str | None"]):
 
 @dataclass(frozen=True)
 class DiffOrphan(Told):
-    """`diff-orphan`: nobody waits for proposal ID any more."""
+    """`diff-orphan`: the CLI that waits for proposal ID has gone."""
 
     method = "diff-orphan"
     id: str

@@ -35,7 +35,7 @@ class Editor(Protocol):
         ...
 
     def abandon(self, proposal: Proposal) -> None:
-        """Nobody waits for PROPOSAL any more."""
+        """The CLI that waits for PROPOSAL has gone; if it is decided, `settled` follows."""
         ...
 
     def settled(self, identifier: str) -> None:
@@ -103,7 +103,7 @@ class DiffTools:
             notification = diff_accepted(proposal.path, decision.content)
         if not self._outbox.post(proposal.session, notification, proposal.id):
             self._proposals.drop(proposal.id)
-            self._editor.abandon(proposal)
+            self._abandon(proposal)
 
     def went_out(self, identifier: str) -> None:
         """The notification posted for that proposal has been handed to the CLI's stream."""
@@ -113,14 +113,19 @@ class DiffTools:
     def session_gone(self, session: str) -> None:
         """The CLI of SESSION has gone."""
         for proposal in self._proposals.end_session(session):
-            self._editor.abandon(proposal)
+            self._abandon(proposal)
+
+    def _abandon(self, proposal: Proposal) -> None:
+        self._editor.abandon(proposal)
+        if proposal.decision is not None:
+            self._editor.settled(proposal.id)
 
     async def _open(self, session: str, client: str, path: str, content: str) -> ToolResult:
         proposal, replaced = self._proposals.begin(session, path)
-        if replaced is not None:
+        if replaced is not None and replaced.decision is not None:
             # The CLI matches an outcome by path: the old one would be taken for the new one's.
             self._outbox.withdraw(session, replaced.id)
-            self._editor.abandon(replaced)
+            self._editor.settled(replaced.id)
         try:
             refusal = await self._editor.open_review(proposal, client, content)
         except EmacsBusyError:

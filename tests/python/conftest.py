@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fixtures all tests of the backend share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import Backend, Home
+
+from qwen_companion.emacs.spool import Spool
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def spool() -> Iterator[Spool]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Spool(directory)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def backend(home: Home) -> Iterator[Backend]:
+    """A process of its own that has published its files and is serving."""
+    with Backend(home) as process:
+        process.greet()
+        process.emacs.wait_for("serving")
+        yield process

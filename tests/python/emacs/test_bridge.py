@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from support import NO_ANSWER, SECRET, TIMEOUT_S, EpcPeer
+
+from qwen_companion.emacs import bridge as module
+from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.messages import (
+    Delivered,
+    DiffClose,
+    DiffOpen,
+    Incoming,
+    Notice,
+    Outcome,
+    Roots,
+    Serving,
+)
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, TIMEOUT_S)
+
+
+class Site:
+    """A bridge, and the Emacs at its other end once `connect` was called."""
+
+    def __init__(self, spool: Spool) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = listener.getsockname()[1]
+        self.bridge = Bridge(listener, SECRET, spool)
+        self.received: asyncio.Queue[Incoming] = asyncio.Queue()
+        self.gone = asyncio.Event()
+        self.peers: list[EpcPeer] = []
+        self.bridge.start(self.received.put_nowait, self.gone.set)
+
+    async def peer(self, secret: str = SECRET) -> EpcPeer:
+        """A connection that has said nothing yet."""
+        peer = await asyncio.to_thread(EpcPeer, self.port, secret)
+        self.peers.append(peer)
+        return peer
+
+    async def connect(self) -> EpcPeer:
+        peer = await self.peer()
+        assert (await call(peer, "roots", "(:roots nil)"))[0] == "return"
+        assert await soon(self.received.get()) == Roots(())
+        return peer
+
+
+async def call(peer: EpcPeer, method: str, payload: str, secret: str | None = None) -> list[Any]:
+    return await asyncio.to_thread(peer.call, method, payload, secret)
+
+
+async def ended(peer: EpcPeer) -> bool:
+    return await asyncio.to_thread(peer.ended.wait, TIMEOUT_S)
+
+
+@pytest.fixture
+async def site(spool: Spool) -> AsyncIterator[Site]:
+    site = Site(spool)
+    yield site
+    site.bridge.close()
+    for peer in site.peers:
+        await asyncio.to_thread(peer.close)
+
+
+async def test_calls_arrive_in_order_and_are_answered_with_nil(site: Site) -> None:
+    peer = await site.connect()
+    for number in range(200):
+        assert await call(peer, "outcome", f'(:id "{number}" :outcome rejected)') == ["return", number + 2, []]
+    for number in range(200):
+        assert await soon(site.received.get()) == Outcome(str(number), None)
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x"])
+async def test_a_wrong_secret_is_refused_and_the_connection_dropped(site: Site, secret: str) -> None:
+    stranger = await site.peer(secret)
+    assert (await call(stranger, "roots", "(:roots nil)"))[0] == "epc-error"
+    assert await ended(stranger)
+    await site.connect()
+
+
+async def test_a_wrong_secret_later_drops_the_connection(site: Site) -> None:
+    peer = await site.connect()
+    peer.send('(call 9 stop ("wrong" nil))')
+    assert await ended(peer)
+    await soon(site.gone.wait())
+    assert site.received.empty()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(methods 1)", "(return 1 nil)", "(call)", "(call 1 stop)", "(call 1 stop nil)", "nonsense", "(", "5", "()"],
+)
+async def test_whatever_else_a_stranger_says_drops_it(site: Site, text: str) -> None:
+    stranger = await site.peer()
+    stranger.send(text)
+    assert await ended(stranger)
+    assert not site.gone.is_set()
+    await site.connect()
+
+
+@pytest.mark.parametrize("raw", [b"zzzzzz", b"000000", b"ffffff" + b"x" * 100, b"000009(call 1\xff)", b"-00001"])
+async def test_broken_frames_drop_the_connection(site: Site, raw: bytes) -> None:
+    stranger = await site.peer()
+    stranger.send_raw(raw)
+    assert await ended(stranger)
+    await site.connect()
+
+
+async def test_a_silent_connection_does_not_keep_emacs_out(site: Site) -> None:
+    await site.peer()
+    await site.connect()
+
+
+async def test_after_the_first_nobody_else_gets_in(site: Site) -> None:
+    early = await site.peer()
+    first = await site.connect()
+    assert (await call(early, "roots", "(:roots nil)"))[0] == "epc-error"
+    assert await ended(early)
+
+    def listening() -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", site.port), timeout=TIMEOUT_S) as late:
+                return late.recv(1) != b""
+        except OSError:
+            return False
+
+    assert not await asyncio.to_thread(listening)
+    assert (await call(first, "roots", "(:roots nil)"))[0] == "return"
+
+
+async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) -> None:
+    peer = await site.connect()
+    for method, payload in (("nothing", "nil"), ("roots", "5"), ("outcome", "nil")):
+        kind, _, text = await call(peer, method, payload)
+        assert kind == "return-error"
+        assert method in text
+    assert (await call(peer, "stop", "nil"))[0] == "return"
+
+
+async def test_a_call_returns_the_answer(site: Site) -> None:
+    peer = await site.connect()
+    peer.handlers["diff-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
+    assert await soon(site.bridge.call(DiffClose("a"))) is None
+    peer.handlers["diff-open"] = lambda values: "no: " + values["path"]
+    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a\n\"b\\", "text"))) == 'no: /a\n"b\\'
+
+
+async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
+    waiting = asyncio.create_task(site.bridge.call(Delivered("early")))
+    site.bridge.tell(Serving())
+    peer = await site.connect()
+    await soon(waiting)
+    assert await asyncio.to_thread(peer.wait_for, "delivered") == {"id": "early"}
+    assert await asyncio.to_thread(peer.wait_for, "serving") == {}
+
+
+async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
+    peer = await site.connect()
+    peer.handlers["delivered"] = NO_ANSWER
+    with pytest.raises(EmacsBusyError, match="delivered"):
+        await site.bridge.call(Delivered("a"), timeout=0.01)
+    # An answer that comes after all disturbs nothing.
+    peer.send("(return 1 nil)")
+    peer.send("(return 77 nil)")
+    await soon(site.bridge.call(Serving()))
+
+
+async def test_an_error_in_emacs_is_told(site: Site) -> None:
+    peer = await site.connect()
+    peer.handlers["delivered"] = NO_ANSWER
+    for kind in ("return-error", "epc-error"):
+        task = asyncio.create_task(site.bridge.call(Delivered("a")))
+        await asyncio.to_thread(peer.wait_for, "delivered")
+        peer.send(f'({kind} {1 if kind == "return-error" else 2} "kaputt")')
+        with pytest.raises(EmacsRefusedError, match="kaputt"):
+            await soon(task)
+
+
+async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
+    peer = await site.connect()
+    peer.handlers["diff-open"] = lambda _values: 5
+    with pytest.raises(EmacsRefusedError, match="diff-open"):
+        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "text")))
+
+
+async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
+    peer = await site.connect()
+    peer.handlers["delivered"] = NO_ANSWER
+    waiting = [asyncio.create_task(site.bridge.call(Delivered(str(number)))) for number in range(3)]
+    await asyncio.to_thread(peer.wait_for, "delivered")
+    await asyncio.to_thread(peer.close)
+    for task in waiting:
+        with pytest.raises(EmacsGoneError):
+            await soon(task)
+    await soon(site.gone.wait())
+    with pytest.raises(EmacsGoneError):
+        await soon(site.bridge.call(Serving()))
+    site.bridge.tell(Serving())
+
+
+async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
+    await site.connect()
+    with pytest.raises(EmacsRefusedError, match="too large"):
+        await soon(site.bridge.call(Notice("warning", "x" * module.MAX_FRAME_BYTES)))
+    await soon(site.bridge.call(Serving()))
+
+
+async def test_a_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spool) -> None:
+    await site.connect()
+    spool.remove()
+    with pytest.raises(EmacsRefusedError, match="spool"):
+        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "x" * 100_000)))
+    await soon(site.bridge.call(Serving()))
+
+
+async def test_an_emacs_that_does_not_read_blocks_only_the_writer(spool: Spool) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    bridge = Bridge(listener, SECRET, spool)
+    gone = asyncio.Event()
+    received: asyncio.Queue[Incoming] = asyncio.Queue()
+    bridge.start(received.put_nowait, gone.set)
+    with socket.create_connection(listener.getsockname()) as deaf:
+        body = f'(call 1 stop ("{SECRET}" nil))'.encode()
+        deaf.sendall(b"%06x" % len(body) + body)
+        await soon(received.get())
+        for _ in range(20):
+            bridge.tell(Notice("warning", "x" * 1_000_000))
+        # The loop goes on, and so does the reader.
+        deaf.sendall(b"%06x" % len(body) + body)
+        await soon(received.get())
+        bridge.close()
+        await soon(gone.wait())
+
+
+async def test_the_secret_is_never_logged(
+    site: Site, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    caplog.set_level("DEBUG")
+    stranger = await site.peer()
+    stranger.send(f'(call 1 {SECRET.replace(" ", "-")} ("{SECRET}x"))')
+    assert await ended(stranger)
+    peer = await site.connect()
+    await call(peer, "roots", f'(:roots "{SECRET}")')
+    await soon(site.bridge.call(Serving()))
+    os.sync()
+    written = capfd.readouterr()
+    assert SECRET not in caplog.text + written.out + written.err

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+from sexpdata import dumps, loads
+from support import as_dict
+
+from qwen_companion.emacs.messages import (
+    INLINE_TEXT_BYTES,
+    Delivered,
+    DiffClose,
+    DiffOpen,
+    DiffOrphan,
+    Hello,
+    KnownProposal,
+    KnownSession,
+    Notice,
+    Outcome,
+    Outgoing,
+    Published,
+    Roots,
+    Serving,
+    SessionList,
+    SessionState,
+    Snapshot,
+    Stop,
+    VisitedFile,
+    parse_incoming,
+    read_sexp,
+)
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import HelloError, MessageError, SpoolError
+
+HELLO = (
+    '(:protocol 1 :secret "s" :emacs-pid 7 :port 0 :token nil :spool "/spool/"'
+    ' :sessions ((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'
+    ' :proposals ((:id "p" :session "i" :path "/a")))\n'
+)
+
+
+def incoming(method: str, payload: str, spool: Spool) -> object:
+    return parse_incoming(method, read_sexp(payload.encode()), spool)
+
+
+def outgoing(message: Outgoing[object], spool: Spool) -> object:
+    """The payload as Emacs would read it."""
+    return loads(dumps(message.payload(spool)))
+
+
+def test_hello_is_read_whole() -> None:
+    assert Hello.parse(HELLO.encode()) == Hello(
+        secret="s",
+        emacs_pid=7,
+        port=0,
+        token="",
+        spool="/spool/",
+        sessions=(KnownSession("i", "2025-11-25", "c", "1"),),
+        proposals=(KnownProposal("p", "i", "/a"),),
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (":port 0", ":port 70000"),
+        (":port 0", ":port nan"),
+        (":port 0", ""),
+        (":emacs-pid 7", ":emacs-pid 0"),
+        (":emacs-pid 7", ":emacs-pid t"),
+        (':sessions ((:id "i"', ':sessions ((:id i'),
+        (':secret "s"', ":secret s"),
+        (":protocol 1", ":protocol 1 :odd"),
+        (":protocol 1", '"protocol" 1'),
+        (":proposals (", ":proposals 5 :x ("),
+    ],
+)
+def test_a_hello_of_another_shape_is_refused(change: tuple[str, str]) -> None:
+    with pytest.raises(HelloError):
+        Hello.parse(HELLO.replace(*change, 1).encode())
+
+
+@pytest.mark.parametrize("text", ["", "(", ")", "(a))", '"', "'", '(a "b', "(" * 100_000, "1 2", "(a . ", "\\"])
+def test_what_is_no_expression_is_a_message_error(text: str) -> None:
+    with pytest.raises(MessageError, match="not one Lisp expression"):
+        read_sexp(text.encode())
+
+
+def test_incoming_messages(spool: Spool) -> None:
+    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"))
+    assert incoming("roots", "(:roots nil)", spool) == Roots(())
+    assert incoming("stop", "nil", spool) == Stop()
+    assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == Outcome("p", None)
+    assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == Outcome("p", "")
+    full = '(:files ((:path "/a" :timestamp 5.9)) :active "/a" :line 2 :character 3 :text "a\\"b\\\\n")'
+    assert incoming("context", full, spool) == Snapshot((VisitedFile("/a", 5),), "/a", 2, 3, 'a"b\\n')
+    assert incoming("context", "(:files nil :active nil)", spool) == Snapshot((), None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "payload"),
+    [
+        ("nothing", "nil"),
+        ("roots", '(:roots "/a")'),
+        ("roots", "(:roots (a))"),
+        ("roots", "5"),
+        ("outcome", '(:id "p" :outcome "accepted" :text "x")'),
+        ("outcome", '(:id "p" :outcome perhaps)'),
+        ("outcome", '(:id "p" :outcome accepted)'),
+        ("outcome", "(:outcome rejected)"),
+        ("context", '(:files ((:path "/a" :timestamp "5")))'),
+        ("context", '(:files ((:path "/a" :timestamp inf)))'),
+    ],
+)
+def test_messages_of_another_shape_are_refused(method: str, payload: str, spool: Spool) -> None:
+    with pytest.raises(MessageError):
+        incoming(method, payload, spool)
+
+
+def test_a_text_outside_the_spool_is_refused(spool: Spool) -> None:
+    with pytest.raises(SpoolError):
+        incoming("outcome", '(:id "p" :outcome accepted :text-file "/etc/passwd")', spool)
+
+
+def test_outgoing_messages(spool: Spool) -> None:
+    session = KnownSession("i", "2025-11-25", "c", "1")
+    published = outgoing(Published(("/r",), 1, "t", {"A": "b"}, ["w"]), spool)
+    assert as_dict(published) == {
+        "roots": ["/r"],
+        "port": 1,
+        "token": "t",
+        "environment": [["A", "b"]],
+        "warnings": ["w"],
+    }
+    assert outgoing(Serving(), spool) == []
+    sessions = as_dict(outgoing(SessionList((SessionState(session, True), SessionState(session, False))), spool))
+    assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
+    for message in (DiffClose("p"), DiffOrphan("p"), Delivered("p")):
+        assert as_dict(outgoing(message, spool)) == {"id": "p"}
+    assert {key: str(value) for key, value in as_dict(outgoing(Notice("warning", "w"), spool)).items()} == {
+        "level": "warning",
+        "text": "w",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])
+def test_a_text_up_to_the_limit_goes_inside(text: str, spool: Spool) -> None:
+    assert as_dict(outgoing(DiffOpen("p", "i", "c", "/a", text), spool))["text"] == text
+
+
+@pytest.mark.parametrize("text", ["x" * (INLINE_TEXT_BYTES + 1), "é" * (INLINE_TEXT_BYTES // 2 + 1)])
+def test_a_text_over_the_limit_goes_by_file(text: str, spool: Spool) -> None:
+    payload = as_dict(outgoing(DiffOpen("p", "i", "c", "/a", text), spool))
+    assert "text" not in payload
+    assert spool.read(payload["text-file"]) == text
+
+
+def test_replies(spool: Spool) -> None:
+    opened = DiffOpen("p", "i", "c", "/a", "x")
+    assert opened.parse_reply([], spool) is None
+    assert opened.parse_reply("why not", spool) == "why not"
+    with pytest.raises(MessageError):
+        opened.parse_reply(5, spool)
+    closed = DiffClose("p")
+    assert closed.parse_reply([], spool) is None
+    assert closed.parse_reply(read_sexp(b'(:text "x")'), spool) == "x"
+    assert closed.parse_reply(["x"][:0], spool) is None
+    with pytest.raises(MessageError):
+        closed.parse_reply("x", spool)
+    Delivered("p").parse_reply("whatever", spool)

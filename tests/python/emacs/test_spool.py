@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import SpoolError
+
+
+def test_a_written_text_is_private_and_is_removed_when_read(spool: Spool) -> None:
+    path = spool.write("a\r\nb")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert Path(path).read_bytes() == b"a\r\nb"
+    assert spool.read(path) == "a\r\nb"
+    assert not os.path.exists(path)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives(text: str) -> None:
+    directory = os.path.realpath(os.environ.get("TMPDIR", "/tmp")) + f"/spool-{os.getpid()}"
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    spool = Spool(directory)
+    try:
+        assert spool.read(spool.write(text)) == text
+    finally:
+        spool.remove()
+
+
+def test_bytes_that_are_no_text_are_refused_and_removed(spool: Spool) -> None:
+    path = Path(spool.directory, "bad")
+    path.write_bytes(b"\xff")
+    with pytest.raises(SpoolError, match="UTF-8"):
+        spool.read(str(path))
+    assert not path.exists()
+
+
+def test_only_files_directly_inside_are_read(spool: Spool, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    for path in (str(outside), f"{spool.directory}/../{tmp_path.name}/outside", "outside", f"{spool.directory}/a/b"):
+        with pytest.raises(SpoolError):
+            spool.read(path)
+    assert outside.exists()
+
+
+def test_neither_links_nor_pipes_are_read(spool: Spool, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("x")
+    link, pipe = f"{spool.directory}/link", f"{spool.directory}/pipe"
+    os.symlink(outside, link)
+    os.mkfifo(pipe)
+    for path in (link, pipe, f"{spool.directory}/missing"):
+        with pytest.raises(SpoolError):
+            spool.read(path)
+    assert outside.exists()
+
+
+def test_a_directory_others_can_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(SpoolError, match="other users"):
+        Spool(str(tmp_path))
+    tmp_path.chmod(0o700)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for path in (tmp_path / "missing", tmp_path / "link"):
+        with pytest.raises(SpoolError):
+            Spool(str(path))
+
+
+def test_writing_to_a_directory_that_has_gone_is_an_error(spool: Spool) -> None:
+    spool.remove()
+    spool.remove()
+    with pytest.raises(SpoolError):
+        spool.write("x")

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Stand-ins for Emacs and the CLI, and a backend process to put between them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sexpdata import Symbol, dumps, loads
+
+from qwen_companion.ide.diffs import Proposal
+
+TIMEOUT_S = 20.0
+"""How long a test waits for what must happen; a passing test never waits that long."""
+
+PYTHON_DIRECTORY = Path(__file__).parents[2] / "python"
+SECRET = "a secret of Emacs"
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "test-client", "version": "1.2"},
+}
+MCP_ACCEPT = "application/json, text/event-stream"
+
+
+def as_dict(plist: object) -> dict[str, Any]:
+    """A property list as a dictionary, `:key` without the colon."""
+    assert isinstance(plist, list)
+    return {str(key)[1:]: value for key, value in zip(plist[::2], plist[1::2], strict=True)}
+
+
+class EpcPeer:
+    """A raw EPC connection, as Emacs makes it.  Answers calls by HANDLERS, with nil where there is none."""
+
+    def __init__(self, port: int, secret: str = SECRET) -> None:
+        self.secret = secret
+        self.handlers: dict[str, Callable[[dict[str, Any]], object]] = {}
+        self.ended = threading.Event()
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self._socket.settimeout(None)
+        self._calls: dict[str, queue.Queue[dict[str, Any]]] = {}
+        self._replies: queue.Queue[list[Any]] = queue.Queue()
+        self._lock = threading.Lock()
+        self._uid = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def calls(self, method: str) -> queue.Queue[dict[str, Any]]:
+        with self._lock:
+            return self._calls.setdefault(method, queue.Queue())
+
+    def wait_for(self, method: str) -> dict[str, Any]:
+        """The payload of the next call of METHOD."""
+        return self.calls(method).get(timeout=TIMEOUT_S)
+
+    def wait_until(self, method: str, good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The payload of the next call of METHOD that is GOOD."""
+        while not good(payload := self.wait_for(method)):
+            pass
+        return payload
+
+    def call(self, method: str, payload: str, secret: str | None = None) -> list[Any]:
+        """Call METHOD with PAYLOAD, a printed property list; the reply as `[kind, uid, value]`."""
+        self._uid += 1
+        self.send(f"(call {self._uid} {method} ({dumps(self.secret if secret is None else secret)} {payload}))")
+        return self._replies.get(timeout=TIMEOUT_S)
+
+    def send(self, text: str) -> None:
+        data = text.encode("utf-8") + b"\n"
+        self.send_raw(b"%06x" % len(data) + data)
+
+    def send_raw(self, data: bytes) -> None:
+        with self._lock:
+            self._socket.sendall(data)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join(TIMEOUT_S)
+        self._socket.close()
+
+    def _read(self) -> None:
+        with suppress(OSError), self._socket.makefile("rb") as file:
+            while head := file.read(6):
+                self._take(loads(file.read(int(head, 16)).decode("utf-8")))
+        self.ended.set()
+
+    def _take(self, message: Any) -> None:
+        if message[0] != Symbol("call"):
+            self._replies.put([str(message[0]), *message[1:]])
+            return
+        _, uid, method, (secret, payload) = message
+        assert secret == self.secret
+        values = as_dict(payload)
+        self.calls(str(method)).put(values)
+        handler = self.handlers.get(str(method))
+        if handler is not NO_ANSWER:
+            self.send(f"(return {uid} {dumps(handler(values) if handler else None)})")
+
+
+def NO_ANSWER(_values: dict[str, Any]) -> object:  # noqa: N802
+    """As a handler: Emacs is busy and does not answer."""
+    raise AssertionError
+
+
+class Home:
+    """Directories of a made-up user."""
+
+    def __init__(self, directory: Path) -> None:
+        self.home, self.temporary, self.spool, self.work = (
+            directory / name for name in ("home", "tmp", "spool", "work")
+        )
+        for path in (self.home, self.temporary, self.spool, self.work):
+            path.mkdir(mode=0o700)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in ("QWEN_HOME", "TMP", "TEMP")}
+        return {**kept, "HOME": str(self.home), "TMPDIR": str(self.temporary)}
+
+    def files(self) -> list[Path]:
+        """All discovery files, and whatever else lies where they lie."""
+        return sorted(path for top in (self.home, self.temporary) for path in top.rglob("*") if path.is_file())
+
+
+class Backend:
+    """A backend process."""
+
+    def __init__(self, home: Home, **hello: object) -> None:
+        self.home = home
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qwen_companion"],
+            cwd=PYTHON_DIRECTORY,
+            env=home.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        values: dict[str, object] = {
+            "protocol": 1,
+            "secret": SECRET,
+            "emacs-pid": os.getpid(),
+            "port": 0,
+            "token": "",
+            "spool": f"{home.spool}/",
+            "sessions": [],
+            "proposals": [],
+        } | {key.replace("_", "-"): value for key, value in hello.items()}
+        self.say(dumps(values))
+        self.emacs: EpcPeer
+        self.port = 0
+        self.token = ""
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(TIMEOUT_S)
+        if hasattr(self, "emacs"):
+            self.emacs.close()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode("utf-8") + b"\n")
+        self.process.stdin.flush()
+
+    def connect(self) -> EpcPeer:
+        """Connect as Emacs does."""
+        assert self.process.stdout is not None
+        self.emacs = EpcPeer(int(self.process.stdout.readline()))
+        return self.emacs
+
+    def greet(self) -> dict[str, Any]:
+        """Connect and name the roots; what was published."""
+        self.connect()
+        self.emacs.call("roots", dumps({"roots": [str(self.home.work)]}))
+        published = self.emacs.wait_for("published")
+        self.port, self.token = published["port"], published["token"]
+        return published
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(TIMEOUT_S)
+
+    def exit_code(self) -> int:
+        return self.process.wait(TIMEOUT_S)
+
+    def error_text(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode("utf-8")
+
+    def cli(self) -> Cli:
+        """A CLI that has said hello."""
+        cli = Cli(self.port, self.token)
+        cli.initialize()
+        return cli
+
+
+class Cli:
+    """A CLI as far as HTTP goes: POSTs one by one, and the stream."""
+
+    def __init__(self, port: int, token: str, session: str = "") -> None:
+        self.port = port
+        self.session = session
+        self.headers = {
+            "Host": f"127.0.0.1:{port}",
+            "Authorization": f"Bearer {token}",
+            "Accept": MCP_ACCEPT,
+            "Content-Type": "application/json",
+        }
+        self._id = 0
+
+    def initialize(self) -> dict[str, Any]:
+        status, headers, result = self.request("initialize", INITIALIZE)
+        assert status == 200, result
+        self.session = headers["mcp-session-id"]
+        status, _, _ = self.post(json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode())
+        assert status == 202
+        return result["result"]
+
+    def request(self, method: str, params: Mapping[str, Any]) -> tuple[int, Mapping[str, str], Any]:
+        self._id += 1
+        message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
+        return self.post(json.dumps(message).encode("utf-8"))
+
+    def tool(self, name: str, **arguments: object) -> dict[str, Any]:
+        status, _, answer = self.request("tools/call", {"name": name, "arguments": arguments})
+        assert status == 200, answer
+        return answer["result"]
+
+    def post(self, body: bytes, method: str = "POST") -> tuple[int, Mapping[str, str], Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, "/mcp", body, self._all_headers())
+            response = connection.getresponse()
+            data = response.read()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, headers, json.loads(data) if data else None
+        finally:
+            connection.close()
+
+    def stream(self) -> Stream:
+        return Stream(self.port, {**self._all_headers(), "Accept": "text/event-stream"})
+
+    def _all_headers(self) -> dict[str, str]:
+        session = {"mcp-session-id": self.session, "mcp-protocol-version": "2025-11-25"} if self.session else {}
+        return {**self.headers, **session}
+
+
+class Stream:
+    """A GET on a raw socket, so that a test sees the very bytes."""
+
+    def __init__(self, port: int, headers: Mapping[str, str]) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        lines = ["GET /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        self._socket.sendall("\r\n".join(lines).encode("ascii"))
+        self._file = self._socket.makefile("rb")
+        self.status_line = self._file.readline().decode("ascii").strip()
+        self.headers: dict[str, str] = {}
+        while line := self._file.readline().decode("ascii").strip():
+            name, _, value = line.partition(":")
+            self.headers[name.lower()] = value.strip()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def block(self) -> list[str]:
+        """The lines up to the next empty one; an empty list at the end of the stream."""
+        lines: list[str] = []
+        while line := self._file.readline().decode("utf-8"):
+            if line == "\n":
+                return lines
+            lines.append(line.removesuffix("\n"))
+        return lines
+
+    def event(self) -> dict[str, Any]:
+        """The next notification."""
+        while block := self.block():
+            data = [line.removeprefix("data: ") for line in block if line.startswith("data: ")]
+            if data:
+                return json.loads(data[0])
+        raise AssertionError("the stream has ended")
+
+    def rest(self) -> bytes:
+        """All that comes until the end; raises when the connection is reset."""
+        return self._file.read()
+
+
+class FakeEditor:
+    """Emacs as the tools see it, scripted."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.opened: list[tuple[Proposal, str, str]] = []
+        self.refusal: str | None | Exception = None
+        self.text: str | None | Exception = None
+
+    async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
+        self.opened.append((proposal, client, text))
+        self.log.append(("open", proposal.path))
+        if isinstance(self.refusal, Exception):
+            raise self.refusal
+        return self.refusal
+
+    async def close_review(self, proposal: Proposal) -> str | None:
+        self.log.append(("close", proposal.id))
+        if isinstance(self.text, Exception):
+            raise self.text
+        return self.text
+
+    def abandon(self, proposal: Proposal) -> None:
+        self.log.append(("abandon", proposal.id))
+
+    def settled(self, identifier: str) -> None:
+        self.log.append(("settled", identifier))
+
+
+class FakeOutbox:
+    """The sessions as the tools see them."""
+
+    def __init__(self, *sessions: str) -> None:
+        self.sessions = set(sessions)
+        self.posted: list[tuple[str, Any, str | None]] = []
+
+    def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
+        if session not in self.sessions:
+            return False
+        self.posted.append((session, json.loads(notification), key))
+        return True
+
+    def withdraw(self, session: str, key: str) -> None:
+        self.posted = [item for item in self.posted if (item[0], item[2]) != (session, key)]

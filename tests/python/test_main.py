@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The process as Emacs starts it: hello, exit codes, and what is left behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from sexpdata import dumps
+from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
+
+import qwen_companion.__main__ as entry
+
+SECONDS_TO_STOP = 2.0
+"""Stopping takes a quarter of a second; this is for a loaded machine."""
+
+
+def context(path: Path, **more: object) -> str:
+    return dumps({"files": [{"path": str(path), "timestamp": 1000}], "active": str(path), **more})
+
+
+def test_prints_the_port_and_nothing_else_on_standard_output(home: Home) -> None:
+    with Backend(home) as backend:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert backend.process.stdout is not None
+        assert backend.process.stdout.read() == b""
+        assert backend.error_text() == ""
+
+
+def test_publishes_before_it_serves(home: Home) -> None:
+    with Backend(home) as backend:
+        published = backend.greet()
+        assert backend.emacs.calls("serving").empty()
+        assert published["environment"] == [
+            ["QWEN_CODE_IDE_SERVER_PORT", str(backend.port)],
+            ["QWEN_CODE_IDE_WORKSPACE_PATH", str(home.work)],
+        ]
+        assert published["warnings"] == []
+        lock, specified = sorted(home.files(), key=lambda path: path.suffix, reverse=True)
+        assert lock == home.home / ".qwen/ide" / f"{backend.port}.lock"
+        assert specified == home.temporary / f"qwen/ide/qwen-code-ide-server-{os.getpid()}-{backend.port}.json"
+        for path in (lock, specified):
+            content = json.loads(path.read_text())
+            assert content["authToken"] == backend.token
+            assert len(backend.token) == 64
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_cli_that_comes_before_the_library_is_imported_is_answered(home: Home) -> None:
+    with Backend(home) as backend:
+        backend.greet()
+        assert backend.emacs.calls("serving").empty()
+        assert backend.cli().session
+
+
+def test_roots_rewrite_the_files(backend: Backend, home: Home) -> None:
+    backend.emacs.call("roots", dumps({"roots": ["/one", "/two"]}))
+    published = backend.emacs.wait_for("published")
+    assert dict(published["environment"])["QWEN_CODE_IDE_WORKSPACE_PATH"] == "/one:/two"
+    assert {json.loads(path.read_text())["workspacePath"] for path in home.files()} == {"/one:/two"}
+
+
+@pytest.mark.parametrize("streams", [0, 3])
+@pytest.mark.parametrize("way", ["stop", "SIGTERM", "end of input", "end of connection"])
+def test_stops_quickly_and_leaves_no_file(backend: Backend, home: Home, way: str, streams: int) -> None:
+    open_streams = [backend.cli().stream() for _ in range(streams)]
+    for stream in open_streams:
+        assert stream.block() == ["retry: 5000"]
+    if way == "stop":
+        backend.emacs.call("stop", "nil")
+    elif way == "SIGTERM":
+        backend.process.send_signal(signal.SIGTERM)
+    elif way == "end of input":
+        backend.close_input()
+    else:
+        backend.emacs.close()
+    assert backend.process.wait(SECONDS_TO_STOP) == 0
+    assert home.files() == []
+    # Nobody is left to read the spool only when Emacs is gone.
+    assert home.spool.exists() == (way != "end of input")
+    for stream in open_streams:
+        assert stream.rest() == b""
+        stream.close()
+
+
+def test_stops_at_once_while_the_library_is_being_imported(home: Home) -> None:
+    with Backend(home) as backend:
+        backend.greet()
+        backend.emacs.call("stop", "nil")
+        assert backend.process.wait(SECONDS_TO_STOP) == 0
+        assert home.files() == []
+
+
+def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) -> None:
+    cli = backend.cli()
+    with cli.stream() as stream:
+        assert stream.block() == ["retry: 5000"]
+        path = home.work / "a"
+        path.write_text("")
+        for number in range(300):
+            backend.emacs.call("context", context(path, line=number, character=1, text="x" * 16000))
+        backend.emacs.call("stop", "nil")
+        assert backend.process.wait(SECONDS_TO_STOP) == 0
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (b"", "not one Lisp expression"),
+        (b"(:protocol 1\n", "not one Lisp expression"),
+        (b"\xff\n", "not one Lisp expression"),
+        (b"(:protocol 2 :secret \"geheim\")\n", "protocol 2"),
+        (b"(:protocol 1 :secret \"geheim\" :emacs-pid \"x\")\n", ":emacs-pid"),
+        (b"(:protocol 1 :secret \"\" :emacs-pid 1 :port 0 :spool \"/nowhere\")\n", "lacks a secret"),
+        (b"(:protocol 1 :secret \"geheim\" :emacs-pid 1 :port 0 :spool \"/nowhere\")\n", "/nowhere"),
+    ],
+)
+def test_a_bad_hello_line_ends_it_with_a_reason_and_no_secret(hello: bytes, reason: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qwen_companion"],
+        cwd=PYTHON_DIRECTORY,
+        input=hello,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    error = done.stderr.decode()
+    assert done.returncode == 6
+    assert reason in error
+    assert "geheim" not in error
+    assert "Traceback" not in error
+
+
+def test_a_taken_port_ends_it(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Backend(home, port=port) as backend:
+            assert backend.exit_code() == 5
+            assert f"port {port}" in backend.error_text()
+
+
+def test_a_missing_package_is_named(home: Home, tmp_path: Path) -> None:
+    # An interpreter without site-packages has none of them.
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "qwen_companion"],
+        cwd=PYTHON_DIRECTORY,
+        env={"PATH": os.environ["PATH"]},
+        input=b"",
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert b"mcp" in done.stderr
+    assert b"pip install" in done.stderr
+
+
+def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(entry, "OLDEST_PYTHON", (99, 0))
+    assert entry.main() == 4
+    assert "Python too old" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
+def test_what_an_old_python_reads_first_is_readable_by_it(name: str) -> None:
+    ast.parse((PYTHON_DIRECTORY / "qwen_companion" / name).read_text(), feature_version=(3, 6))
+
+
+def test_the_token_is_in_no_argument_and_no_environment(backend: Backend) -> None:
+    process = Path(f"/proc/{backend.process.pid}")
+    for name in ("cmdline", "environ"):
+        content = (process / name).read_bytes()
+        assert backend.token.encode() not in content
+        assert backend.emacs.secret.encode() not in content
+
+
+def test_a_closed_connection_is_noticed_though_input_stays_open(backend: Backend) -> None:
+    backend.emacs.close()
+    assert backend.process.wait(SECONDS_TO_STOP) == 0
+
+
+class TestRestart:
+    """A killed backend is replaced without the CLI noticing."""
+
+    def restart(self, old: Backend, proposals: list[dict[str, str]] | None = None) -> Backend:
+        sessions = [
+            {key: item[key] for key in ("id", "protocol", "client", "version")}
+            for item in self.last_sessions(old)
+        ]
+        return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
+
+    def last_sessions(self, old: Backend) -> list[dict[str, str]]:
+        payload = old.emacs.wait_until(
+            "sessions", lambda values: any(as_dict(item)["streaming"] for item in values["sessions"])
+        )
+        return [as_dict(item) for item in payload["sessions"]]
+
+    def test_context_and_an_open_review_go_on(self, backend: Backend, home: Home) -> None:
+        path = home.work / "a.txt"
+        path.write_text("old\n")
+        cli = backend.cli()
+        with cli.stream() as stream:
+            assert stream.block() == ["retry: 5000"]
+            assert cli.tool("openDiff", filePath=str(path), newContent="new\n")["content"] == []
+            opened = backend.emacs.wait_for("diff-open")
+            backend.kill()
+            # Not "reset", not "incomplete": a clean end is what makes the CLI come back.
+            assert stream.rest() == b""
+        proposal = {key: opened[key] for key in ("id", "session", "path")}
+        with self.restart(backend, [proposal]) as new:
+            assert new.greet()["port"] == backend.port
+            new.emacs.call("context", context(path, line=3, character=7))
+            with cli.stream() as stream:
+                assert stream.status_line == "HTTP/1.1 200 OK"
+                update = stream.event()
+                assert update["params"]["workspaceState"]["openFiles"][0]["cursor"] == {"line": 3, "character": 7}
+                outcome = f'(:id "{proposal["id"]}" :outcome accepted :text "new and better\n")'
+                new.emacs.call("outcome", outcome)
+                assert stream.event() == {
+                    "jsonrpc": "2.0",
+                    "method": "ide/diffAccepted",
+                    "params": {"filePath": str(path), "content": "new and better\n"},
+                }
+                assert new.emacs.wait_for("delivered") == {"id": proposal["id"]}
+                assert cli.request("tools/list", {})[0] == 200
+
+    def test_an_outcome_decided_while_no_stream_is_open_waits_for_it(self, backend: Backend, home: Home) -> None:
+        path = home.work / "a.txt"
+        cli = backend.cli()
+        with cli.stream() as stream:
+            assert stream.block() == ["retry: 5000"]
+            cli.tool("openDiff", filePath=str(path), newContent="new\n")
+            opened = backend.emacs.wait_for("diff-open")
+            backend.kill()
+        proposal = {key: opened[key] for key in ("id", "session", "path")}
+        with self.restart(backend, [proposal]) as new:
+            new.greet()
+            new.emacs.call("outcome", f'(:id "{proposal["id"]}" :outcome rejected)')
+            new.emacs.wait_for("serving")
+            assert new.emacs.calls("delivered").empty()
+            with cli.stream() as stream:
+                assert stream.event()["method"] == "ide/diffRejected"
+                assert new.emacs.wait_for("delivered") == {"id": proposal["id"]}
+
+    def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
+        with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a"}]) as backend:
+            backend.greet()
+            assert backend.emacs.wait_for("diff-orphan") == {"id": "p"}
+
+    def test_an_unknown_session_is_told_so(self, backend: Backend) -> None:
+        cli = Cli(backend.port, backend.token, "never-was")
+        assert cli.request("tools/list", {})[0] == 404
+        with cli.stream() as stream:
+            assert stream.status_line.startswith("HTTP/1.1 404")
+
+
+def test_an_outcome_larger_than_a_frame_should_be_goes_by_file(backend: Backend, home: Home) -> None:
+    text = "é\r\n" * 100_000
+    path = home.work / "a.txt"
+    cli = backend.cli()
+    with cli.stream() as stream:
+        cli.tool("openDiff", filePath=str(path), newContent=text)
+        opened = backend.emacs.wait_for("diff-open")
+        assert "text" not in opened
+        file = Path(opened["text-file"])
+        assert file.parent == home.spool
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert file.read_bytes() == text.encode("utf-8")
+        answer = home.spool / "answer"
+        answer.write_bytes(text.encode("utf-8"))
+        backend.emacs.call("outcome", f'(:id "{opened["id"]}" :outcome accepted :text-file "{answer}")')
+        assert stream.event()["params"]["content"] == text
+        assert not answer.exists()
+
+
+def test_two_starts_at_once_do_not_disturb_each_other(home: Home) -> None:
+    with Backend(home) as one, Backend(home) as two:
+        ports = {one.greet()["port"], two.greet()["port"]}
+        assert len(ports) == 2
+        one.emacs.wait_for("serving")
+        one.emacs.call("stop", "nil")
+        assert one.exit_code() == 0
+
+
+def test_concurrent_streams_each_get_the_context(backend: Backend, home: Home) -> None:
+    path = home.work / "a"
+    path.write_text("")
+    clis = [backend.cli() for _ in range(5)]
+    streams = [cli.stream() for cli in clis]
+    got: list[object] = []
+
+    def read(index: int) -> None:
+        got.append(streams[index].event()["method"])
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(5)]
+    for thread in threads:
+        thread.start()
+    backend.emacs.call("context", context(path, line=1, character=1))
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    for stream in streams:
+        stream.close()
+    assert got == ["ide/contextUpdate"] * 5
