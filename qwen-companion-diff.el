@@ -501,6 +501,7 @@ Return its text as a payload, nil when it was not open."
         (qwen-companion-diff-show qwen-companion-diff--style proposal select))
     (error
      (setf (qwen-companion-proposal-state proposal) 'pending)
+     (qwen-companion-diff-hide qwen-companion-diff--style proposal)
      (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
               (qwen-companion-diff--file proposal)
               (error-message-string err)

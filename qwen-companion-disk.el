@@ -185,9 +185,10 @@ A buffer with unsaved text is left alone, and the user is told."
           ;; First the time: an edit while the times differ would ask
           ;; "changed on disk; really edit?".
           (set-visited-file-modtime modified)
+          ;; As modified, so that no record says "undone means saved".
+          (restore-buffer-modified-p t)
           (qwen-companion-disk--replace source)
           (set-buffer-modified-p nil)
-          (set-visited-file-modtime modified)
           (run-hooks 'after-revert-hook)
           (when (fboundp 'vc-refresh-state)
             (vc-refresh-state))

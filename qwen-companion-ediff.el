@@ -139,12 +139,11 @@ Points move on with what happened meanwhile, as in a terminal."
   "Return a window for the review, with KEPT visible beside it.
 KEPT is a live window; all others of its frame but the side windows go."
   (if (window-parameter kept 'window-side)
-      (let ((window (get-window-with-predicate
-                     (lambda (window)
-                       (not (window-parameter window 'window-side)))
-                     nil (window-frame kept))))
-        (delete-other-windows window)
-        window)
+      (let ((windows (cl-remove-if
+                      (lambda (window) (window-parameter window 'window-side))
+                      (window-list (window-frame kept) 'no-minibuffer))))
+        (mapc #'delete-window (cdr windows))
+        (car windows))
     (delete-other-windows kept)
     (let ((height (window-total-height kept)))
       (split-window kept
@@ -182,11 +181,15 @@ Does nothing when they are in order."
            (window-combination-resize nil)
            (split ediff-split-window-function)
            (top (qwen-companion-ediff--area (and (window-live-p kept) kept)))
-           (panel (split-window top -4 'below))
+           (panel (split-window
+                   top (- (max 3 (min 4 (/ (window-total-height top) 4))))
+                   'below))
            (other (progn
                     (qwen-companion-ediff--show-buffer top ediff-buffer-A)
                     (with-selected-window top
-                      (funcall split)
+                      (condition-case nil
+                          (funcall split)
+                        (error (split-window-horizontally)))
                       (next-window top)))))
       (qwen-companion-ediff--show-buffer other ediff-buffer-B)
       (qwen-companion-ediff--show-buffer panel control)
@@ -280,7 +283,10 @@ Does nothing when they are in order."
     (when control
       (with-current-buffer control
         (save-window-excursion
-          (ediff-really-quit nil))))
+          (condition-case nil
+              (ediff-really-quit nil)
+            ;; It has not got far enough to be quit.
+            (error (kill-buffer control))))))
     (setf (qwen-companion-proposal-view proposal) nil)
     (qwen-companion-ediff--restore-windows frame)))
 

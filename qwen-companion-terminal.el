@@ -67,7 +67,8 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
                 (let ((process-environment
                        (copy-sequence (default-value 'process-environment))))
                   (setenv name value)
-                  process-environment)))
+                  ;; A bare name would hide what a frame or a parent has.
+                  (delete name process-environment))))
 
 (defun qwen-companion-terminal-set-environment (variables)
   "Give terminals opened from now on VARIABLES, a list of (NAME VALUE)."

@@ -1,0 +1,288 @@
+;;; qwen-companion-backend-test.el --- Tests of the Python process and its supervision  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; These run the real process with the interpreter in
+;; `qwen-companion-python', and fakes of it that fail.
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-backend-test-with (&rest body)
+  "Run BODY in a home and with temporary files of its own; mode off after."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files nil
+     (let* ((home (expand-file-name "home" default-directory))
+            (process-environment
+             (append (list (concat "HOME=" home)
+                           (concat "TMPDIR=" default-directory)
+                           "QWEN_HOME")
+                     process-environment))
+            (temporary-file-directory default-directory)
+            (inhibit-message t))
+       (make-directory home)
+       (unwind-protect
+           (progn ,@body)
+         (qwen-companion-mode -1)
+         (qwen-companion-test-wait-for
+          (null (qwen-companion-backend-test--processes)))))))
+
+(defun qwen-companion-backend-test--processes ()
+  "Return our processes that are alive."
+  (cl-remove-if-not (lambda (process)
+                      (string-match-p "\\`\\(qwen-companion\\|epc\\)"
+                                      (process-name process)))
+                    (process-list)))
+
+(defun qwen-companion-backend-test--files ()
+  "Return the discovery files and private directories there are."
+  (append (directory-files-recursively default-directory
+                                       "\\.lock\\'\\|\\.json\\'")
+          (file-expand-wildcards "qwen-companion-*")))
+
+(defun qwen-companion-backend-test--wait-ready ()
+  "Wait until CLIs are served and the discovery files are there."
+  (qwen-companion-test-wait-for
+   (and (eq 'ready (qwen-companion-state))
+        (= 2 (length (directory-files-recursively
+                      default-directory "\\.lock\\'\\|\\.json\\'"))))))
+
+(defun qwen-companion-backend-test--fake-python (script)
+  "Return the name of a new program that runs the shell SCRIPT."
+  (let ((file (expand-file-name "fake-python")))
+    (write-region (concat "#!/bin/sh\n" script "\n") nil file nil 'silent)
+    (set-file-modes file #o700)
+    file))
+
+(defun qwen-companion-backend-test--failure (python)
+  "Start the mode with PYTHON, wait for the failure; return what was said."
+  (let ((qwen-companion-python python))
+    (qwen-companion-test-messages
+      (qwen-companion-mode 1)
+      (qwen-companion-test-wait-for (eq 'error (qwen-companion-state))))))
+
+(defun qwen-companion-backend-test--check-nothing-left ()
+  "Check that a failed start has left nothing, but for its explanation."
+  (should (string-match-p "Qwen:error" (qwen-companion--lighter)))
+  (qwen-companion-test-wait-for
+   (null (qwen-companion-backend-test--processes)))
+  (should-not (qwen-companion-backend-test--files))
+  (should-not qwen-companion-backend--timer)
+  (should-not qwen-companion-backend--secret)
+  (should-not (getenv "QWEN_CODE_IDE_SERVER_PORT")))
+
+(ert-deftest qwen-companion-backend-test-starts-serves-and-stops ()
+  (qwen-companion-backend-test-with
+    (qwen-companion-mode 1)
+    (should (eq 'starting (qwen-companion-state)))
+    (should (equal " Qwen:starting" (qwen-companion--lighter)))
+    (qwen-companion-backend-test--wait-ready)
+    (should (equal " Qwen" (qwen-companion--lighter)))
+    (should (getenv "QWEN_CODE_IDE_SERVER_PORT"))
+    (qwen-companion-mode -1)
+    (should (eq 'off (qwen-companion-state)))
+    (should-not (getenv "QWEN_CODE_IDE_SERVER_PORT"))
+    (qwen-companion-test-wait-for
+     (null (qwen-companion-backend-test--files)))))
+
+(ert-deftest qwen-companion-backend-test-no-secret-is-visible ()
+  "Not in the process list, the environment, messages or the log."
+  (qwen-companion-backend-test-with
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((secrets (list qwen-companion-backend--secret
+                         qwen-companion-backend--token))
+          (places
+           (list (process-command qwen-companion-backend--process)
+                 (default-value 'process-environment)
+                 (with-current-buffer (messages-buffer) (buffer-string))
+                 (with-current-buffer (qwen-companion-backend--log-buffer)
+                   (buffer-string)))))
+      (dolist (secret secrets)
+        (should (string-match-p "\\`[0-9a-f]\\{64\\}\\'" secret))
+        (should-not (string-match-p secret (format "%S" places)))))))
+
+(ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
+  "The port, the token and so the discovery files stay the same."
+  (qwen-companion-backend-test-with
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((port qwen-companion-backend--port)
+          (token qwen-companion-backend--token)
+          (process qwen-companion-backend--process))
+      (signal-process process 'KILL)
+      (qwen-companion-test-wait-for
+       (not (eq process qwen-companion-backend--process)))
+      (qwen-companion-backend-test--wait-ready)
+      (should (equal port qwen-companion-backend--port))
+      (should (equal token qwen-companion-backend--token)))))
+
+(ert-deftest qwen-companion-backend-test-taken-port-is-given-up ()
+  "When the port is gone after a kill, a new one is taken."
+  (qwen-companion-backend-test-with
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((port qwen-companion-backend--port)
+          (process qwen-companion-backend--process)
+          squatter)
+      (unwind-protect
+          (progn
+            (setq qwen-companion-backend--port nil)
+            (setq squatter (make-network-process
+                            :name "squatter" :server t :host "127.0.0.1"
+                            :family 'ipv4 :service t :noquery t)
+                  qwen-companion-backend--port
+                  (process-contact squatter :service))
+            (signal-process process 'KILL)
+            (qwen-companion-test-wait-for
+             (and (eq 'ready (qwen-companion-state))
+                  (not (eq process qwen-companion-backend--process))
+                  qwen-companion-backend--token
+                  (integerp qwen-companion-backend--port)))
+            (should-not (equal port qwen-companion-backend--port))
+            (should-not (equal (process-contact squatter :service)
+                               qwen-companion-backend--port)))
+        (delete-process squatter)))))
+
+(ert-deftest qwen-companion-backend-test-a-process-that-keeps-dying ()
+  (qwen-companion-backend-test-with
+    (let ((qwen-companion-backend--restart-limit '(2 . 60)))
+      (qwen-companion-mode 1)
+      (dotimes (_ 3)
+        (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
+        (signal-process qwen-companion-backend--process 'KILL)
+        (qwen-companion-test-wait-for
+         (not (eq 'ready (qwen-companion-state)))))
+      (should (eq 'error (qwen-companion-state)))
+      (should (string-match-p "ended with status 9"
+                              (qwen-companion-backend-failure))))))
+
+(ert-deftest qwen-companion-backend-test-no-python ()
+  (qwen-companion-backend-test-with
+    (should (string-match-p
+             "no Python found as no-such-python"
+             (qwen-companion-backend-test--failure "no-such-python")))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-old-python ()
+  (qwen-companion-backend-test-with
+    (let ((said (qwen-companion-backend-test--failure
+                 (qwen-companion-backend-test--fake-python
+                  "echo 'qwen-companion: Python 3.9 here' >&2; exit 4"))))
+      (should (string-match-p "too old (.*Python 3\\.9 here" said))
+      (should (string-match-p "3\\.10 or later" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-missing-package ()
+  "An interpreter without the packages: the real message and the way out."
+  (qwen-companion-backend-test-with
+    (let ((said (qwen-companion-backend-test--failure
+                 (qwen-companion-backend-test--fake-python
+                  (format "exec %s -S \"$@\""
+                          (shell-quote-argument
+                           (executable-find qwen-companion-python)))))))
+      (should (string-match-p "lacks a package (.*epc" said))
+      (should (string-match-p "M-x qwen-companion-install-backend" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-crash ()
+  (qwen-companion-backend-test-with
+    (let ((said (qwen-companion-backend-test--failure
+                 (qwen-companion-backend-test--fake-python
+                  "echo 'ImportError: broken' >&2; exit 1"))))
+      (should (string-match-p "status 1 (ImportError: broken)" said))
+      (should (string-match-p "M-x qwen-companion-log" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-refused-connection ()
+  (qwen-companion-backend-test-with
+    (let ((said (qwen-companion-backend-test--failure
+                 (qwen-companion-backend-test--fake-python
+                  "read hello; echo 1; exec sleep 60"))))
+      (should (string-match-p "refused" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-silent-process ()
+  (qwen-companion-backend-test-with
+    (let* ((qwen-companion-backend--start-limit 0.3)
+           (said (qwen-companion-backend-test--failure
+                  (qwen-companion-backend-test--fake-python "exec sleep 60"))))
+      (should (string-match-p "not ready after" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-error-then-off-and-on ()
+  "After a failure the mode can be turned off and on again."
+  (qwen-companion-backend-test-with
+    (qwen-companion-backend-test--failure "no-such-python")
+    (qwen-companion-mode -1)
+    (should-not (get-buffer "*qwen-companion log*"))
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)))
+
+(defun qwen-companion-backend-test--traces ()
+  "Return what the mode could leave behind, to be compared."
+  (list
+   :variables
+   (let (values)
+     (mapatoms
+      (lambda (symbol)
+        (when (and (boundp symbol)
+                   (string-prefix-p "qwen-companion-" (symbol-name symbol))
+                   (not (string-match-p "-\\(test\\|hook\\|map\\)"
+                                        (symbol-name symbol))))
+          (push (cons symbol (let ((value (default-value symbol)))
+                               (if (hash-table-p value)
+                                   (hash-table-count value)
+                                 value)))
+                values))))
+     (sort values (lambda (a b) (string< (car a) (car b)))))
+   :hooks
+   (let (values)
+     (mapatoms
+      (lambda (symbol)
+        (when (and (boundp symbol)
+                   (string-match-p "-\\(hook\\|functions\\)\\'"
+                                   (symbol-name symbol))
+                   (string-match-p "qwen-companion"
+                                   (format "%S" (default-value symbol))))
+          (push symbol values))))
+     values)
+   :timers (cl-count-if (lambda (timer)
+                          (string-match-p
+                           "qwen-companion"
+                           (format "%S" (timer--function timer))))
+                        (append timer-list timer-idle-list))
+   :buffers (cl-remove-if-not
+             (lambda (name) (string-match-p "qwen-companion\\|epc con" name))
+             (mapcar #'buffer-name (buffer-list)))
+   :connections (length epc:live-connections)
+   :environment (cl-remove-if-not
+                 (lambda (entry) (string-match-p "\\`QWEN_CODE" entry))
+                 (default-value 'process-environment))))
+
+(ert-deftest qwen-companion-backend-test-a-hundred-times-on-and-off ()
+  "Nothing is left: no process, file, timer, hook, buffer or variable."
+  (qwen-companion-backend-test-with
+    (let ((before (qwen-companion-backend-test--traces)))
+      (dotimes (round 100)
+        (qwen-companion-mode 1)
+        ;; Off at different moments of the start.
+        (when (zerop (% round 10))
+          (qwen-companion-backend-test--wait-ready))
+        (when (= 5 (% round 10))
+          (qwen-companion-test-wait-for
+           (qwen-companion-backend-connected-p)))
+        (qwen-companion-mode -1))
+      (qwen-companion-test-wait-for
+       (and (null (qwen-companion-backend-test--processes))
+            (null (qwen-companion-backend-test--files))
+            (not (get-buffer "*qwen-companion log*"))))
+      (should (equal before (qwen-companion-backend-test--traces))))))
+
+(provide 'qwen-companion-backend-test)
+;;; qwen-companion-backend-test.el ends here

@@ -1,0 +1,283 @@
+;;; qwen-companion-diff-test.el --- Tests of the life of a proposal  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-diff-test-with (files &rest body)
+  "Run BODY with FILES and a connected companion; nothing opens by itself."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-diff-arrival 'command)
+             (inhibit-message t))
+         ,@body))))
+
+(defun qwen-companion-diff-test--outcomes ()
+  "Return the outcomes sent: (OUTCOME TEXT), oldest first."
+  (mapcar (lambda (payload)
+            (list (plist-get payload :outcome) (plist-get payload :text)))
+          (qwen-companion-test-sent 'outcome)))
+
+(defun qwen-companion-diff-test--edit (proposal text)
+  "Append TEXT to PROPOSAL, as a user does."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (goto-char (point-max))
+    (insert text)))
+
+(defun qwen-companion-diff-test--kept ()
+  "Return the texts of the buffers in which something was kept."
+  (cl-loop for buffer in (buffer-list)
+           when (string-prefix-p "*qwen-companion kept" (buffer-name buffer))
+           collect (with-current-buffer buffer (buffer-string))))
+
+(ert-deftest qwen-companion-diff-test-accept-sends-the-edited-text ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "three")
+      (qwen-companion-diff-accept)
+      (should (equal '((accepted "two\nthree"))
+                     (qwen-companion-diff-test--outcomes)))
+      (should-not (qwen-companion-diff-proposals))
+      (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
+      (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
+
+(ert-deftest qwen-companion-diff-test-reject-sends-no-text ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-test-propose "a.txt" "two\n")
+    (qwen-companion-diff-reject)
+    (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes)))))
+
+(ert-deftest qwen-companion-diff-test-only-the-first-outcome-counts ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-accept proposal)
+      (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
+      (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
+      (should-not (qwen-companion-diff-on-close
+                   (list :id (qwen-companion-proposal-id proposal))))
+      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+
+(ert-deftest qwen-companion-diff-test-answered-in-the-terminal ()
+  "The CLI gets the text as it is now; what was edited is kept too."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (should (equal '(:text "two\nmine\n")
+                     (qwen-companion-diff-on-close
+                      (list :id (qwen-companion-proposal-id proposal)))))
+      (should-not (qwen-companion-diff-test--outcomes))
+      (should-not (qwen-companion-diff-proposals))
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+
+(ert-deftest qwen-companion-diff-test-close-of-nothing ()
+  (qwen-companion-diff-test-with nil
+    (should-not (qwen-companion-diff-on-close '(:id "never seen")))))
+
+(ert-deftest qwen-companion-diff-test-commands-without-a-proposal ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
+                       qwen-companion-diff-open))
+      (should (string-match-p "no proposal waits"
+                              (cadr (should-error (funcall command)
+                                                  :type 'user-error))))
+      (should (string-match-p "Nothing is proposed for"
+                              (cadr (should-error (funcall command "a.txt")
+                                                  :type 'user-error)))))))
+
+(ert-deftest qwen-companion-diff-test-ambiguity-is-an-error ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-test-propose "a.txt" "two\n")
+    (qwen-companion-test-propose "b.txt" "two\n")
+    (let ((text (cadr (should-error (qwen-companion-diff-accept)
+                                    :type 'user-error))))
+      (should (string-match-p "a\\.txt" text))
+      (should (string-match-p "b\\.txt" text)))
+    (qwen-companion-diff-accept "b.txt")
+    (should (equal (list (expand-file-name "a.txt"))
+                   (mapcar #'qwen-companion-proposal-path
+                           (qwen-companion-diff-proposals))))
+    (with-current-buffer (qwen-companion-proposal-buffer
+                          (car (qwen-companion-diff-proposals)))
+      (qwen-companion-diff-reject))
+    (should (equal '((accepted "two\n") (rejected nil))
+                   (qwen-companion-diff-test--outcomes)))))
+
+(ert-deftest qwen-companion-diff-test-killing-the-buffer-rejects ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (kill-buffer (qwen-companion-proposal-buffer proposal))
+      (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-newer-proposal-supersedes ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit older "mine\n")
+      (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
+        (should (equal (list newer) (qwen-companion-diff-proposals)))
+        (should (eq 'superseded (qwen-companion-proposal-state older)))
+        (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
+        (should-not (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-other-cli-same-file-is-another-review ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-test-propose "a.txt" "two\n")
+    (qwen-companion-test-propose "a.txt" "three\n" :session "session-2")
+    (should (= 2 (length (qwen-companion-diff-proposals))))))
+
+(ert-deftest qwen-companion-diff-test-orphan-keeps-its-text ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-on-orphan
+       (list :id (qwen-companion-proposal-id proposal)))
+      (should (equal '("two\n") (qwen-companion-diff-test--kept)))
+      (should-not (qwen-companion-diff-test--outcomes)))))
+
+(ert-deftest qwen-companion-diff-test-mode-off-keeps-edits ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let ((edited (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-test-propose "b.txt" "two\n")
+      (qwen-companion-diff-test--edit edited "mine\n")
+      (qwen-companion-diff-end-all)
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
+      (should-not (qwen-companion-diff-proposals))
+      (should-not (qwen-companion-diff-test--outcomes)))))
+
+(ert-deftest qwen-companion-diff-test-undelivered-outcome-is-sent-again ()
+  "A process that has just come up gets what the one before may have lost."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-accept)
+      (should (equal (list (list :id (qwen-companion-proposal-id proposal)
+                                 :session "session-1"
+                                 :path (expand-file-name "a.txt")))
+                     (qwen-companion-diff-known)))
+      (qwen-companion-diff-resend)
+      (should (equal '((accepted "two\n") (accepted "two\n"))
+                     (qwen-companion-diff-test--outcomes)))
+      (qwen-companion-diff-on-delivered
+       (list :id (qwen-companion-proposal-id proposal)))
+      (should-not (qwen-companion-diff-known))
+      (qwen-companion-diff-resend)
+      (should (= 2 (length (qwen-companion-diff-test--outcomes)))))))
+
+(ert-deftest qwen-companion-diff-test-texts-round-trip ()
+  "What was proposed is what is accepted, byte for byte."
+  (dolist (text '("" "x" "x\n" "a\r\nb\r\n" "a\r\nb\n" "a\r\n\r\nb" "\r\r\n"
+                  "\n\r\n" "é😀\n" "%s %d ~a\n" "tab\there\n" "\f\n"
+                  "\u2028\u200f\n" "nul\0nul\n"))
+    (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+      (qwen-companion-test-propose "a.txt" text)
+      (qwen-companion-diff-accept)
+      (should (equal (list (list 'accepted text))
+                     (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-long-text-travels-by-private-file ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((text (concat (make-string 70000 ?x) "é\r\n")))
+      (qwen-companion-test-propose "a.txt" text)
+      (qwen-companion-diff-accept)
+      (let ((file (plist-get (car (qwen-companion-test-sent 'outcome))
+                             :text-file)))
+        (should (= #o600 (file-modes file)))
+        (should (equal text (qwen-companion-test-file-text file)))))))
+
+(ert-deftest qwen-companion-diff-test-emptied-text-is-refused ()
+  "The CLI would write its own text instead, so nothing is sent."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (erase-buffer))
+      (should-error (qwen-companion-diff-accept) :type 'user-error)
+      (should-not (qwen-companion-diff-test--outcomes))
+      (should (qwen-companion-diff-proposals)))))
+
+(ert-deftest qwen-companion-diff-test-raw-bytes-are-refused ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (goto-char (point-max))
+        (insert (string-to-multibyte "\300")))
+      (should (string-match-p "Character 5"
+                              (cadr (should-error (qwen-companion-diff-accept)
+                                                  :type 'user-error)))))))
+
+(ert-deftest qwen-companion-diff-test-remote-and-relative-names-are-refused ()
+  (qwen-companion-diff-test-with nil
+    (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
+      (should (stringp (qwen-companion-diff-on-open
+                        (list :id "1" :session "s" :client "qwen"
+                              :path path :text "x")))))
+    (should-not (qwen-companion-diff-proposals))))
+
+(ert-deftest qwen-companion-diff-test-text-outside-the-spool-is-refused ()
+  (qwen-companion-diff-test-with '(("secret" "secret\n") ("a.txt" ""))
+    (should-error (qwen-companion-diff-on-open
+                   (list :id "1" :session "s" :client "qwen"
+                         :path (expand-file-name "a.txt")
+                         :text-file (expand-file-name "secret"))))
+    (should (file-exists-p "secret"))))
+
+(defvar python-mode-hook)
+(defvar qwen-companion-diff-test--hook-ran nil)
+
+(ert-deftest qwen-companion-diff-test-hostile-text-does-nothing ()
+  "No mode, variable, hook or mode line construct comes from the text."
+  (qwen-companion-diff-test-with '(("a.py" "x = 1\n"))
+    (let* ((qwen-companion-diff-test--hook-ran nil)
+           (python-mode-hook
+            (list (lambda () (setq qwen-companion-diff-test--hook-ran t))))
+           (proposal
+            (qwen-companion-test-propose
+             "a.py"
+             (concat "# -*- mode: emacs-lisp; eval: (setq"
+                     " qwen-companion-diff-test--hook-ran t) -*-\n"
+                     "# Local " "Variables:\n# fill-column: 7\n# End:\n"))))
+      (qwen-companion-diff--prepare proposal)
+      (dolist (buffer (list (qwen-companion-proposal-buffer proposal)
+                            (qwen-companion-proposal-disk-buffer proposal)))
+        (with-current-buffer buffer
+          (should (eq 'python-mode major-mode))
+          (should-not (= 7 fill-column))
+          (should-not buffer-file-name)))
+      (should-not qwen-companion-diff-test--hook-ran))))
+
+(ert-deftest qwen-companion-diff-test-file-names-do-not-reach-the-mode-line ()
+  (qwen-companion-diff-test-with nil
+    (let ((proposal (qwen-companion-test-propose "%b%n.txt" "x\n")))
+      (qwen-companion-diff--prepare proposal)
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (should (string-match-p "%%b%%n\\.txt" header-line-format))))))
+
+(ert-deftest qwen-companion-diff-test-only-text-modes ()
+  "A name that chooses a mode which acts on its text gets none."
+  (should (eq 'python-mode (qwen-companion-diff--mode "/x/a.py")))
+  (should (eq 'emacs-lisp-mode (qwen-companion-diff--mode "/x/a.el")))
+  (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
+    (should-not (qwen-companion-diff--mode name))))
+
+(ert-deftest qwen-companion-diff-test-left-side-is-what-was-accepted-before ()
+  "A second proposal for a file is compared with the first one's text."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-test-propose "a.txt" "two\n")
+    (qwen-companion-diff-accept)
+    (let ((proposal (qwen-companion-test-propose "a.txt" "three\n")))
+      (qwen-companion-diff--prepare proposal)
+      (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+        (should (equal "two\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-diff-test-attention-is-drawn-once ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let* (seen
+           (qwen-companion-attention-functions
+            (list (lambda (proposal)
+                    (push (qwen-companion-proposal-path proposal) seen)))))
+      (qwen-companion-test-propose "a.txt" "two\n")
+      (should (equal (list (expand-file-name "a.txt")) seen)))))
+
+(provide 'qwen-companion-diff-test)
+;;; qwen-companion-diff-test.el ends here

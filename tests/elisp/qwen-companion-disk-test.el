@@ -1,0 +1,137 @@
+;;; qwen-companion-disk-test.el --- Tests of buffers that follow the disk  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+
+(defun qwen-companion-disk-test--write (file text)
+  "Write TEXT to FILE as a CLI does, with a time of its own."
+  (let ((coding-system-for-write 'utf-8-unix))
+    (make-directory (file-name-directory (expand-file-name file)) t)
+    (write-region text nil file nil 'silent)
+    ;; Later than what a buffer has seen, however coarse the clock.
+    (set-file-times file (time-add nil 2))))
+
+(defmacro qwen-companion-disk-test-with (files &rest body)
+  "Run BODY with FILES; the wait for a write is short."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (unwind-protect
+         (let ((inhibit-message t)) ,@body)
+       (qwen-companion-disk-forget-all))))
+
+(ert-deftest qwen-companion-disk-test-follows-an-expected-write ()
+  "The visiting buffer shows the text, unmodified, with point on its text."
+  (qwen-companion-disk-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (goto-char (point-min))
+      (search-forward "thr")
+      (qwen-companion-disk-expect (expand-file-name "a.txt")
+                                  "zero\none\ntwo\nthree\n")
+      (qwen-companion-disk-test--write "a.txt" "zero\none\ntwo\nthree\n")
+      (qwen-companion-test-wait-for (= 19 (buffer-size)))
+      (should (equal "zero\none\ntwo\nthree\n" (buffer-string)))
+      (should (looking-back "thr" (line-beginning-position)))
+      (should-not (buffer-modified-p))
+      (should (verify-visited-file-modtime))
+      (should-not qwen-companion-disk--writes))))
+
+(ert-deftest qwen-companion-disk-test-is-one-undo-step ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (buffer-enable-undo)
+      (qwen-companion-disk-test--write "a.txt" "ONE\ntwo\nTHREE\nfour\nfive\n")
+      (qwen-companion-disk-follow (expand-file-name "a.txt"))
+      (should (equal "ONE\ntwo\nTHREE\nfour\nfive\n" (buffer-string)))
+      (let ((last-command nil)) (undo))
+      (should (equal "one\ntwo\nthree\nfour\n" (buffer-string)))
+      (should (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-disk-test-editing-after-is-not-questioned ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (qwen-companion-disk-test--write "a.txt" "two\n")
+      (cl-letf (((symbol-function 'ask-user-about-supersession-threat)
+                 (lambda (&rest _) (ert-fail "The user was asked"))))
+        (let ((create-lockfiles t))
+          (qwen-companion-disk-follow (expand-file-name "a.txt"))
+          (insert "x")))
+      (should (equal "xtwo\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-disk-test-unsaved-text-is-untouched ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (goto-char (point-max))
+      (insert "mine\n")
+      (qwen-companion-disk-test--write "a.txt" "two\n")
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-disk-follow (expand-file-name "a.txt")))))
+        (should (string-match-p "unsaved text" said)))
+      (should (equal "one\nmine\n" (buffer-string)))
+      (should (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-disk-test-hooks-and-read-only ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (read-only-mode 1)
+      (let (ran)
+        (add-hook 'after-revert-hook (lambda () (setq ran t)) nil t)
+        (qwen-companion-disk-test--write "a.txt" "two\n")
+        (qwen-companion-disk-follow (expand-file-name "a.txt"))
+        (should ran)
+        (should buffer-read-only)
+        (should (equal "two\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-disk-test-new-file-in-new-directories ()
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "x/y/z.txt")))
+      (qwen-companion-disk-expect path "new\n")
+      (should (equal "new\n" (qwen-companion-disk-expected-text path)))
+      (qwen-companion-disk-test--write path "new\n")
+      (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+      (should-not (qwen-companion-disk-expected-text path)))))
+
+(ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (let ((qwen-companion-disk--patience 0.2))
+      (should (string-match-p
+               "a\\.txt does not hold what was accepted"
+               (qwen-companion-test-messages
+                 (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
+                 (qwen-companion-test-wait-for
+                  (null qwen-companion-disk--writes))))))))
+
+(ert-deftest qwen-companion-disk-test-other-text-is-followed-and-reported ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (let ((qwen-companion-disk--patience 0.3))
+        (should (string-match-p
+                 "does not hold"
+                 (qwen-companion-test-messages
+                   (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
+                   (qwen-companion-disk-test--write "a.txt" "other\n")
+                   (qwen-companion-test-wait-for
+                    (null qwen-companion-disk--writes)))))
+        (should (equal "other\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-disk-test-unknown-write-ends-silently ()
+  "After an answer in the terminal nothing may come, which is no news."
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (let ((qwen-companion-disk--patience 0.2))
+      (should (equal ""
+                     (qwen-companion-test-messages
+                       (qwen-companion-disk-expect (expand-file-name "a.txt") nil)
+                       (qwen-companion-test-wait-for
+                        (null qwen-companion-disk--writes))))))))
+
+(ert-deftest qwen-companion-disk-test-byte-order-mark-does-not-count ()
+  (qwen-companion-disk-test-with '(("a.txt" "\ufeffone\r\n"))
+    (should (qwen-companion-disk--holds-p (expand-file-name "a.txt") "one\r\n"))
+    (should-not (qwen-companion-disk--holds-p (expand-file-name "a.txt") "one\n"))))
+
+(provide 'qwen-companion-disk-test)
+;;; qwen-companion-disk-test.el ends here

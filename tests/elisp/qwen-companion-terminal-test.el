@@ -1,0 +1,132 @@
+;;; qwen-companion-terminal-test.el --- Tests of terminals and their environment  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+
+(defconst qwen-companion-terminal-test--variables
+  '(("QWEN_COMPANION_TEST_A" "1") ("QWEN_COMPANION_TEST_B" "/x:/y")))
+
+(defun qwen-companion-terminal-test--shell-says (name)
+  "Return what a process started now has in its variable NAME."
+  (with-temp-buffer
+    (call-process "sh" nil t nil "-c" (format "printf %%s \"${%s-unset}\"" name))
+    (buffer-string)))
+
+(ert-deftest qwen-companion-terminal-test-environment-comes-and-goes ()
+  (let ((before (copy-sequence (default-value 'process-environment))))
+    (unwind-protect
+        (progn
+          (qwen-companion-terminal-set-environment
+           qwen-companion-terminal-test--variables)
+          (should (equal "/x:/y" (qwen-companion-terminal-test--shell-says
+                                  "QWEN_COMPANION_TEST_B")))
+          (qwen-companion-terminal-set-environment
+           '(("QWEN_COMPANION_TEST_B" "/z")))
+          (should (equal "/z" (qwen-companion-terminal-test--shell-says
+                               "QWEN_COMPANION_TEST_B"))))
+      (qwen-companion-terminal-restore-environment))
+    (should (equal "unset" (qwen-companion-terminal-test--shell-says
+                            "QWEN_COMPANION_TEST_B")))
+    (should (equal (sort before #'string<)
+                   (sort (copy-sequence (default-value 'process-environment))
+                         #'string<)))))
+
+(ert-deftest qwen-companion-terminal-test-value-of-the-user-comes-back ()
+  (unwind-protect
+      (progn
+        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "mine")
+        (qwen-companion-terminal-set-environment
+         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal-restore-environment)
+        (should (equal "mine" (qwen-companion-terminal-test--shell-says
+                               "QWEN_COMPANION_TEST_A"))))
+    (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
+
+(ert-deftest qwen-companion-terminal-test-local-environment-is-left-alone ()
+  (with-temp-buffer
+    (setq-local process-environment (list "ONLY=here"))
+    (qwen-companion-terminal-set-environment
+     qwen-companion-terminal-test--variables)
+    (qwen-companion-terminal-restore-environment)
+    (should (equal '("ONLY=here") process-environment))))
+
+(ert-deftest qwen-companion-terminal-test-command ()
+  (let ((qwen-companion-qwen-command '("sh" "-x")))
+    (let ((qwen-companion-approval-mode "default"))
+      (should (equal '("sh" "-x" "--approval-mode" "default")
+                     (qwen-companion-terminal--command))))
+    (let ((qwen-companion-approval-mode nil))
+      (should (equal '("sh" "-x") (qwen-companion-terminal--command))))))
+
+(ert-deftest qwen-companion-terminal-test-missing-program ()
+  "Nothing is started, not even the mode, and the error names the way out."
+  (let ((qwen-companion-qwen-command '("no-such-qwen")))
+    (should (string-match-p
+             "npm install"
+             (cadr (should-error (qwen-companion-run temporary-file-directory)
+                                 :type 'user-error))))
+    (should-not qwen-companion-mode)
+    (should-not qwen-companion-terminal--waiting)))
+
+(ert-deftest qwen-companion-terminal-test-bad-directories ()
+  (let ((qwen-companion-qwen-command '("sh")))
+    (should (string-match-p
+             "remote"
+             (cadr (should-error (qwen-companion-run "/ssh:host:/tmp")
+                                 :type 'user-error))))
+    (should (string-match-p
+             "No directory"
+             (cadr (should-error (qwen-companion-run "/no/such/directory")
+                                 :type 'user-error))))
+    (should-not qwen-companion-mode)))
+
+(ert-deftest qwen-companion-terminal-test-waits-for-the-discovery-files ()
+  "The CLI starts when the files name its directory, and not before."
+  (qwen-companion-test-with-files nil
+    (qwen-companion-test-with-backend
+      (let* ((qwen-companion-mode t)
+             (qwen-companion-qwen-command '("sh"))
+             (root (directory-file-name default-directory))
+             opened)
+        (cl-letf (((symbol-function 'qwen-companion-terminal--open)
+                   (lambda (directory) (push directory opened))))
+          (qwen-companion-run default-directory)
+          (should (member root (plist-get
+                                (car (last (qwen-companion-test-sent 'roots)))
+                                :roots)))
+          (should-not opened)
+          (qwen-companion-context-on-published '(:roots ("/another")))
+          (qwen-companion-terminal-published)
+          (should-not opened)
+          (qwen-companion-context-on-published (list :roots (list root)))
+          (qwen-companion-terminal-published)
+          (qwen-companion-terminal-published)
+          (should (equal (list root) opened)))))))
+
+(ert-deftest qwen-companion-terminal-test-term-runs-the-program ()
+  "Without vterm the CLI runs in a term buffer, in its directory."
+  (qwen-companion-test-with-files nil
+    (save-window-excursion
+      (let ((qwen-companion-terminal 'term)
+            (qwen-companion-approval-mode nil)
+            (qwen-companion-qwen-command '("sh" "-c" "pwd; exec cat"))
+            (root (directory-file-name default-directory)))
+        (qwen-companion-terminal--open root)
+        (let ((buffer (qwen-companion-terminal--buffer-for root)))
+          (should (eq 'term-mode (buffer-local-value 'major-mode buffer)))
+          (set-process-query-on-exit-flag (get-buffer-process buffer) nil)
+          (qwen-companion-test-wait-for
+           (with-current-buffer buffer
+             (string-match-p (regexp-quote root)
+                             (replace-regexp-in-string
+                              "\n" "" (buffer-string)))))
+          (delete-process (get-buffer-process buffer))
+          (should-not (qwen-companion-terminal--buffer-for root)))))))
+
+(provide 'qwen-companion-terminal-test)
+;;; qwen-companion-terminal-test.el ends here

@@ -1,0 +1,110 @@
+;;; qwen-companion-test-helper.el --- What the tests share  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'ert)
+(require 'qwen-companion)
+
+(defmacro qwen-companion-test-with-files (files &rest body)
+  "Run BODY in a new directory that holds FILES, a list of (NAME TEXT).
+The directory is the value of `default-directory' and a git project."
+  (declare (indent 1) (debug t))
+  `(let* ((directory (file-name-as-directory
+                      (file-truename (make-temp-file "qwen-companion-test-" t))))
+          (default-directory directory)
+          (create-lockfiles nil)
+          (make-backup-files nil)
+          (before (buffer-list)))
+     (unwind-protect
+         (progn
+           (make-directory ".git")
+           (pcase-dolist (`(,name ,text) ,files)
+             (make-directory (file-name-directory (expand-file-name name)) t)
+             (let ((coding-system-for-write 'utf-8-unix))
+               (write-region text nil name nil 'silent)))
+           ,@body)
+       (dolist (buffer (buffer-list))
+         (unless (memq buffer before)
+           (with-current-buffer buffer
+             (set-buffer-modified-p nil)
+             (setq kill-buffer-hook nil)
+             (kill-buffer))))
+       (delete-directory directory t))))
+
+(defvar qwen-companion-test-calls nil
+  "What was sent to the Python process, newest first: (METHOD . PAYLOAD).")
+
+(defmacro qwen-companion-test-with-backend (&rest body)
+  "Run BODY as if a Python process were connected and a frame visible.
+Calls are collected in `qwen-companion-test-calls'."
+  (declare (indent 0) (debug t))
+  `(let ((qwen-companion-test-calls nil)
+         (qwen-companion-backend--spool
+          (file-name-as-directory (make-temp-file "qwen-companion-spool-" t))))
+     (unwind-protect
+         (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                    (lambda (method payload)
+                      (push (cons method payload) qwen-companion-test-calls)
+                      t))
+                   ((symbol-function 'qwen-companion-context-frame-p)
+                    #'always))
+           ,@body)
+       (qwen-companion-diff-end-all)
+       (qwen-companion-disk-forget-all)
+       (qwen-companion-context-disable)
+       (delete-directory qwen-companion-backend--spool t))))
+
+(defun qwen-companion-test-sent (method)
+  "Return the payloads sent with METHOD, oldest first."
+  (nreverse
+   (cl-loop for (name . payload) in qwen-companion-test-calls
+            when (eq name method) collect payload)))
+
+(defmacro qwen-companion-test-wait-for (condition &optional seconds)
+  "Wait until CONDITION holds and return its value.
+Events are handled meanwhile; fail after SECONDS, 20 by default."
+  (declare (debug t))
+  `(let ((deadline (+ (float-time) (or ,seconds 20)))
+         value)
+     (while (not (setq value ,condition))
+       (when (> (float-time) deadline)
+         (ert-fail (list "Waited in vain for" ',condition)))
+       ;; Not `accept-process-output': file notifications are input events.
+       (read-event nil nil 0.02))
+     value))
+
+(defun qwen-companion-test-propose (file text &rest more)
+  "Let a CLI propose TEXT for FILE; return the proposal.
+MORE are further keys and values of the payload."
+  (let ((path (expand-file-name file)))
+    (should-not
+     (qwen-companion-diff-on-open
+      (append more (list :id (symbol-name (gensym "id")) :session "session-1"
+                         :client "qwen" :path path :text text))))
+    (car (last (qwen-companion-diff-proposals)))))
+
+(defmacro qwen-companion-test-messages (&rest body)
+  "Run BODY and return what it said in the echo area, one string."
+  (declare (indent 0) (debug t))
+  `(let (said)
+     (cl-letf (((symbol-function 'message)
+                (lambda (format &rest arguments)
+                  (when format
+                    (push (apply #'format format arguments) said)))))
+       ,@body)
+     (mapconcat #'identity (nreverse said) "\n")))
+
+(defun qwen-companion-test-file-text (file)
+  "Return the bytes of FILE decoded as UTF-8, line ends as they are."
+  (with-temp-buffer
+    (let ((coding-system-for-read 'utf-8-unix))
+      (insert-file-contents file))
+    (buffer-string)))
+
+(provide 'qwen-companion-test-helper)
+;;; qwen-companion-test-helper.el ends here
