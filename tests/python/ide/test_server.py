@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The MCP server over real connections, Emacs scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.extension import ClientExtension, NotificationBinding
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import TextContent
+from pydantic import BaseModel, ConfigDict
+from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
+
+from qwen_companion.emacs.messages import KnownSession
+from qwen_companion.ide import server as module
+from qwen_companion.ide.diffs import Decision, Proposals
+from qwen_companion.ide.server import McpServer
+from qwen_companion.ide.sessions import Sessions, Timing
+from qwen_companion.ide.tools import DiffTools
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "token-of-the-test"
+RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
+T = TypeVar("T")
+
+
+class Site:
+    """A running server."""
+
+    def __init__(self) -> None:
+        self.listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen(128)
+        self.port: int = self.listener.getsockname()[1]
+        self.editor = FakeEditor()
+        self.gone: asyncio.Queue[str] = asyncio.Queue()
+        self.out: asyncio.Queue[str] = asyncio.Queue()
+        self.states: list[Sequence[Any]] = []
+        self.sessions = Sessions(
+            (RESTORED,), self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(keep_alive=0.05)
+        )
+        self.tools = DiffTools(Proposals(), self.editor, self.sessions)
+        self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
+
+    def cli(self, session: str = "") -> Cli:
+        return Cli(self.port, TOKEN, session)
+
+    async def connected(self) -> Cli:
+        cli = self.cli()
+        await away(cli.initialize)
+        return cli
+
+
+async def away(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Call something that waits, while the server runs on this loop."""
+    return await asyncio.wait_for(asyncio.to_thread(function, *arguments, **named), TIMEOUT_S)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    ready = asyncio.Event()
+    running = asyncio.create_task(site.server.serve(ready.set))
+    await asyncio.wait_for(ready.wait(), TIMEOUT_S)
+    yield site
+    await site.server.stop()
+    await asyncio.wait_for(running, TIMEOUT_S)
+
+
+# --- The bytes a restart depends on ---
+
+
+@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
+async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, version: str) -> None:
+    cli = await site.connected()
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
+    writer.write("\r\n".join([f"GET /mcp {version}", *headers, "", ""]).encode())
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)).decode().lower()
+    assert head.startswith("http/1.1 200 ok\r\n")
+    assert "transfer-encoding" not in head
+    assert "content-length" not in head
+    assert "connection: close" in head
+    assert "content-type: text/event-stream" in head
+    # No chunk sizes in between, and no event id, which some CLIs cannot digest.
+    assert await asyncio.wait_for(reader.readexactly(13), TIMEOUT_S) == b"retry: 5000\n\n"
+    site.sessions.set_context(b'{"a": 1}')
+    wanted = b'event: message\ndata: {"a": 1}\n\n'
+    assert wanted in await asyncio.wait_for(reader.readuntil(wanted), TIMEOUT_S)
+    await site.server.stop()
+    assert b"\r\n0\r\n" not in await asyncio.wait_for(reader.read(), TIMEOUT_S)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
+    cli = await site.connected()
+    stream = await away(cli.stream)
+    assert await away(stream.block) == ["retry: 5000"]
+    for _ in range(3):
+        assert (await away(stream.block))[0].startswith(":")
+    stream.close()
+
+
+async def test_answers_to_posts_have_a_length_and_keep_the_connection(site: Site) -> None:
+    async with httpx2.AsyncClient(headers=site.cli().headers) as client:
+        url = f"http://127.0.0.1:{site.port}/mcp"
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+        answer = await client.post(url, json=message)
+        assert answer.headers["content-type"] == "application/json"
+        assert int(answer.headers["content-length"]) == len(answer.content)
+        assert "connection" not in answer.headers
+
+
+# --- Sessions ---
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_every_handshake_is_answered_in_its_version(site: Site, version: str) -> None:
+    cli = site.cli()
+    status, headers, answer = await away(cli.request, "initialize", {**INITIALIZE, "protocolVersion": version})
+    assert status == 200
+    assert answer["result"]["protocolVersion"] == version
+    assert answer["result"]["serverInfo"]["name"] == "qwen-companion"
+    assert site.sessions.get(headers["mcp-session-id"]) == KnownSession(
+        headers["mcp-session-id"], version, "test-client", "1.2"
+    )
+
+
+async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
+    one, two = await site.connected(), await site.connected()
+    assert one.session != two.session
+
+
+async def test_the_stream_opens_for_a_session_of_an_earlier_process(site: Site) -> None:
+    cli = site.cli("restored")
+    stream = await away(cli.stream)
+    assert await away(stream.block) == ["retry: 5000"]
+    assert (await away(cli.request, "tools/list", {}))[0] == 200
+    stream.close()
+
+
+@pytest.mark.parametrize("method", ["tools/list", "ping", "resources/list", "server/discover"])
+async def test_without_a_session_only_initialize_is_answered(site: Site, method: str) -> None:
+    status, headers, _ = await away(site.cli().request, method, {})
+    assert status == 400
+    assert "mcp-session-id" not in headers
+    assert site.states == []
+
+
+async def test_a_notification_without_a_session_is_refused(site: Site) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+    assert (await away(site.cli().post, body))[0] == 400
+
+
+@pytest.mark.parametrize("params", [{}, {"protocolVersion": 5}, {**INITIALIZE, "clientInfo": {}}])
+async def test_a_broken_initialize_makes_no_session(site: Site, params: dict[str, Any]) -> None:
+    status, headers, answer = await away(site.cli().request, "initialize", params)
+    assert status == 400
+    assert "error" in answer
+    assert "mcp-session-id" not in headers
+    assert site.states == []
+
+
+async def test_an_unknown_session_is_not_found(site: Site) -> None:
+    for method in ("POST", "GET", "DELETE"):
+        assert (await away(site.cli("never-was").post, b"{}", method))[0] == 404
+
+
+async def test_delete_ends_a_session(site: Site) -> None:
+    cli = await site.connected()
+    stream = await away(cli.stream)
+    assert (await away(cli.post, b"", "DELETE"))[0] == 204
+    assert await away(site.gone.get_nowait) == cli.session
+    assert (await away(cli.request, "tools/list", {}))[0] == 404
+    await away(stream.rest)
+    stream.close()
+
+
+# --- What is refused ---
+
+
+async def test_the_guard_stands_before_everything(site: Site) -> None:
+    cli = await site.connected()
+    for name, value, wanted in (
+        ("Authorization", "Bearer wrong", 401),
+        ("Host", "evil.example", 421),
+        ("Origin", "http://localhost", 403),
+    ):
+        for method in ("POST", "GET", "DELETE"):
+            stranger = site.cli(cli.session)
+            stranger.headers[name] = value
+            assert (await away(stranger.post, b"{}", method))[0] == wanted
+
+
+async def test_other_paths_and_methods_are_refused(site: Site) -> None:
+    cli = await site.connected()
+    status, headers, _ = await away(cli.post, b"", "PUT")
+    assert (status, headers["allow"]) == (405, "GET, POST, DELETE")
+    async with httpx2.AsyncClient(headers=cli.headers) as client:
+        assert (await client.post(f"http://127.0.0.1:{site.port}/", json={})).status_code == 404
+
+
+async def test_a_stream_nobody_could_read_is_refused(site: Site) -> None:
+    cli = await site.connected()
+    cli.headers["Accept"] = "application/json"
+    assert (await away(cli.post, b"", "GET"))[0] == 406
+    cli.session = ""
+    assert (await away(cli.post, b"", "GET"))[0] == 400
+
+
+async def test_a_later_protocol_is_told_what_there_is(site: Site) -> None:
+    cli = site.cli()
+    cli.headers["mcp-protocol-version"] = "2026-07-28"
+    status, _, answer = await away(cli.request, "tools/list", {})
+    assert status == 400
+    assert answer["error"]["code"] == -32022
+    assert "2025-11-25" in answer["error"]["data"]["supported"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b'{"jsonrpc":"2.0"}', b"\xff"])
+async def test_a_body_that_is_no_message_is_a_bad_request(site: Site, body: bytes) -> None:
+    cli = await site.connected()
+    assert (await away(cli.post, body))[0] == 400
+
+
+async def test_a_body_that_is_too_large_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = await site.connected()
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", 100_000)
+    status, _, answer = await away(cli.request, "tools/call", {"name": "x", "arguments": {"a": "x" * 100_000}})
+    assert status == 413
+    assert "100000" in answer["error"]["message"]
+    assert (await away(cli.request, "tools/list", {}))[0] == 200
+
+
+# --- Tools ---
+
+
+async def test_both_tools_are_listed_with_their_arguments(site: Site) -> None:
+    cli = await site.connected()
+    _, _, answer = await away(cli.request, "tools/list", {})
+    listed = {tool["name"]: tool["inputSchema"] for tool in answer["result"]["tools"]}
+    assert listed["openDiff"]["required"] == ["filePath", "newContent"]
+    assert listed["closeDiff"]["required"] == ["filePath"]
+
+
+async def test_a_review_from_proposal_to_outcome(site: Site) -> None:
+    cli = await site.connected()
+    stream = await away(cli.stream)
+    assert await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent="new") == {"content": [], "isError": False}
+    proposal, client, text = site.editor.opened[0]
+    assert (proposal.session, client, text) == (cli.session, "test-client", "new")
+    site.tools.decide(proposal.id, Decision("edited é"))
+    assert await away(stream.event) == {
+        "jsonrpc": "2.0",
+        "method": "ide/diffAccepted",
+        "params": {"filePath": "/nowhere/a", "content": "edited é"},
+    }
+    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == proposal.id
+    stream.close()
+
+
+async def test_close_answers_one_text_block_of_json(site: Site) -> None:
+    cli = await site.connected()
+    answer = await away(cli.tool, "closeDiff", filePath="/never", suppressNotification=True)
+    assert answer == {"content": [{"type": "text", "text": '{"content": null}'}], "isError": False}
+
+
+async def test_a_refused_tool_call_says_why(site: Site) -> None:
+    cli = await site.connected()
+    answer = await away(cli.tool, "openDiff", filePath="relative", newContent="x")
+    assert answer["isError"] is True
+    assert "absolute" in answer["content"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("escaped", "damaged"),
+    [
+        (r"\ud83d\ude00", False),
+        (r"\\ud83d", False),
+        (r"\\\\ud83d \n", False),
+        (r"\uDBFF\uDFFF", False),
+        (r"\ud83d", True),
+        (r"\\\ud83d", True),
+        (r"\ude00\ud83d", True),
+        (r"\ud83d\n", True),
+        (r"\ud83d\ud83d\ude00", True),
+        (r"\UD83D".replace("U", "u"), True),
+    ],
+)
+async def test_half_a_surrogate_pair_is_an_error_of_the_tool(site: Site, escaped: str, damaged: bool) -> None:
+    cli = await site.connected()
+    body = (
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"openDiff","arguments":'
+        f'{{"filePath":"/nowhere/a","newContent":"{escaped}"}}}}}}'
+    )
+    status, _, answer = await away(cli.post, body.encode())
+    assert status == 200
+    assert answer["result"]["isError"] is damaged
+    if not damaged:
+        assert site.editor.opened[0][2] == json.loads(f'"{escaped}"')
+
+
+async def test_a_proposal_of_many_megabytes_arrives_whole(site: Site) -> None:
+    cli = await site.connected()
+    text = "é\n" * (8 * 1024 * 1024)
+    assert (await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent=text))["content"] == []
+    assert site.editor.opened[0][2] == text
+
+
+async def test_a_large_outcome_is_out_only_when_it_has_been_taken(site: Site) -> None:
+    cli = await site.connected()
+    stream = await away(cli.stream)
+    await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent="new")
+    identifier = site.editor.opened[0][0].id
+    text = "x" * 20_000_000
+    site.tools.decide(identifier, Decision(text))
+    # A request goes through while the stream is full, and shows that the loop has been round.
+    assert (await away(cli.request, "tools/list", {}))[0] == 200
+    assert site.out.empty()
+    assert (await away(stream.event))["params"]["content"] == text
+    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == identifier
+    stream.close()
+
+
+async def test_an_outcome_a_broken_stream_swallowed_comes_on_the_next(site: Site) -> None:
+    cli = await site.connected()
+    first = await away(cli.stream)
+    await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent="new")
+    identifier = site.editor.opened[0][0].id
+    text = "x" * 20_000_000
+    site.tools.decide(identifier, Decision(text))
+    reset(first)
+    second = await away(cli.stream)
+    assert (await away(second.event))["params"]["content"] == text
+    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == identifier
+    second.close()
+
+
+def reset(stream: Stream) -> None:
+    """Break a connection off, as a killed client's system does."""
+    stream._socket.setsockopt(  # pyright: ignore[reportPrivateUsage]
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
+    stream.close()
+
+
+# --- The official client ---
+
+
+class ContextParams(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Listener(ClientExtension):
+    identifier = "io.example/listener"
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    def notifications(self) -> list[NotificationBinding[Any]]:
+        async def heard(params: ContextParams) -> None:
+            self.heard.put_nowait(params.model_dump())
+
+        return [NotificationBinding(method="ide/contextUpdate", params_type=ContextParams, handler=heard)]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_official_client_is_served(site: Site, mode: Literal["legacy", "auto"]) -> None:
+    listener = Listener()
+    site.sessions.set_context(b'{"jsonrpc":"2.0","method":"ide/contextUpdate","params":{"workspaceState":{}}}')
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=TIMEOUT_S) as http,
+        Client(
+            streamable_http_client(f"http://127.0.0.1:{site.port}/mcp", http_client=http),
+            mode=mode,
+            extensions=[listener],
+        ) as client,
+    ):
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["openDiff", "closeDiff"]
+        opened = await client.call_tool("openDiff", {"filePath": "/nowhere/a", "newContent": "new"})
+        assert (opened.content, opened.is_error) == ([], False)
+        site.editor.text = "edited"
+        closed = await client.call_tool("closeDiff", {"filePath": "/nowhere/a", "suppressNotification": True})
+        assert closed.content == [TextContent(text='{"content": "edited"}')]
+        assert await asyncio.wait_for(listener.heard.get(), TIMEOUT_S) == {"workspaceState": {}}

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import pytest
+from support import TIMEOUT_S
+
+from qwen_companion.emacs.messages import KnownSession, SessionState
+from qwen_companion.ide.sessions import Sessions, Timing
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+AT_ONCE = 0.01
+NEVER = 1000.0
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, TIMEOUT_S)
+
+
+class Table:
+    """Sessions, with a record of what they told."""
+
+    def __init__(self, known: tuple[KnownSession, ...] = (), **timing: float) -> None:
+        limits = {"keep_alive": NEVER, "give_up": NEVER, "first_stream": NEVER, "stall": NEVER, **timing}
+        self.states: list[tuple[SessionState, ...]] = []
+        self.gone: asyncio.Queue[str] = asyncio.Queue()
+        self.out: asyncio.Queue[str] = asyncio.Queue()
+        self.sessions = Sessions(
+            known, self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(**limits)
+        )
+
+    def open(self) -> str:
+        return self.sessions.open("c", "1", "2025-11-25").id
+
+
+class Get:
+    """A GET by a client that takes what it is sent, until `stall`ed."""
+
+    def __init__(self, table: Table, session: str) -> None:
+        self.sent: asyncio.Queue[bytes] = asyncio.Queue()
+        self.start: dict[str, Any] = {}
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.pushed = asyncio.Event()
+        self._lost = asyncio.Event()
+        self.task = asyncio.create_task(table.sessions.serve_stream(session, self._receive, self._send))
+
+    def stall(self) -> None:
+        self.flowing.clear()
+
+    def lose(self) -> None:
+        """The connection breaks; from now on a send does nothing, as with uvicorn."""
+        self._lost.set()
+        self.flowing.set()
+
+    async def next(self) -> bytes:
+        """The next piece that is more than nothing."""
+        while not (piece := await soon(self.sent.get())):
+            pass
+        return piece
+
+    async def ready(self) -> Get:
+        assert await self.next() == b"retry: 5000\n\n"
+        return self
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._lost.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if self._lost.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self.start = message
+        else:
+            self.sent.put_nowait(message["body"])
+            if not message["body"]:
+                self.pushed.set()
+                # As with uvicorn: bytes are taken at once, only the next call waits for room.
+                await self.flowing.wait()
+
+
+def event(data: bytes) -> bytes:
+    return b"event: message\ndata: " + data + b"\n\n"
+
+
+async def test_a_stream_begins_with_the_time_to_come_back_and_the_context() -> None:
+    table = Table()
+    table.sessions.set_context(b"context")
+    get = await Get(table, table.open()).ready()
+    assert await get.next() == event(b"context")
+    assert get.start["status"] == 200
+    headers = dict(get.start["headers"])
+    assert headers[b"connection"] == b"close"
+    assert b"content-length" not in headers
+    get.lose()
+    assert await soon(get.task)
+
+
+async def test_a_context_that_comes_later_is_sent_and_the_same_one_is_not() -> None:
+    table = Table()
+    get = await Get(table, table.open()).ready()
+    table.sessions.set_context(b"one")
+    assert await get.next() == event(b"one")
+    table.sessions.set_context(b"one")
+    table.sessions.set_context(b"two")
+    assert await get.next() == event(b"two")
+    get.lose()
+    await soon(get.task)
+
+
+async def test_silence_is_broken() -> None:
+    table = Table(keep_alive=AT_ONCE)
+    get = await Get(table, table.open()).ready()
+    for _ in range(3):
+        assert (await get.next()).startswith(b":")
+    get.lose()
+    await soon(get.task)
+
+
+async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
+    table = Table()
+    session = table.open()
+    assert table.sessions.post(session, b"one", "1")
+    assert table.sessions.post(session, b"two")
+    assert table.out.empty()
+    get = await Get(table, session).ready()
+    assert [await get.next(), await get.next()] == [event(b"one"), event(b"two")]
+    assert await soon(table.out.get()) == "1"
+    assert table.sessions.post(session, b"three", "3")
+    assert await get.next() == event(b"three")
+    assert await soon(table.out.get()) == "3"
+    get.lose()
+    await soon(get.task)
+    assert not table.sessions.post("never", b"x")
+
+
+async def test_what_a_broken_stream_swallowed_is_sent_again() -> None:
+    table = Table()
+    session = table.open()
+    get = await Get(table, session).ready()
+    # The connection is lost before the post, but the stream has not been told yet.
+    get.lose()
+    table.sessions.post(session, b"one", "1")
+    await soon(get.task)
+    assert table.out.empty()
+    again = await Get(table, session).ready()
+    assert await again.next() == event(b"one")
+    assert await soon(table.out.get()) == "1"
+    again.lose()
+    await soon(again.task)
+
+
+async def test_what_is_only_buffered_is_not_out() -> None:
+    table = Table()
+    session = table.open()
+    get = await Get(table, session).ready()
+    get.pushed.clear()
+    get.stall()
+    table.sessions.post(session, b"one", "1")
+    assert await get.next() == event(b"one")
+    await soon(get.pushed.wait())
+    assert table.out.empty()
+    get.lose()
+    await soon(get.task)
+    again = await Get(table, session).ready()
+    assert await again.next() == event(b"one")
+    assert await soon(table.out.get()) == "1"
+    again.lose()
+    await soon(again.task)
+
+
+async def test_what_is_withdrawn_does_not_go_out() -> None:
+    table = Table()
+    session = table.open()
+    table.sessions.post(session, b"one", "1")
+    table.sessions.post(session, b"two", "2")
+    table.sessions.withdraw(session, "1")
+    table.sessions.withdraw("never", "1")
+    get = await Get(table, session).ready()
+    assert await get.next() == event(b"two")
+    assert await soon(table.out.get()) == "2"
+    get.lose()
+    await soon(get.task)
+
+
+async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_later() -> None:
+    table = Table()
+    slow = await Get(table, table.open()).ready()
+    fast = await Get(table, table.open()).ready()
+    slow.stall()
+    slow.pushed.clear()
+    table.sessions.set_context(b"0")
+    await soon(slow.pushed.wait())
+    assert await slow.next() == event(b"0")
+    assert await fast.next() == event(b"0")
+    for number in range(1, 400):
+        table.sessions.set_context(b"%d" % number)
+        assert await fast.next() == event(b"%d" % number)
+    slow.flowing.set()
+    assert await slow.next() == event(b"399")
+    for get in (slow, fast):
+        get.lose()
+        await soon(get.task)
+
+
+async def test_a_client_that_takes_nothing_for_too_long_is_cut() -> None:
+    table = Table(stall=AT_ONCE)
+    get = await Get(table, table.open()).ready()
+    get.stall()
+    table.sessions.set_context(b"context")
+    assert await soon(get.task) is False
+    assert [state.streaming for state in table.states[-1]] == [False]
+
+
+async def test_a_second_stream_takes_the_place_of_the_first() -> None:
+    table = Table()
+    session = table.open()
+    first = await Get(table, session).ready()
+    second = await Get(table, session).ready()
+    assert await soon(first.task)
+    table.sessions.set_context(b"context")
+    assert await second.next() == event(b"context")
+    assert [state.streaming for state in table.states[-1]] == [True]
+    second.lose()
+    await soon(second.task)
+
+
+async def test_two_sessions_of_one_client_keep_both_streams() -> None:
+    table = Table(keep_alive=AT_ONCE)
+    gets = [await Get(table, table.open()).ready() for _ in range(2)]
+    for get in gets:
+        assert (await get.next()).startswith(b":")
+        get.lose()
+        await soon(get.task)
+
+
+async def test_a_session_that_does_not_come_back_is_given_up() -> None:
+    table = Table(give_up=AT_ONCE)
+    session = table.open()
+    get = await Get(table, session).ready()
+    assert table.gone.empty()
+    get.lose()
+    assert await soon(table.gone.get()) == session
+    assert table.sessions.get(session) is None
+    assert table.states[-1] == ()
+
+
+async def test_a_session_that_comes_back_is_kept() -> None:
+    table = Table(give_up=0.2)
+    session = table.open()
+    get = await Get(table, session).ready()
+    get.lose()
+    await soon(get.task)
+    again = await Get(table, session).ready()
+    other = table.open()
+    lost = await Get(table, other).ready()
+    lost.lose()
+    # The other one's time, which began later, runs out; the first is still there.
+    assert await soon(table.gone.get()) == other
+    assert table.sessions.get(session) is not None
+    again.lose()
+    await soon(again.task)
+
+
+async def test_a_session_that_never_opens_a_stream_is_given_up() -> None:
+    table = Table(first_stream=AT_ONCE)
+    session = table.open()
+    assert await soon(table.gone.get()) == session
+
+
+async def test_requests_keep_a_session_without_stream() -> None:
+    table = Table(first_stream=AT_ONCE)
+    session = table.open()
+    table.sessions.touch(session)
+    table.sessions.touch("never")
+    other = table.open()
+    assert await soon(table.gone.get()) == other
+    assert table.sessions.get(session) is not None
+
+
+async def test_sessions_of_an_earlier_process_are_known_and_given_up_if_they_stay_away() -> None:
+    known = KnownSession("old", "2025-11-25", "c", "1")
+    table = Table((known,), give_up=AT_ONCE)
+    assert table.sessions.get("old") == known
+    assert await soon(table.gone.get()) == "old"
+
+
+async def test_every_change_is_told() -> None:
+    table = Table()
+    session = table.open()
+    get = await Get(table, session).ready()
+    get.lose()
+    await soon(get.task)
+    table.sessions.close(session)
+    table.sessions.close(session)
+    assert [[state.streaming for state in states] for states in table.states] == [[False], [True], [False], []]
+    assert table.gone.qsize() == 1
+
+
+async def test_closing_a_session_ends_its_stream() -> None:
+    table = Table()
+    session = table.open()
+    get = await Get(table, session).ready()
+    table.sessions.close(session)
+    assert await soon(get.task)
+
+
+async def test_all_streams_end_in_good_order_and_no_session_is_given_up() -> None:
+    table = Table(give_up=AT_ONCE)
+    gets = [await Get(table, table.open()).ready() for _ in range(3)]
+    await soon(table.sessions.end_streams(NEVER))
+    for get in gets:
+        assert await soon(get.task)
+    assert table.gone.empty()
+
+
+async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
+    table = Table()
+    get = await Get(table, table.open()).ready()
+    get.stall()
+    table.sessions.set_context(b"context")
+    await soon(table.sessions.end_streams(AT_ONCE))
+    get.lose()
+    await soon(get.task)

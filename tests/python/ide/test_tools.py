@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import FakeEditor, FakeOutbox
+
+from qwen_companion.emacs.messages import KnownProposal
+from qwen_companion.errors import EmacsBusyError, EmacsGoneError
+from qwen_companion.ide.diffs import Decision, Proposals
+from qwen_companion.ide.tools import DiffTools, ToolResult
+
+pytestmark = pytest.mark.anyio
+
+
+class Desk:
+    """The tools between a scripted Emacs and a session."""
+
+    def __init__(self) -> None:
+        self.editor = FakeEditor()
+        self.outbox = FakeOutbox("s", "t")
+        self.proposals = Proposals([KnownProposal("old", "s", "/old")])
+        self.tools = DiffTools(self.proposals, self.editor, self.outbox)
+
+    async def open(self, path: str = "/nowhere/a", text: str = "new", session: str = "s") -> str:
+        """Open a review; the proposal's id."""
+        assert await self.call("openDiff", session, filePath=path, newContent=text) == ToolResult()
+        return self.editor.opened[-1][0].id
+
+    async def call(self, tool: str, session: str = "s", **arguments: object) -> ToolResult:
+        return await self.tools.call(session, "client", tool, arguments)
+
+    async def close(self, path: str = "/nowhere/a", **more: object) -> Any:
+        """The content `closeDiff` answers with."""
+        result = await self.call("closeDiff", filePath=path, **more)
+        assert not result.is_error
+        assert result.text is not None
+        return json.loads(result.text)["content"]
+
+    def notifications(self) -> list[tuple[str, dict[str, str]]]:
+        return [(item[1]["method"], item[1]["params"]) for item in self.outbox.posted]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_open_hands_the_text_to_emacs_and_answers_with_nothing(desk: Desk) -> None:
+    await desk.open("/nowhere/é\n", "a\r\nb")
+    proposal, client, text = desk.editor.opened[0]
+    assert (proposal.session, proposal.path, client, text) == ("s", "/nowhere/é\n", "client", "a\r\nb")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"newContent": "x"}, "filePath"),
+        ({"filePath": 5, "newContent": "x"}, "filePath"),
+        ({"filePath": "/a"}, "newContent"),
+        ({"filePath": "/a", "newContent": None}, "newContent"),
+        ({"filePath": "a", "newContent": "x"}, "absolute"),
+        ({"filePath": "", "newContent": "x"}, "absolute"),
+        ({"filePath": "~/a", "newContent": "x"}, "absolute"),
+        ({"filePath": "/a\0b", "newContent": "x"}, "NUL"),
+        ({"filePath": "/", "newContent": "x"}, "directory"),
+        ({"filePath": "/nowhere/", "newContent": "x"}, "directory"),
+        ({"filePath": "/dev/null", "newContent": "x"}, "regular"),
+        ({"filePath": "/" + "x" * 300, "newContent": "x"}, "looked at"),
+    ],
+)
+async def test_what_cannot_be_reviewed_is_refused_with_a_reason(
+    desk: Desk, arguments: dict[str, object], reason: str
+) -> None:
+    result = await desk.tools.call("s", "client", "openDiff", arguments)
+    assert result.is_error
+    assert reason in (result.text or "")
+    assert desk.editor.opened == []
+
+
+async def test_pipes_and_links_to_devices_are_refused(desk: Desk, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        assert (await desk.call("openDiff", filePath=str(tmp_path / name), newContent="x")).is_error
+
+
+async def test_existing_files_new_files_and_dangling_links_are_reviewed(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for name in ("there", "new", "new-directory/new", "link", "there/below-a-file"):
+        await desk.open(str(tmp_path / name))
+
+
+async def test_a_text_that_is_no_unicode_is_refused(desk: Desk) -> None:
+    arguments = {"filePath": "/nowhere/a", "newContent": "\ufffd"}
+    result = await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)
+    assert result.is_error
+    assert "surrogate" in (result.text or "")
+
+
+async def test_an_unknown_tool_is_an_error(desk: Desk) -> None:
+    result = await desk.call("writeDiff", filePath="/a")
+    assert result.is_error
+    assert "openDiff" in (result.text or "")
+
+
+async def test_a_refusal_by_emacs_is_an_error_and_leaves_nothing_open(desk: Desk) -> None:
+    desk.editor.refusal = "not now"
+    assert await desk.call("openDiff", filePath="/nowhere/a", newContent="x") == ToolResult("not now", is_error=True)
+    assert await desk.close() is None
+
+
+async def test_without_emacs_open_is_an_error(desk: Desk) -> None:
+    desk.editor.refusal = EmacsGoneError("Emacs has closed the connection")
+    result = await desk.call("openDiff", filePath="/nowhere/a", newContent="x")
+    assert result.is_error
+    assert "Emacs has closed the connection" in (result.text or "")
+
+
+async def test_a_busy_emacs_will_show_it_later(desk: Desk) -> None:
+    desk.editor.refusal = EmacsBusyError("")
+    identifier = await desk.open()
+    desk.tools.decide(identifier, Decision("x"))
+    assert desk.notifications() == [("ide/diffAccepted", {"filePath": "/nowhere/a", "content": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("content", "method", "params"),
+    [
+        ("edited", "ide/diffAccepted", {"filePath": "/nowhere/a", "content": "edited"}),
+        ("", "ide/diffAccepted", {"filePath": "/nowhere/a", "content": ""}),
+        (None, "ide/diffRejected", {"filePath": "/nowhere/a"}),
+    ],
+)
+async def test_the_first_decision_goes_out_once(
+    desk: Desk, content: str | None, method: str, params: dict[str, str]
+) -> None:
+    identifier = await desk.open()
+    desk.tools.decide(identifier, Decision(content))
+    desk.tools.decide(identifier, Decision("something else"))
+    desk.tools.decide(identifier, Decision(None))
+    assert desk.outbox.posted[0][0] == "s"
+    assert desk.notifications() == [(method, params)]
+    assert ("settled", identifier) not in desk.editor.log
+    desk.tools.went_out(identifier)
+    assert desk.editor.log[-1] == ("settled", identifier)
+
+
+async def test_a_decision_on_nothing_is_settled_at_once(desk: Desk) -> None:
+    desk.tools.decide("never-was", Decision("x"))
+    assert desk.notifications() == []
+    assert desk.editor.log == [("settled", "never-was")]
+
+
+async def test_a_decision_on_a_review_of_an_earlier_process_goes_out(desk: Desk) -> None:
+    desk.tools.decide("old", Decision("x"))
+    assert desk.notifications() == [("ide/diffAccepted", {"filePath": "/old", "content": "x"})]
+
+
+async def test_close_answers_with_the_text_as_it_is(desk: Desk) -> None:
+    identifier = await desk.open()
+    desk.editor.text = "with é and\nedits"
+    assert await desk.close(suppressNotification=True) == "with é and\nedits"
+    assert desk.notifications() == []
+    # First outcome wins: what Emacs says now comes too late.
+    desk.tools.decide(identifier, Decision("late"))
+    assert desk.notifications() == []
+    assert desk.editor.log[-1] == ("settled", identifier)
+
+
+async def test_close_without_suppression_is_a_rejection(desk: Desk) -> None:
+    await desk.open()
+    assert await desk.close() is None
+    assert desk.notifications() == [("ide/diffRejected", {"filePath": "/nowhere/a"})]
+
+
+async def test_close_of_what_was_never_open_answers_null(desk: Desk) -> None:
+    assert await desk.close("/never") is None
+    await desk.open(session="t")
+    assert await desk.close() is None
+    assert desk.notifications() == []
+
+
+@pytest.mark.parametrize("error", [EmacsBusyError(""), EmacsGoneError("")])
+async def test_close_never_fails_for_want_of_emacs(desk: Desk, error: Exception) -> None:
+    await desk.open()
+    desk.editor.text = error
+    assert await desk.close(suppressNotification=True) is None
+
+
+@pytest.mark.parametrize("arguments", [{}, {"filePath": 5}, {"filePath": "a"}])
+async def test_close_with_bad_arguments_is_an_error(desk: Desk, arguments: dict[str, object]) -> None:
+    assert (await desk.call("closeDiff", **arguments)).is_error
+
+
+async def test_close_overtakes_a_decision_that_has_not_gone_out(desk: Desk) -> None:
+    identifier = await desk.open()
+    desk.tools.decide(identifier, Decision("accepted"))
+    assert await desk.close(suppressNotification=True) == "accepted"
+    assert desk.notifications() == []
+    assert desk.editor.log[-1] == ("settled", identifier)
+
+
+async def test_close_without_suppression_lets_a_decision_go_out(desk: Desk) -> None:
+    identifier = await desk.open()
+    desk.tools.decide(identifier, Decision("accepted"))
+    assert await desk.close() == "accepted"
+    assert [method for method, _ in desk.notifications()] == ["ide/diffAccepted"]
+
+
+async def test_a_second_proposal_for_a_path_takes_the_place_of_the_first(desk: Desk) -> None:
+    first = await desk.open(text="one")
+    second = await desk.open(text="two")
+    desk.tools.decide(first, Decision("one"))
+    desk.tools.decide(second, Decision("two"))
+    assert desk.notifications() == [("ide/diffAccepted", {"filePath": "/nowhere/a", "content": "two"})]
+
+
+async def test_a_decision_that_has_not_gone_out_is_not_taken_for_the_next_ones(desk: Desk) -> None:
+    first = await desk.open(text="one")
+    desk.tools.decide(first, Decision("one"))
+    await desk.open(text="two")
+    assert desk.notifications() == []
+    assert ("settled", first) in desk.editor.log
+
+
+async def test_two_sessions_review_the_same_path(desk: Desk) -> None:
+    one, two = await desk.open(session="s"), await desk.open(session="t")
+    desk.tools.decide(two, Decision(None))
+    desk.tools.decide(one, Decision("x"))
+    assert [(item[0], item[1]["method"]) for item in desk.outbox.posted] == [
+        ("t", "ide/diffRejected"),
+        ("s", "ide/diffAccepted"),
+    ]
+
+
+async def test_the_reviews_of_a_gone_session_are_abandoned(desk: Desk) -> None:
+    open_one, decided = await desk.open("/nowhere/a"), await desk.open("/nowhere/b")
+    other = await desk.open(session="t")
+    desk.tools.decide(decided, Decision("x"))
+    desk.editor.log.clear()
+    desk.tools.session_gone("s")
+    assert sorted(desk.editor.log) == sorted(
+        [("abandon", "old"), ("abandon", open_one), ("abandon", decided), ("settled", decided)]
+    )
+    desk.tools.decide(other, Decision("x"))
+    assert desk.outbox.posted[-1][0] == "t"
+
+
+async def test_a_decision_for_a_session_that_has_just_gone_is_abandoned(desk: Desk) -> None:
+    identifier = await desk.open()
+    desk.outbox.sessions.clear()
+    desk.tools.decide(identifier, Decision("x"))
+    assert desk.editor.log[-2:] == [("abandon", identifier), ("settled", identifier)]
