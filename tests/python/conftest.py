@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Backend, Home
 
 from qwen_companion.emacs.spool import Spool
+from support import Backend, Home
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sexpdata import Symbol, dumps, loads
 
@@ -37,7 +37,8 @@ MCP_ACCEPT = "application/json, text/event-stream"
 def as_dict(plist: object) -> dict[str, Any]:
     """A property list as a dictionary, `:key` without the colon."""
     assert isinstance(plist, list)
-    return {str(key)[1:]: value for key, value in zip(plist[::2], plist[1::2], strict=True)}
+    items = cast("list[Any]", plist)
+    return {str(key)[1:]: value for key, value in zip(items[::2], items[1::2], strict=True)}
 
 
 class EpcPeer:
@@ -105,11 +106,11 @@ class EpcPeer:
         values = as_dict(payload)
         self.calls(str(method)).put(values)
         handler = self.handlers.get(str(method))
-        if handler is not NO_ANSWER:
+        if handler is not no_answer:
             self.send(f"(return {uid} {dumps(handler(values) if handler else None)})")
 
 
-def NO_ANSWER(_values: dict[str, Any]) -> object:  # noqa: N802
+def no_answer(_values: dict[str, Any]) -> object:
     """As a handler: Emacs is busy and does not answer."""
     raise AssertionError
 
@@ -154,8 +155,8 @@ class Backend:
             "port": 0,
             "token": "",
             "spool": f"{home.spool}/",
-            "sessions": [],
-            "proposals": [],
+            "sessions": None,
+            "proposals": None,
         } | {key.replace("_", "-"): value for key, value in hello.items()}
         self.say(dumps(values))
         self.emacs: EpcPeer

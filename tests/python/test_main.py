@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from sexpdata import dumps
-from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 import qwen_companion.__main__ as entry
+from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 SECONDS_TO_STOP = 2.0
 """Stopping takes a quarter of a second; this is for a loaded machine."""
@@ -122,10 +122,10 @@ def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) ->
         (b"", "not one Lisp expression"),
         (b"(:protocol 1\n", "not one Lisp expression"),
         (b"\xff\n", "not one Lisp expression"),
-        (b"(:protocol 2 :secret \"geheim\")\n", "protocol 2"),
-        (b"(:protocol 1 :secret \"geheim\" :emacs-pid \"x\")\n", ":emacs-pid"),
-        (b"(:protocol 1 :secret \"\" :emacs-pid 1 :port 0 :spool \"/nowhere\")\n", "lacks a secret"),
-        (b"(:protocol 1 :secret \"geheim\" :emacs-pid 1 :port 0 :spool \"/nowhere\")\n", "/nowhere"),
+        (b'(:protocol 2 :secret "geheim")\n', "protocol 2"),
+        (b'(:protocol 1 :secret "geheim" :emacs-pid "x")\n', ":emacs-pid"),
+        (b'(:protocol 1 :secret "" :emacs-pid 1 :port 0 :spool "/nowhere")\n', "lacks a secret"),
+        (b'(:protocol 1 :secret "geheim" :emacs-pid 1 :port 0 :spool "/nowhere")\n', "/nowhere"),
     ],
 )
 def test_a_bad_hello_line_ends_it_with_a_reason_and_no_secret(hello: bytes, reason: str) -> None:
@@ -197,8 +197,7 @@ class TestRestart:
 
     def restart(self, old: Backend, proposals: list[dict[str, str]] | None = None) -> Backend:
         sessions = [
-            {key: item[key] for key in ("id", "protocol", "client", "version")}
-            for item in self.last_sessions(old)
+            {key: item[key] for key in ("id", "protocol", "client", "version")} for item in self.last_sessions(old)
         ]
         return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
 

@@ -143,6 +143,9 @@ class Discovery:
     def _directory(self, dialect: Dialect, create: bool = False) -> Generator[int, None, None]:
         """The open directory of DIALECT.  _UnsafeError or OSError when there is none to be used."""
         path, parts, ours = self._place(dialect)
+        if ours and create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
         descriptor = os.open(path, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW)
         try:
             if ours:

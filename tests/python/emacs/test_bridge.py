@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from support import NO_ANSWER, SECRET, TIMEOUT_S, EpcPeer
 
 from qwen_companion.emacs import bridge as module
 from qwen_companion.emacs.bridge import Bridge
@@ -25,6 +24,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
+from support import SECRET, TIMEOUT_S, EpcPeer, no_answer
 
 pytestmark = pytest.mark.anyio
 
@@ -157,7 +157,7 @@ async def test_a_call_returns_the_answer(site: Site) -> None:
     peer.handlers["diff-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
     assert await soon(site.bridge.call(DiffClose("a"))) is None
     peer.handlers["diff-open"] = lambda values: "no: " + values["path"]
-    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a\n\"b\\", "text"))) == 'no: /a\n"b\\'
+    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", '/a\n"b\\', "text"))) == 'no: /a\n"b\\'
 
 
 async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
@@ -171,7 +171,7 @@ async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
 
 async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
     peer = await site.connect()
-    peer.handlers["delivered"] = NO_ANSWER
+    peer.handlers["delivered"] = no_answer
     with pytest.raises(EmacsBusyError, match="delivered"):
         await site.bridge.call(Delivered("a"), timeout=0.01)
     # An answer that comes after all disturbs nothing.
@@ -182,7 +182,7 @@ async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
 
 async def test_an_error_in_emacs_is_told(site: Site) -> None:
     peer = await site.connect()
-    peer.handlers["delivered"] = NO_ANSWER
+    peer.handlers["delivered"] = no_answer
     for kind in ("return-error", "epc-error"):
         task = asyncio.create_task(site.bridge.call(Delivered("a")))
         await asyncio.to_thread(peer.wait_for, "delivered")
@@ -200,7 +200,7 @@ async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
 
 async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
     peer = await site.connect()
-    peer.handlers["delivered"] = NO_ANSWER
+    peer.handlers["delivered"] = no_answer
     waiting = [asyncio.create_task(site.bridge.call(Delivered(str(number)))) for number in range(3)]
     await asyncio.to_thread(peer.wait_for, "delivered")
     await asyncio.to_thread(peer.close)

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from support import TIMEOUT_S
 
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.processes import is_alive, start_time
+from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sexpdata import dumps, loads
-from support import as_dict
 
 from qwen_companion.emacs.messages import (
     INLINE_TEXT_BYTES,
@@ -30,6 +31,7 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
+from support import as_dict
 
 HELLO = (
     '(:protocol 1 :secret "s" :emacs-pid 7 :port 0 :token nil :spool "/spool/"'
@@ -42,7 +44,7 @@ def incoming(method: str, payload: str, spool: Spool) -> object:
     return parse_incoming(method, read_sexp(payload.encode()), spool)
 
 
-def outgoing(message: Outgoing[object], spool: Spool) -> object:
+def outgoing(message: Outgoing[Any], spool: Spool) -> object:
     """The payload as Emacs would read it."""
     return loads(dumps(message.payload(spool)))
 
@@ -67,7 +69,7 @@ def test_hello_is_read_whole() -> None:
         (":port 0", ""),
         (":emacs-pid 7", ":emacs-pid 0"),
         (":emacs-pid 7", ":emacs-pid t"),
-        (':sessions ((:id "i"', ':sessions ((:id i'),
+        (':sessions ((:id "i"', ":sessions ((:id i"),
         (':secret "s"', ":secret s"),
         (":protocol 1", ":protocol 1 :odd"),
         (":protocol 1", '"protocol" 1'),

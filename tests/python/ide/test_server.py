@@ -17,7 +17,6 @@ from mcp.client.extension import ClientExtension, NotificationBinding
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
-from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 
 from qwen_companion.emacs.messages import KnownSession
 from qwen_companion.ide import server as module
@@ -25,6 +24,7 @@ from qwen_companion.ide.diffs import Decision, Proposals
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
+from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,8 @@ async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
 
 
 async def test_answers_to_posts_have_a_length_and_keep_the_connection(site: Site) -> None:
-    async with httpx2.AsyncClient(headers=site.cli().headers) as client:
+    client = httpx2.AsyncClient(headers=site.cli().headers)
+    async with client:
         url = f"http://127.0.0.1:{site.port}/mcp"
         message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
         answer = await client.post(url, json=message)
@@ -206,7 +207,8 @@ async def test_other_paths_and_methods_are_refused(site: Site) -> None:
     cli = await site.connected()
     status, headers, _ = await away(cli.post, b"", "PUT")
     assert (status, headers["allow"]) == (405, "GET, POST, DELETE")
-    async with httpx2.AsyncClient(headers=cli.headers) as client:
+    client = httpx2.AsyncClient(headers=cli.headers)
+    async with client:
         assert (await client.post(f"http://127.0.0.1:{site.port}/", json={})).status_code == 404
 
 
@@ -256,7 +258,10 @@ async def test_both_tools_are_listed_with_their_arguments(site: Site) -> None:
 async def test_a_review_from_proposal_to_outcome(site: Site) -> None:
     cli = await site.connected()
     stream = await away(cli.stream)
-    assert await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent="new") == {"content": [], "isError": False}
+    assert await away(cli.tool, "openDiff", filePath="/nowhere/a", newContent="new") == {
+        "content": [],
+        "isError": False,
+    }
     proposal, client, text = site.editor.opened[0]
     assert (proposal.session, client, text) == (cli.session, "test-client", "new")
     site.tools.decide(proposal.id, Decision("edited é"))
@@ -378,8 +383,9 @@ class Listener(ClientExtension):
 async def test_the_official_client_is_served(site: Site, mode: Literal["legacy", "auto"]) -> None:
     listener = Listener()
     site.sessions.set_context(b'{"jsonrpc":"2.0","method":"ide/contextUpdate","params":{"workspaceState":{}}}')
+    http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=TIMEOUT_S)
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=TIMEOUT_S) as http,
+        http,
         Client(
             streamable_http_client(f"http://127.0.0.1:{site.port}/mcp", http_client=http),
             mode=mode,

@@ -6,10 +6,10 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import pytest
-from support import TIMEOUT_S
 
 from qwen_companion.emacs.messages import KnownSession, SessionState
 from qwen_companion.ide.sessions import Sessions, Timing
+from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +30,7 @@ class Table:
         self.states: list[tuple[SessionState, ...]] = []
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
-        self.sessions = Sessions(
-            known, self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(**limits)
-        )
+        self.sessions = Sessions(known, self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(**limits))
 
     def open(self) -> str:
         return self.sessions.open("c", "1", "2025-11-25").id

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FakeEditor, FakeOutbox
 
 from qwen_companion.emacs.messages import KnownProposal
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError
 from qwen_companion.ide.diffs import Decision, Proposals
 from qwen_companion.ide.tools import DiffTools, ToolResult
+from support import FakeEditor, FakeOutbox
 
 pytestmark = pytest.mark.anyio
 
@@ -28,11 +28,13 @@ class Desk:
 
     async def open(self, path: str = "/nowhere/a", text: str = "new", session: str = "s") -> str:
         """Open a review; the proposal's id."""
-        assert await self.call("openDiff", session, filePath=path, newContent=text) == ToolResult()
+        arguments = {"filePath": path, "newContent": text}
+        assert await self.tools.call(session, "client", "openDiff", arguments) == ToolResult()
         return self.editor.opened[-1][0].id
 
-    async def call(self, tool: str, session: str = "s", **arguments: object) -> ToolResult:
-        return await self.tools.call(session, "client", tool, arguments)
+    async def call(self, tool: str, **arguments: object) -> ToolResult:
+        """Call TOOL for session `s`."""
+        return await self.tools.call("s", "client", tool, arguments)
 
     async def close(self, path: str = "/nowhere/a", **more: object) -> Any:
         """The content `closeDiff` answers with."""

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qwen_companion.discovery import files as module
+from qwen_companion.discovery.dialects import DIALECTS
+from qwen_companion.discovery.files import MARKER, Discovery
+from qwen_companion.processes import start_time
+from support import TIMEOUT_S, Home
+
+PID = os.getpid()
+PORT = 4711
+
+
+@pytest.fixture
+def environ(home: Home) -> dict[str, str]:
+    return home.environ
+
+
+@pytest.fixture
+def dead() -> tuple[int, float]:
+    """A process that has ended: its number and when it started."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = start_time(child.pid)
+    assert started is not None
+    child.communicate(timeout=TIMEOUT_S)
+    return child.pid, started
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    old = os.umask(0o022)
+    yield
+    os.umask(old)
+
+
+def make(environ: dict[str, str], port: int = PORT) -> Discovery:
+    return Discovery(PID, port, "token", environ)
+
+
+def lock(home: Home, port: int = PORT) -> Path:
+    return home.home / f".qwen/ide/{port}.lock"
+
+
+def specified(home: Home, pid: int = PID, port: int = PORT) -> Path:
+    return home.temporary / f"qwen/ide/qwen-code-ide-server-{pid}-{port}.json"
+
+
+def content(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_both_files_say_what_their_readers_need(home: Home, environ: dict[str, str]) -> None:
+    done = make(environ).publish(["/a", "/é b"])
+    assert done.warnings == ()
+    assert done.environment == {
+        "QWEN_CODE_IDE_SERVER_PORT": "4711",
+        "QWEN_CODE_IDE_WORKSPACE_PATH": "/a:/é b",
+    }
+    info = {"name": "emacs", "displayName": "Emacs"}
+    common = {"workspacePath": "/a:/é b", "authToken": "token", "ideInfo": info}
+    mark = {MARKER: {"pid": PID, "started": start_time(PID)}}
+    assert content(specified(home)) == {"port": PORT, **common, **mark}
+    assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
+    assert home.files() == sorted([specified(home), lock(home)])
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_files_and_new_directories_are_private(home: Home, environ: dict[str, str]) -> None:
+    make(environ).publish([])
+    for path in home.files():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
+
+
+def test_the_token_is_in_no_environment(environ: dict[str, str]) -> None:
+    assert "token" not in str(make(environ).publish(["/a"]).environment)
+
+
+@pytest.mark.parametrize(
+    ("variables", "where"),
+    [
+        ({"TMPDIR": "one"}, "one"),
+        ({"TMPDIR": "one/"}, "one"),
+        ({"TMP": "one", "TEMP": "two"}, "one"),
+        ({"TMPDIR": "", "TEMP": "two"}, "two"),
+    ],
+)
+def test_the_temporary_directory_is_the_one_node_finds(
+    home: Home, tmp_path: Path, variables: dict[str, str], where: str
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    environ = {"HOME": str(home.home), **{name: value and f"{tmp_path}/{value}" for name, value in variables.items()}}
+    assert make(environ).publish([]).warnings == ()
+    assert list((tmp_path / where / "qwen/ide").iterdir())
+
+
+def test_qwen_home_moves_the_lock_file(home: Home, environ: dict[str, str], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    assert make({**environ, "QWEN_HOME": str(elsewhere)}).publish([]).warnings == ()
+    assert (elsewhere / "ide/4711.lock").exists()
+    assert not lock(home).exists()
+
+
+def test_a_qwen_home_that_is_a_link_is_followed_as_the_user_said(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    assert make({**environ, "QWEN_HOME": str(tmp_path / "link")}).publish([]).warnings == ()
+    assert (tmp_path / "real/ide/4711.lock").exists()
+
+
+def test_a_missing_qwen_home_is_created(environ: dict[str, str], tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert make({**environ, "QWEN_HOME": str(missing)}).publish([]).warnings == ()
+    assert stat.S_IMODE(missing.stat().st_mode) == 0o700
+
+
+def test_publishing_again_replaces_the_files_in_one_step(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    stop = threading.Event()
+    seen: set[str] = set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(content(lock(home))["workspacePath"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(200):
+        discovery.publish(["/a", "/b"])
+        discovery.publish(["/a"])
+    stop.set()
+    reader.join(TIMEOUT_S)
+    assert seen <= {"/a", "/a:/b"}
+    assert home.files() == sorted([specified(home), lock(home)])
+
+
+def test_a_root_with_the_separator_is_left_out(home: Home, environ: dict[str, str]) -> None:
+    done = make(environ).publish(["/a", "/b:c", "/d"])
+    assert content(lock(home))["workspacePath"] == "/a:/d"
+    assert len(done.warnings) == 1
+    assert "/b:c" in done.warnings[0]
+
+
+# --- What is not ours ---
+
+
+@pytest.mark.parametrize("link", ["qwen", "qwen/ide"])
+def test_the_specified_file_is_not_written_through_a_link(home: Home, environ: dict[str, str], link: str) -> None:
+    elsewhere = home.work / "elsewhere"
+    elsewhere.mkdir()
+    path = home.temporary / link
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to(elsewhere)
+    done = make(environ).publish([])
+    assert len(done.warnings) == 1
+    assert "symbolic link" in done.warnings[0]
+    assert str(path) in done.warnings[0]
+    assert list(elsewhere.iterdir()) == []
+    # The other one is written all the same.
+    assert home.files() == [lock(home)]
+
+
+@pytest.mark.parametrize("link", [".qwen", ".qwen/ide"])
+def test_the_lock_file_is_not_written_through_a_link(home: Home, environ: dict[str, str], link: str) -> None:
+    elsewhere = home.work / "elsewhere"
+    elsewhere.mkdir()
+    path = home.home / link
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to(elsewhere)
+    done = make(environ).publish([])
+    assert len(done.warnings) == 1
+    assert "symbolic link" in done.warnings[0]
+    assert home.files() == [specified(home)]
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen/ide"])
+def test_a_directory_all_can_write_to_is_not_used(home: Home, environ: dict[str, str], name: str) -> None:
+    path = home.temporary / name
+    path.mkdir(parents=True)
+    (home.temporary / "qwen").chmod(0o755)
+    path.chmod(0o777)
+    done = make(environ).publish([])
+    assert len(done.warnings) == 1
+    assert "other users" in done.warnings[0]
+    assert home.files() == [lock(home)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_not_used(home: Home, environ: dict[str, str]) -> None:
+    path = home.temporary / "qwen"
+    path.mkdir()
+    os.chown(path, 12345, 12345)
+    done = make(environ).publish([])
+    assert len(done.warnings) == 1
+    assert "another user" in done.warnings[0]
+    assert home.files() == [lock(home)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
+def test_a_directory_a_strange_group_can_write_to_is_not_used(home: Home, environ: dict[str, str]) -> None:
+    path = home.home / ".qwen"
+    path.mkdir()
+    path.chmod(0o775)
+    # The user's own group is nobody else: many systems create directories that way.
+    assert make(environ).publish([]).warnings == ()
+    os.chown(path, 0, 12345)
+    assert "other users" in make(environ).publish([]).warnings[0]
+
+
+def test_a_file_in_the_way_of_a_directory_is_a_warning(home: Home, environ: dict[str, str]) -> None:
+    (home.temporary / "qwen").write_text("")
+    done = make(environ).publish([])
+    assert len(done.warnings) == 1
+    assert str(home.temporary / "qwen") in done.warnings[0]
+    assert lock(home).exists()
+
+
+def test_a_missing_temporary_directory_is_a_warning(home: Home, environ: dict[str, str]) -> None:
+    done = make({**environ, "TMPDIR": "/nowhere/at/all"}).publish([])
+    assert len(done.warnings) == 1
+    assert "/nowhere/at/all" in done.warnings[0]
+    assert lock(home).exists()
+
+
+def test_a_full_disk_is_a_warning_and_leaves_no_half_file(
+    home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "rename", full)
+    done = make(environ).publish([])
+    assert len(done.warnings) == len(DIALECTS)
+    assert all("No space left" in warning for warning in done.warnings)
+    assert home.files() == []
+
+
+def test_a_link_at_the_place_of_the_file_is_replaced(home: Home, environ: dict[str, str]) -> None:
+    victim = home.work / "victim"
+    victim.write_text("precious")
+    lock(home).parent.mkdir(parents=True, mode=0o700)
+    lock(home).symlink_to(victim)
+    make(environ).publish([])
+    assert victim.read_text() == "precious"
+    assert not lock(home).is_symlink()
+
+
+# --- Removing ---
+
+
+def test_remove_takes_away_what_was_written_and_nothing_else(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish([])
+    other = lock(home).parent / "1.lock"
+    other.write_text("{}")
+    discovery.remove()
+    discovery.remove()
+    assert home.files() == [other]
+    discovery.publish([])
+    discovery.renew()
+    assert home.files() == [other]
+
+
+def test_a_file_somebody_has_replaced_is_left_alone(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish([])
+    lock(home).write_text("theirs")
+    discovery.remove()
+    assert lock(home).read_text() == "theirs"
+
+
+def test_remove_does_not_fail_when_the_directories_have_gone(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish([])
+    for path in home.files():
+        path.unlink()
+        path.parent.rmdir()
+    discovery.remove()
+
+
+def test_renew_brings_back_what_a_cleaner_took(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    specified(home).unlink()
+    before = lock(home).stat().st_mtime_ns
+    discovery.renew()
+    assert content(specified(home))["workspacePath"] == "/a"
+    # Its time decides which of several a CLI takes: not to be touched without need.
+    assert lock(home).stat().st_mtime_ns == before
+
+
+# --- Stale files ---
+
+
+def leave(path: Path, pid: int, started: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text(json.dumps({"port": 1, MARKER: {"pid": pid, "started": started}}))
+    return path
+
+
+def test_our_files_of_a_dead_emacs_are_cleared(home: Home, environ: dict[str, str], dead: tuple[int, float]) -> None:
+    leave(specified(home, dead[0], 1), *dead)
+    leave(lock(home, 1), *dead)
+    make(environ).publish([])
+    assert home.files() == sorted([specified(home), lock(home)])
+
+
+def test_our_file_of_a_process_number_used_again_is_cleared(home: Home, environ: dict[str, str]) -> None:
+    parent = os.getppid()
+    leave(lock(home, 1), parent, (start_time(parent) or 0) - 1000)
+    make(environ).publish([])
+    assert not lock(home, 1).exists()
+
+
+def test_our_file_of_this_emacs_on_another_port_is_cleared(home: Home, environ: dict[str, str]) -> None:
+    make(environ, 1).publish([])
+    make(environ, 2).publish([])
+    assert home.files() == sorted([specified(home, port=2), lock(home, 2)])
+
+
+def test_what_may_still_be_used_or_is_not_ours_is_kept(
+    home: Home, environ: dict[str, str], dead: tuple[int, float]
+) -> None:
+    parent = os.getppid()
+    started = start_time(parent)
+    assert started is not None
+    kept = [
+        leave(lock(home, 1), parent, started),
+        leave(specified(home, parent, 1), parent, started),
+        leave(lock(home, 1).with_name("not-a-port.lock"), *dead),
+    ]
+    for number, text in enumerate(
+        ["", "{}", "[]", "null", '{"ppid": 1}', f'{{"{MARKER}": 5}}', f'{{"{MARKER}": {{"pid": "x"}}}}', "\0"], 10
+    ):
+        path = lock(home, number)
+        path.write_text(text)
+        kept.append(path)
+    link = lock(home, 99)
+    link.symlink_to(leave(home.work / "theirs", *dead))
+    make(environ).publish([])
+    assert set(home.files()) >= {*kept, link, home.work / "theirs"} - {home.work / "theirs"}
+    assert (home.work / "theirs").exists()
+
+
+def test_clearing_is_done_once(home: Home, environ: dict[str, str], dead: tuple[int, float]) -> None:
+    discovery = make(environ)
+    discovery.publish([])
+    later = leave(lock(home, 1), *dead)
+    discovery.publish([])
+    assert later.exists()
