@@ -103,7 +103,7 @@ The first frame of a daemon is not."
   (not (equal (terminal-name) "initial_terminal")))
 
 (defun qwen-companion-context--note-focus ()
-  "Note the file in the selected window, if it shows one."
+  "Note the file in the selected window, if there is one."
   (let* ((window (if (window-minibuffer-p)
                      (minibuffer-selected-window)
                    (selected-window)))
@@ -118,7 +118,7 @@ The first frame of a daemon is not."
         (cl-incf qwen-companion-context--changes)))))
 
 (defun qwen-companion-context--adopt-open-files ()
-  "Take over the files the user looked at before the mode was on."
+  "Take over the files that had the focus before the mode was on."
   (setq qwen-companion-context--focused
         (cl-loop for buffer in (buffer-list)
                  for time = (buffer-local-value 'buffer-display-time buffer)
@@ -279,7 +279,7 @@ shall be asked about it."
                      qwen-companion-context--selection-limit))))))))))
 
 (defun qwen-companion-context-payload ()
-  "Return what the user looks at, as the Python process wants it."
+  "Return the context as a payload for the Python process."
   (setq qwen-companion-context--focused
         (cl-delete-if-not #'buffer-live-p qwen-companion-context--focused
                           :key #'car))
@@ -331,7 +331,7 @@ shall be asked about it."
     (qwen-companion-context--arm)))
 
 (defun qwen-companion-context--buffers-shown (&rest _)
-  "Note that a window shows another buffer, perhaps of another project."
+  "Note the change of a window to another buffer, perhaps of another project."
   (cl-incf qwen-companion-context--changes)
   (qwen-companion-context--arm))
 
@@ -346,7 +346,7 @@ shall be asked about it."
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion-context-enable ()
-  "Begin to watch what the user looks at."
+  "Begin to report files, cursor, selection and projects."
   (qwen-companion-context--adopt-open-files)
   (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
     (add-hook hook function))

@@ -178,7 +178,8 @@ Only modes for text and programs: others act on the text they get."
                                mode))))
     (when (and mode (fboundp mode))
       (ignore-errors (autoload-do-load (symbol-function mode) mode))
-      (and (provided-mode-derived-p mode 'prog-mode 'text-mode 'conf-mode)
+      (and (cl-some (lambda (parent) (provided-mode-derived-p mode parent))
+                    '(prog-mode text-mode conf-mode))
            mode))))
 
 (defun qwen-companion-diff--set-mode (path)
@@ -360,7 +361,7 @@ user has edited are kept."
 ;;; Calls of the Python process
 
 (defun qwen-companion-diff-on-open (payload)
-  "Take the proposal in PAYLOAD; return nil, or a string that says why not."
+  "Take the proposal in PAYLOAD; return nil, or a string: why not."
   (let ((path (plist-get payload :path))
         (session (plist-get payload :session)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))

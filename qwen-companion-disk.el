@@ -132,7 +132,7 @@ nothing is said when it does not."
                  (abbreviate-file-name path))))))
 
 (defun qwen-companion-disk--holds-p (path text)
-  "Return non-nil when the file PATH holds TEXT.
+  "Return non-nil when the file PATH has the content TEXT.
 A byte order mark, which a CLI may keep, does not count."
   (and (file-regular-p path)
        (<= 0 (- (file-attribute-size (file-attributes path))

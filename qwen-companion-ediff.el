@@ -38,7 +38,7 @@
 (defcustom qwen-companion-ediff-layout 'auto
   "How the two sides of a review are laid out.
 `auto' means side by side in a frame that is wide enough, else stacked.
-In a review, \<ediff-mode-map>\[ediff-toggle-split] in the control panel changes it."
+In the control panel of a review, the key | changes it."
   :group 'qwen-companion
   :type '(choice (const :tag "As the frame allows" auto)
                  (const :tag "Side by side" side-by-side)
@@ -111,7 +111,7 @@ That of the terminal its CLI may run in, else the selected frame."
     (if window (window-frame window) (selected-frame))))
 
 (defun qwen-companion-ediff--remember-windows (frame)
-  "Remember how FRAME looks, unless a review is on it already."
+  "Remember the windows of FRAME, unless a review is on it already."
   (unless (assq frame qwen-companion-ediff--configurations)
     (push (cons frame (current-window-configuration frame))
           qwen-companion-ediff--configurations)))

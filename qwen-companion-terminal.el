@@ -129,7 +129,7 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
           (file-name-nondirectory (directory-file-name directory))))
 
 (defun qwen-companion-terminal--buffer-for (directory)
-  "Return the buffer in which a CLI runs in DIRECTORY, or nil."
+  "Return the buffer of the CLI that is running in DIRECTORY, or nil."
   (cl-find-if (lambda (buffer)
                 (and (equal directory
                             (buffer-local-value

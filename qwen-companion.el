@@ -1,4 +1,4 @@
-;;; qwen-companion.el --- Make Emacs the IDE of Qwen Code  -*- lexical-binding: t; -*-
+;;; qwen-companion.el --- Companion of the Qwen Code CLI  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -55,7 +55,7 @@
 ;;; Mode line
 
 (defun qwen-companion--lighter ()
-  "Return what the mode line says: state, CLIs and proposals that wait."
+  "Return the text for the mode line: state, CLIs, proposals that wait."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-diff-proposals))))
     (pcase (qwen-companion-state)
@@ -82,7 +82,7 @@
   "What the Python process may call.")
 
 (defun qwen-companion--on-published (payload)
-  "Use what PAYLOAD says about the discovery files, which are on disk now."
+  "Use the news about the discovery files in PAYLOAD: they are on disk now."
   (qwen-companion-backend-on-published payload)
   (qwen-companion-context-on-published payload)
   (qwen-companion-terminal-set-environment (plist-get payload :environment))

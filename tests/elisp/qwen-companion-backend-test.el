@@ -53,7 +53,7 @@
                       default-directory "\\.lock\\'\\|\\.json\\'"))))))
 
 (defun qwen-companion-backend-test--fake-python (script)
-  "Return the name of a new program that runs the shell SCRIPT."
+  "Return the name of a new program made of the shell SCRIPT."
   (let ((file (expand-file-name "fake-python")))
     (write-region (concat "#!/bin/sh\n" script "\n") nil file nil 'silent)
     (set-file-modes file #o700)

@@ -11,7 +11,7 @@
 (require 'qwen-companion)
 
 (defmacro qwen-companion-test-with-files (files &rest body)
-  "Run BODY in a new directory that holds FILES, a list of (NAME TEXT).
+  "Run BODY in a new directory with FILES, a list of (NAME TEXT).
 The directory is the value of `default-directory' and a git project."
   (declare (indent 1) (debug t))
   `(let* ((directory (file-name-as-directory
@@ -66,7 +66,7 @@ Calls are collected in `qwen-companion-test-calls'."
             when (eq name method) collect payload)))
 
 (defmacro qwen-companion-test-wait-for (condition &optional seconds)
-  "Wait until CONDITION holds and return its value.
+  "Wait until CONDITION is non-nil and return its value.
 Events are handled meanwhile; fail after SECONDS, 20 by default."
   (declare (debug t))
   `(let ((deadline (+ (float-time) (or ,seconds 20)))
