@@ -19,6 +19,7 @@ from qwen_companion.emacs.messages import (
     DiffOrphan,
     Hello,
     Incoming,
+    Notice,
     Outcome,
     Published,
     Roots,
@@ -159,7 +160,8 @@ class Companion:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
-            await in_thread(lambda _: self._discovery.renew(), None)
+            for warning in await in_thread(lambda _: self._discovery.renew(), None):
+                self._bridge.tell(Notice("warning", warning))
 
     async def _follow(self) -> None:
         while True:

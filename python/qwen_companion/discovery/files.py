@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import secrets
 import stat
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from qwen_companion.discovery.dialects import DIALECTS, ENVIRONMENT, Base, Dialect, Value
@@ -24,7 +25,10 @@ from qwen_companion.processes import is_alive, start_time
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
 
 MARKER = "qwenCompanion"
-"""Key of our own in each file: `{"pid": N, "started": SECONDS}` of the Emacs it stands for."""
+"""Key of our own in each file: `{"host": NAME, "pid": N, "started": SECONDS}` of the Emacs it stands for.
+
+A home directory may be shared by several machines or containers, whose process numbers say nothing to each other.
+"""
 
 _MAX_BYTES = 1024 * 1024
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,6 +40,15 @@ class Publication:
 
     environment: dict[str, str]
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """The Emacs a file stands for; the fields are those of `MARKER`."""
+
+    host: str
+    pid: int
+    started: float
 
 
 class _UnsafeError(Exception):
@@ -55,7 +68,7 @@ class Discovery:
     ) -> None:
         """ENVIRON is the environment the CLI's directories are found by."""
         self._pid = editor_pid
-        self._started = start_time(editor_pid) or 0.0
+        self._owner = _Owner(platform.node(), editor_pid, start_time(editor_pid) or 0.0)
         self._port = port
         self._token = token
         self._environ = environ
@@ -83,13 +96,21 @@ class Discovery:
                 self._cleared = True
             return Publication({name: values[value] for name, value in ENVIRONMENT}, tuple(warnings))
 
-    def renew(self) -> None:
-        """Write again what somebody else has removed, a cleaner of temporary files for one."""
+    def renew(self) -> tuple[str, ...]:
+        """Write again what somebody else has removed, a cleaner of temporary files for one.
+
+        Gives a warning for each file that cannot be written any more; that one is not tried again.
+        """
         with self._lock:
-            for dialect, (name, data) in self._written.items():
-                with contextlib.suppress(OSError, _UnsafeError), self._directory(dialect) as directory:
+            warnings: list[str] = []
+            for dialect, (name, data) in list(self._written.items()):
+                known = len(warnings)
+                with _warned(dialect, name, warnings), self._directory(dialect, create=True) as directory:
                     if not _exists(directory, name):
                         _replace(directory, name, data)
+                if len(warnings) > known:
+                    del self._written[dialect]
+            return tuple(warnings)
 
     def remove(self) -> None:
         """Remove the files this object has written; it writes no more."""
@@ -115,18 +136,13 @@ class Discovery:
     def _publish(self, dialect: Dialect, values: Mapping[Value, Any], warnings: list[str]) -> None:
         name = dialect.file_name.format(pid=self._pid, port=self._port)
         content = {key: values[value] for key, value in dialect.content}
-        content[MARKER] = {"pid": self._pid, "started": self._started}
+        content[MARKER] = asdict(self._owner)
         data = json.dumps(content, ensure_ascii=False).encode("utf-8")
-        try:
-            with self._directory(dialect, create=True) as directory:
-                _replace(directory, name, data)
-                self._written[dialect] = (name, data)
-                if not self._cleared:
-                    self._clear_stale(directory, dialect, name)
-        except _UnsafeError as error:
-            warnings.append(f"the {dialect.name} is not written: {error}")
-        except OSError as error:
-            warnings.append(f"the {dialect.name} is not written: {error.filename or name}: {error.strerror}")
+        with _warned(dialect, name, warnings), self._directory(dialect, create=True) as directory:
+            _replace(directory, name, data)
+            self._written[dialect] = (name, data)
+            if not self._cleared:
+                self._clear_stale(directory, dialect, name)
 
     def _clear_stale(self, directory: int, dialect: Dialect, keep: str) -> None:
         """Remove files of this dialect that we left for an Emacs that has died, or for this one on another port."""
@@ -135,7 +151,9 @@ class Discovery:
             if name == keep or not pattern.fullmatch(name):
                 continue
             owner = _owner(_read(directory, name))
-            if owner is not None and (owner == (self._pid, self._started) or not is_alive(*owner)):
+            if owner is None or owner.host != self._owner.host:
+                continue
+            if owner == self._owner or not is_alive(owner.pid, owner.started):
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=directory)
 
@@ -168,10 +186,26 @@ class Discovery:
             names = ("TMPDIR", "TMP", "TEMP")
             found = next((self._environ[name] for name in names if self._environ.get(name)), "/tmp")  # noqa: S108
             return (found[:-1] if len(found) > 1 and found.endswith("/") else found), dialect.directories, False
-        home = self._environ.get("QWEN_HOME")
-        if home:
-            return home, dialect.directories, True
-        return self._environ.get("HOME") or os.path.expanduser("~"), (".qwen", *dialect.directories), False
+        home = self._environ.get("HOME") or os.path.expanduser("~")
+        configured = self._environ.get("QWEN_HOME")
+        if not configured:
+            return home, (".qwen", *dialect.directories), False
+        if configured == "~" or configured.startswith("~/"):
+            configured = home + configured[1:]
+        if not os.path.isabs(configured):
+            raise _UnsafeError(f"QWEN_HOME is {configured}, which is another directory for each CLI")
+        return configured, dialect.directories, True
+
+
+@contextlib.contextmanager
+def _warned(dialect: Dialect, name: str, warnings: list[str]) -> Generator[None, None, None]:
+    """Turn what keeps the file NAME of DIALECT from being written into one of WARNINGS."""
+    try:
+        yield
+    except _UnsafeError as error:
+        warnings.append(f"the {dialect.name} is not written: {error}")
+    except OSError as error:
+        warnings.append(f"the {dialect.name} is not written: {error.filename or name}: {error.strerror}")
 
 
 def _enter(parent: int, name: str, path: str, create: bool) -> int:
@@ -233,7 +267,7 @@ def _read(directory: int, name: str) -> bytes | None:
         return None
 
 
-def _owner(data: bytes | None) -> tuple[int, float] | None:
+def _owner(data: bytes | None) -> _Owner | None:
     """Whom a file with our mark stands for."""
     try:
         content: object = json.loads(data or b"")
@@ -242,5 +276,7 @@ def _owner(data: bytes | None) -> tuple[int, float] | None:
     mark = cast("dict[str, object]", content).get(MARKER) if isinstance(content, dict) else None
     if not isinstance(mark, dict):
         return None
-    pid, started = (cast("dict[str, object]", mark).get(key) for key in ("pid", "started"))
-    return (pid, float(started)) if isinstance(pid, int) and isinstance(started, int | float) else None
+    host, pid, started = (cast("dict[str, object]", mark).get(key) for key in ("host", "pid", "started"))
+    if not isinstance(host, str) or not isinstance(pid, int) or not isinstance(started, int | float):
+        return None
+    return _Owner(host, pid, float(started))

@@ -28,7 +28,7 @@ RETRY_MS = 5000
 KEEP_ALIVE_S = 15.0
 """Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
 
-RETURN_S = RETRY_MS / 1000 + 10.0
+RETURN_S = RETRY_MS / 1000 + 5.0
 """How long after its stream has ended a session is given up."""
 
 FIRST_STREAM_S = 60.0
@@ -74,6 +74,9 @@ class _Stream:
 @dataclass(eq=False)
 class _Session:
     known: KnownSession
+    patience: float
+    """Seconds without stream and request after which it is given up."""
+
     outbox: list[_Posted] = field(default_factory=list[_Posted])
     stream: _Stream | None = None
     reaper: asyncio.TimerHandle | None = None
@@ -106,16 +109,16 @@ class Sessions:
         self._no_streams = asyncio.Event()
         self._no_streams.set()
         for item in known:
-            session = self._sessions[item.id] = _Session(item)
-            self._reap_later(session, self._timing.give_up)
+            session = self._sessions[item.id] = _Session(item, self._timing.give_up)
+            self._reap_later(session)
 
     # --- Sessions ---
 
     def open(self, client: str, version: str, protocol: str) -> KnownSession:
         """A new session, for a client of that name and version that speaks that MCP version."""
         known = KnownSession(uuid.uuid4().hex, protocol, client, version)
-        session = self._sessions[known.id] = _Session(known)
-        self._reap_later(session, self._timing.first_stream)
+        session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
+        self._reap_later(session)
         self._tell()
         return known
 
@@ -127,9 +130,8 @@ class Sessions:
     def touch(self, identifier: str) -> None:
         """A request has come in for that session."""
         session = self._sessions.get(identifier)
-        if session is not None and session.stream is None and session.reaper is not None:
-            left = session.reaper.when() - self._loop.time()
-            self._reap_later(session, max(left, self._timing.give_up))
+        if session is not None and session.stream is None:
+            self._reap_later(session)
 
     def close(self, identifier: str) -> None:
         """End a session: its stream, and what waited for it."""
@@ -157,9 +159,9 @@ class Sessions:
             session.reaper.cancel()
             session.reaper = None
 
-    def _reap_later(self, session: _Session, seconds: float) -> None:
+    def _reap_later(self, session: _Session) -> None:
         self._keep(session)
-        session.reaper = self._loop.call_later(seconds, self.close, session.known.id)
+        session.reaper = self._loop.call_later(session.patience, self.close, session.known.id)
 
     def _tell(self) -> None:
         self._changed(tuple(SessionState(item.known, item.stream is not None) for item in self._sessions.values()))
@@ -204,6 +206,7 @@ class Sessions:
         if session.stream is not None:
             session.stream.end()
         stream = session.stream = _Stream()
+        session.patience = self._timing.give_up
         self._open_streams.add(stream)
         self._no_streams.clear()
         self._keep(session)
@@ -219,7 +222,7 @@ class Sessions:
             if session.stream is stream:
                 session.stream = None
                 if self._sessions.get(identifier) is session:
-                    self._reap_later(session, self._timing.give_up)
+                    self._reap_later(session)
                     self._tell()
 
     async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_both_files_say_what_their_readers_need(home: Home, environ: dict[str, s
     }
     info = {"name": "emacs", "displayName": "Emacs"}
     common = {"workspacePath": "/a:/é b", "authToken": "token", "ideInfo": info}
-    mark = {MARKER: {"pid": PID, "started": start_time(PID)}}
+    mark = {MARKER: {"host": platform.node(), "pid": PID, "started": start_time(PID)}}
     assert content(specified(home)) == {"port": PORT, **common, **mark}
     assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
     assert home.files() == sorted([specified(home), lock(home)])
@@ -127,6 +128,19 @@ def test_a_missing_qwen_home_is_created(environ: dict[str, str], tmp_path: Path)
     missing = tmp_path / "missing"
     assert make({**environ, "QWEN_HOME": str(missing)}).publish([]).warnings == ()
     assert stat.S_IMODE(missing.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("value", ["~", "~/", "~/mine", "~/mine/"])
+def test_a_tilde_in_qwen_home_is_the_home_directory(home: Home, environ: dict[str, str], value: str) -> None:
+    assert make({**environ, "QWEN_HOME": value}).publish([]).warnings == ()
+    where = home.home / value.strip("~/")
+    assert (where / "ide/4711.lock").exists()
+
+
+def test_a_relative_qwen_home_is_a_warning(home: Home, environ: dict[str, str]) -> None:
+    (warning,) = make({**environ, "QWEN_HOME": "mine"}).publish([]).warnings
+    assert "QWEN_HOME" in warning
+    assert home.files() == [specified(home)]
 
 
 def test_publishing_again_replaces_the_files_in_one_step(home: Home, environ: dict[str, str]) -> None:
@@ -299,18 +313,31 @@ def test_renew_brings_back_what_a_cleaner_took(home: Home, environ: dict[str, st
     discovery.publish(["/a"])
     specified(home).unlink()
     before = lock(home).stat().st_mtime_ns
-    discovery.renew()
+    assert discovery.renew() == ()
     assert content(specified(home))["workspacePath"] == "/a"
     # Its time decides which of several a CLI takes: not to be touched without need.
     assert lock(home).stat().st_mtime_ns == before
 
 
+def test_renew_tells_once_what_it_cannot_bring_back(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    specified(home).unlink()
+    specified(home).parent.rmdir()
+    specified(home).parent.symlink_to(home.work)
+    (warning,) = discovery.renew()
+    assert "symbolic link" in warning
+    assert discovery.renew() == ()
+    assert home.files() == [lock(home)]
+
+
 # --- Stale files ---
 
 
-def leave(path: Path, pid: int, started: float) -> Path:
+def leave(path: Path, pid: int, started: float, host: str | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_text(json.dumps({"port": 1, MARKER: {"pid": pid, "started": started}}))
+    mark = {"host": host or platform.node(), "pid": pid, "started": started}
+    path.write_text(json.dumps({"port": 1, MARKER: mark}))
     return path
 
 
@@ -344,6 +371,7 @@ def test_what_may_still_be_used_or_is_not_ours_is_kept(
         leave(lock(home, 1), parent, started),
         leave(specified(home, parent, 1), parent, started),
         leave(lock(home, 1).with_name("not-a-port.lock"), *dead),
+        leave(lock(home, 2), *dead, host="another-machine"),
     ]
     for number, text in enumerate(
         ["", "{}", "[]", "null", '{"ppid": 1}', f'{{"{MARKER}": 5}}', f'{{"{MARKER}": {{"pid": "x"}}}}', "\0"], 10

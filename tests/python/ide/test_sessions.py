@@ -273,13 +273,16 @@ async def test_a_session_that_never_opens_a_stream_is_given_up() -> None:
 
 
 async def test_requests_keep_a_session_without_stream() -> None:
-    table = Table(first_stream=AT_ONCE)
-    session = table.open()
-    table.sessions.touch(session)
+    table = Table(first_stream=0.1)
+    session, other = table.open(), table.open()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    # Halfway through, so that the other one's time is up well before this one's.
+    loop.call_at(began + 0.05, table.sessions.touch, session)
     table.sessions.touch("never")
-    other = table.open()
     assert await soon(table.gone.get()) == other
     assert table.sessions.get(session) is not None
+    assert await soon(table.gone.get()) == session
 
 
 async def test_sessions_of_an_earlier_process_are_known_and_given_up_if_they_stay_away() -> None:
