@@ -86,8 +86,8 @@ def serve(output: int) -> int:
     except OSError as error:
         say(f"cannot listen on port {hello.port} of 127.0.0.1: {error.strerror}")
         return EXIT_PORT_TAKEN
+    # OUTPUT stays open: Emacs spins on the closed output of a process that lives.
     os.write(output, b"%d\n" % epc_listener.getsockname()[1])
-    os.close(output)
 
     import asyncio
     import logging

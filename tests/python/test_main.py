@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -37,6 +38,14 @@ def test_prints_the_port_and_nothing_else_on_standard_output(home: Home) -> None
         assert backend.process.stdout is not None
         assert backend.process.stdout.read() == b""
         assert backend.error_text() == ""
+
+
+def test_standard_output_stays_open(backend: Backend) -> None:
+    # Emacs reads from it in a busy loop once it has ended, for as long as the process lives.
+    assert backend.process.stdout is not None
+    backend.emacs.wait_for("serving")
+    readable, _, _ = select.select([backend.process.stdout], [], [], 0)
+    assert readable == []
 
 
 def test_publishes_before_it_serves(home: Home) -> None:
