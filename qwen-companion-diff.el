@@ -370,7 +370,9 @@ user has edited are kept."
       (let ((proposal (qwen-companion-proposal--make
                        :id (plist-get payload :id)
                        :session session
-                       :client (or (plist-get payload :client) "the CLI")
+                       :client (if (string-empty-p (plist-get payload :client))
+                                   "the CLI"
+                                 (plist-get payload :client))
                        :path path)))
         (qwen-companion-diff--fill proposal payload)
         (setq qwen-companion-diff--proposals
@@ -406,6 +408,7 @@ Return its text as a payload, nil when it was not open."
           (edited (qwen-companion-diff-edited-p proposal)))
       (qwen-companion-diff--end proposal 'closed)
       (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) nil)
+      (qwen-companion-disk-expect-soon (qwen-companion-proposal-path proposal))
       (if edited
           ;; Not every CLI takes the edits over: they must not be lost.
           (qwen-companion-diff--keep proposal "answered in the terminal")
@@ -413,23 +416,46 @@ Return its text as a payload, nil when it was not open."
       (qwen-companion-backend-pack-text text))))
 
 (defun qwen-companion-diff-on-orphan (payload)
-  "Keep the text of the proposal in PAYLOAD: its CLI has gone."
-  (when-let ((proposal (qwen-companion-diff--by-id (plist-get payload :id))))
-    (qwen-companion-diff--end proposal 'orphaned)
-    (qwen-companion-diff--keep
-     proposal
-     (format "%s has gone without an answer about %s"
-             (qwen-companion-proposal-client proposal)
-             (qwen-companion-diff--file proposal)))
+  "Keep the text of the proposal in PAYLOAD: its CLI has gone.
+It may have been accepted already, only that the CLI never got to know."
+  (let* ((id (plist-get payload :id))
+         (proposal (qwen-companion-diff--by-id id))
+         (undelivered (qwen-companion-diff--undelivered-by-id id)))
+    (cond
+     (proposal
+      (qwen-companion-diff--end proposal 'orphaned)
+      (qwen-companion-diff--keep-orphan proposal))
+     ((cdr undelivered)
+      (setq proposal (car undelivered))
+      (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
+        (with-current-buffer buffer
+          (insert (cdr undelivered)))
+        (setf (qwen-companion-proposal-buffer proposal) buffer))
+      (qwen-companion-diff--keep-orphan proposal)))
     nil))
+
+(defun qwen-companion-diff--keep-orphan (proposal)
+  "Keep the text of PROPOSAL, whose CLI has gone."
+  (qwen-companion-diff--keep
+   proposal
+   (format "%s has gone before it could write %s"
+           (qwen-companion-proposal-client proposal)
+           (qwen-companion-diff--file proposal))))
+
+(defun qwen-companion-diff--undelivered-by-id (id)
+  "Return the outcome of the proposal ID that is not delivered, or nil."
+  (cl-find id qwen-companion-diff--undelivered :test #'equal
+           :key (lambda (undelivered)
+                  (qwen-companion-proposal-id (car undelivered)))))
 
 (defun qwen-companion-diff-on-delivered (payload)
   "Forget the outcome in PAYLOAD: the CLI has it."
-  (setq qwen-companion-diff--undelivered
-        (cl-delete (plist-get payload :id) qwen-companion-diff--undelivered
-                   :key (lambda (undelivered)
-                          (qwen-companion-proposal-id (car undelivered)))
-                   :test #'equal))
+  (when-let ((undelivered (qwen-companion-diff--undelivered-by-id
+                           (plist-get payload :id))))
+    (setq qwen-companion-diff--undelivered
+          (delq undelivered qwen-companion-diff--undelivered))
+    (qwen-companion-disk-expect-soon
+     (qwen-companion-proposal-path (car undelivered))))
   nil)
 
 ;;; Showing without disturbing

@@ -39,7 +39,7 @@
   "A write that is expected.
 PATH is the file, TEXT what it will hold (nil when that is not known,
 because the user may have answered no), DIRECTORY what is watched by
-WATCH, and TIMER ends the wait."
+WATCH, and TIMER ends the wait (nil while the CLI does not know yet)."
   path text directory watch timer)
 
 (defvar qwen-companion-disk--writes nil
@@ -48,20 +48,29 @@ WATCH, and TIMER ends the wait."
 (defun qwen-companion-disk-expect (path text)
   "Follow the write of a CLI to PATH that is about to come.
 TEXT is what the file will hold; nil means it may come or not, and
-nothing is said when it does not."
+nothing is said when it does not.  The wait ends by itself only after
+`qwen-companion-disk-expect-soon'."
   (qwen-companion-disk--forget-path path)
   (let ((write (make-qwen-companion-disk--write :path path :text text)))
-    (setf (qwen-companion-disk--write-timer write)
-          (run-at-time qwen-companion-disk--patience nil
-                       #'qwen-companion-disk--give-up write))
     (push write qwen-companion-disk--writes)
     (qwen-companion-disk--check write)))
 
+(defun qwen-companion-disk-expect-soon (path)
+  "Begin to count the time: the CLI knows that it is to write PATH."
+  (when-let ((write (qwen-companion-disk--expected path)))
+    (unless (qwen-companion-disk--write-timer write)
+      (setf (qwen-companion-disk--write-timer write)
+            (run-at-time qwen-companion-disk--patience nil
+                         #'qwen-companion-disk--give-up write)))))
+
+(defun qwen-companion-disk--expected (path)
+  "Return the write to PATH that is expected, or nil."
+  (cl-find path qwen-companion-disk--writes
+           :key #'qwen-companion-disk--write-path :test #'equal))
+
 (defun qwen-companion-disk-expected-text (path)
   "Return the text that PATH will hold when the CLI has written it, or nil."
-  (when-let ((write (cl-find path qwen-companion-disk--writes
-                             :key #'qwen-companion-disk--write-path
-                             :test #'equal)))
+  (when-let ((write (qwen-companion-disk--expected path)))
     (qwen-companion-disk--write-text write)))
 
 (defun qwen-companion-disk-forget-all ()
@@ -71,15 +80,15 @@ nothing is said when it does not."
 ;;; Waiting
 
 (defun qwen-companion-disk--forget-path (path)
-  "Stop waiting for earlier writes to PATH."
-  (dolist (write (copy-sequence qwen-companion-disk--writes))
-    (when (equal path (qwen-companion-disk--write-path write))
-      (qwen-companion-disk--end write))))
+  "Stop waiting for an earlier write to PATH."
+  (when-let ((write (qwen-companion-disk--expected path)))
+    (qwen-companion-disk--end write)))
 
 (defun qwen-companion-disk--end (write)
   "Stop waiting for WRITE."
   (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
-  (cancel-timer (qwen-companion-disk--write-timer write))
+  (when-let ((timer (qwen-companion-disk--write-timer write)))
+    (cancel-timer timer))
   (qwen-companion-disk--unwatch write))
 
 (defun qwen-companion-disk--unwatch (write)

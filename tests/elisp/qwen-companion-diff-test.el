@@ -137,6 +137,16 @@
       (should (equal '("two\n") (qwen-companion-diff-test--kept)))
       (should-not (qwen-companion-diff-test--outcomes)))))
 
+(ert-deftest qwen-companion-diff-test-accepted-but-never-delivered ()
+  "The CLI has gone before it got the accepted text: it is not lost."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-diff-accept)
+      (qwen-companion-diff-on-orphan
+       (list :id (qwen-companion-proposal-id proposal)))
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+
 (ert-deftest qwen-companion-diff-test-mode-off-keeps-edits ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((edited (qwen-companion-test-propose "a.txt" "two\n")))

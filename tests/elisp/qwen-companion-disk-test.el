@@ -102,6 +102,7 @@
                "a\\.txt does not hold what was accepted"
                (qwen-companion-test-messages
                  (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
+                 (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
                  (qwen-companion-test-wait-for
                   (null qwen-companion-disk--writes))))))))
 
@@ -113,6 +114,7 @@
                  "does not hold"
                  (qwen-companion-test-messages
                    (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
+                   (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
                    (qwen-companion-disk-test--write "a.txt" "other\n")
                    (qwen-companion-test-wait-for
                     (null qwen-companion-disk--writes)))))
@@ -125,6 +127,7 @@
       (should (equal ""
                      (qwen-companion-test-messages
                        (qwen-companion-disk-expect (expand-file-name "a.txt") nil)
+                       (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
                        (qwen-companion-test-wait-for
                         (null qwen-companion-disk--writes))))))))
 

@@ -1,0 +1,28 @@
+;;; compile.el --- Compile this checkout and collect its autoloads  -*- lexical-binding: t; -*-
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; emacs -Q --batch -l scripts/checkout.el -l scripts/compile.el -f compile-checkout FILE...
+;;
+;; Warnings are shown and do not fail: that is what `make lint' is for.
+
+;;; Code:
+
+(require 'package)
+(eval-when-compile (require 'subr-x))
+
+(defun compile-checkout ()
+  "Compile the files named on the command line; exit with 1 where that fails."
+  (let ((inhibit-message t))
+    (package-generate-autoloads "qwen-companion" default-directory))
+  (when-let ((visited (find-buffer-visiting "qwen-companion-autoloads.el")))
+    (kill-buffer visited))
+  (let ((failed nil))
+    (dolist (file command-line-args-left)
+      (unless (byte-compile-file file)
+        (setq failed t)))
+    (kill-emacs (if failed 1 0))))
+
+;;; compile.el ends here
