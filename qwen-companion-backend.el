@@ -151,7 +151,7 @@ Keys are :id, :protocol, :client, :version and :streaming."
 
 (defun qwen-companion-backend--random ()
   "Return a random string of 64 hexadecimal digits, fit for a secret."
-  (if (fboundp 'gnutls-available-p)
+  (if (gnutls-available-p)
       (secure-hash 'sha256 'iv-auto 64)
     (with-temp-buffer
       (set-buffer-multibyte nil)
@@ -471,10 +471,13 @@ happens on its own, also when Emacs is about to exit."
 
 (defun qwen-companion-backend-on-notice (payload)
   "Show the warning or error in PAYLOAD."
-  (let ((text (plist-get payload :text)))
-    (qwen-companion-backend--log "%s" text)
-    (message "qwen-companion: %s" text)
-    nil))
+  (qwen-companion-backend-notice (plist-get payload :text)))
+
+(defun qwen-companion-backend-notice (text)
+  "Show TEXT, a warning or an error, and keep it in the log."
+  (qwen-companion-backend--log "%s" text)
+  (message "qwen-companion: %s" text)
+  nil)
 
 ;;; Log
 

@@ -246,7 +246,7 @@ Does nothing when they are in order."
       (setf (qwen-companion-proposal-state proposal) 'pending))
     (setf (qwen-companion-proposal-view proposal) nil)))
 
-(cl-defmethod qwen-companion-diff-show ((_style (eql ediff)) proposal select)
+(cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
   (let* ((frame (qwen-companion-ediff--frame proposal))
          (selected (selected-window))
@@ -275,7 +275,7 @@ Does nothing when they are in order."
               (control (qwen-companion-ediff--view-control view)))
     (and (buffer-live-p control) control)))
 
-(cl-defmethod qwen-companion-diff-hide ((_style (eql ediff)) proposal)
+(cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL; the windows return as they were."
   (let* ((control (qwen-companion-ediff--control proposal))
          (window (and control (get-buffer-window control t)))
@@ -290,7 +290,7 @@ Does nothing when they are in order."
     (setf (qwen-companion-proposal-view proposal) nil)
     (qwen-companion-ediff--restore-windows frame)))
 
-(cl-defmethod qwen-companion-diff-visible-p ((_style (eql ediff)) proposal)
+(cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
   "Return non-nil when the Ediff session of PROPOSAL is on the screen."
   (when-let ((control (qwen-companion-ediff--control proposal)))
     (get-buffer-window control 'visible)))

@@ -86,8 +86,7 @@
   (qwen-companion-backend-on-published payload)
   (qwen-companion-context-on-published payload)
   (qwen-companion-terminal-set-environment (plist-get payload :environment))
-  (dolist (warning (plist-get payload :warnings))
-    (display-warning 'qwen-companion warning))
+  (mapc #'qwen-companion-backend-notice (plist-get payload :warnings))
   (qwen-companion-terminal-published)
   nil)
 

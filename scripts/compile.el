@@ -11,14 +11,11 @@
 ;;; Code:
 
 (require 'package)
-(eval-when-compile (require 'subr-x))
 
 (defun compile-checkout ()
   "Compile the files named on the command line; exit with 1 where that fails."
   (let ((inhibit-message t))
     (package-generate-autoloads "qwen-companion" default-directory))
-  (when-let ((visited (find-buffer-visiting "qwen-companion-autoloads.el")))
-    (kill-buffer visited))
   (let ((failed nil))
     (dolist (file command-line-args-left)
       (unless (byte-compile-file file)
