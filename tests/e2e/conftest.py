@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each test gets a stage of its own: a sandbox, a scripted model, a terminal, and Emacs if it starts one.
+
+When a test fails, its screen, logs and model requests go to one folder below .build/e2e-failures, whose name is
+printed.  After each test no process and no file of it may be left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from editor import EmacsError
+from sandbox import BUILD
+from stage import Stage
+
+_reports = pytest.StashKey[list[pytest.TestReport]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the reports with the item, for the fixture that ends it."""
+    report = yield
+    item.stash.setdefault(_reports, []).append(report)
+    return report
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """What one test plays on."""
+    item: pytest.Item = request.node
+    with Stage() as stage:
+        clean = False
+        try:
+            yield stage
+            if not any(report.failed for report in item.stash.get(_reports, [])):
+                stage.end()
+                clean = True
+        finally:
+            if not clean:
+                keep_records(stage, BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name))
+
+
+def keep_records(stage: Stage, folder: Path) -> None:
+    """Put all that explains a failure into FOLDER and print its name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if stage.screen.running:
+        (folder / "screen.txt").write_text(stage.screen.capture())
+        (folder / "screen.ansi").write_text(stage.screen.capture(colours=True))
+    (folder / "typed.txt").write_text("\n".join(stage.screen.log) + "\n")
+    (folder / "model-requests.json").write_text(json.dumps(stage.model.bodies, indent=1))
+    (folder / "files.txt").write_text("\n".join(map(str, sorted(stage.sandbox.root.rglob("*")))))
+    if stage.emacs.running:
+        for buffer in ("*Messages*", "*qwen-companion log*", "*Warnings*", "*Backtrace*"):
+            try:
+                (folder / f"{buffer.strip('*').replace(' ', '-')}.txt").write_text(stage.emacs.buffer_text(buffer))
+            except EmacsError as error:
+                (folder / "emacs-error.txt").write_text(str(error))
+    for directory in stage.sandbox.home.glob(".qwen/debug"):
+        shutil.copytree(directory, folder / "qwen-debug")
+    print(f"\nRecords of the failure: {folder}")

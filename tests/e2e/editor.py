@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A real `emacs -nw` with the checkout loaded, on a `Screen`, with a server for questions by emacsclient."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+from sandbox import CHECKOUT, Sandbox
+from terminal import PATIENCE, Screen
+
+PROGRAM: Final = os.environ.get("EMACS") or "emacs"
+CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
+
+
+class EmacsError(AssertionError):
+    """A form signalled an error, or Emacs did not answer."""
+
+
+def lisp_string(text: str) -> str:
+    """TEXT as a string of Emacs Lisp's syntax."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+class Emacs:
+    """Emacs in the project of SANDBOX, drawn on SCREEN."""
+
+    def __init__(self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str]) -> None:
+        self._sandbox = sandbox
+        self._screen = screen
+        self._environment = dict(environment)
+        self._server = sandbox.run / "emacs"
+        self._process: psutil.Process | None = None
+
+    # --- Life
+
+    def start(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
+        """Start it, evaluate FORMS, visit FILES, and wait until it can be asked."""
+        start_server = (
+            f"(progn (setq server-socket-dir {lisp_string(str(self._server.parent))}"
+            f" server-name {lisp_string(self._server.name)}) (server-start))"
+        )
+        evaluations = [argument for form in (start_server, *forms) for argument in ("--eval", form)]
+        self._screen.start(
+            [PROGRAM, "-nw", "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations, *map(str, files)],
+            self._sandbox.project,
+        )
+        self._screen.wait_until(self._server.exists, "Emacs's server")
+        self._process = psutil.Process(int(self.eval("(emacs-pid)")))
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process of Emacs."""
+        assert self._process is not None, "Emacs was not started"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.is_running()
+
+    def quit(self) -> None:
+        """End it as C-x C-c does when nothing has to be asked, and wait until it has gone."""
+        self.send("(kill-emacs)")
+        self.process.wait(PATIENCE)
+
+    # --- Asking
+
+    def eval(self, form: str, timeout: float = PATIENCE) -> str:
+        """Evaluate FORM in Emacs and return its value as printed; TIMEOUT in seconds."""
+        try:
+            result = subprocess.run(
+                [CLIENT, "-s", str(self._server), "--eval", form],
+                env=self._environment,
+                capture_output=True,
+                encoding="utf-8",
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EmacsError(f"Emacs did not answer {form} in {timeout:g} s") from None
+        if result.returncode:
+            raise EmacsError(f"{form}: {result.stdout}{result.stderr}")
+        return result.stdout.strip()
+
+    def send(self, form: str) -> None:
+        """Evaluate FORM, which may end Emacs; its value is not wanted."""
+        subprocess.run([CLIENT, "-s", str(self._server), "--eval", form], env=self._environment, capture_output=True)
+
+    def text(self, form: str) -> str:
+        """Evaluate FORM, whose value is a string, and return it."""
+        path = self._sandbox.run / "value"
+        self.eval(
+            f"(let ((coding-system-for-write 'utf-8-unix)) (write-region {form} nil {lisp_string(str(path))} nil 0))"
+        )
+        return path.read_text(encoding="utf-8")
+
+    def buffer_text(self, name: str) -> str:
+        """The whole text of the buffer NAME; empty when there is none."""
+        buffer = lisp_string(name)
+        return self.text(
+            f"(if (get-buffer {buffer})"
+            f" (with-current-buffer {buffer} (save-restriction (widen) (buffer-substring-no-properties 1 (point-max))))"
+            ' "")'
+        )
+
+    def visible_buffers(self) -> list[str]:
+        """The names of the buffers in the windows of the selected frame, from the top left on."""
+        return self.text(
+            "(mapconcat (lambda (window) (buffer-name (window-buffer window))) (window-list nil 'no (frame-first-window))"
+            ' "\\n")'
+        ).split("\n")
+
+    # --- Typing
+
+    def command(self, name: str) -> None:
+        """Type M-x NAME RET."""
+        self._screen.keys("M-x")
+        self._screen.wait_for("M-x ")
+        self._screen.type(name)
+        self._screen.keys("Enter")

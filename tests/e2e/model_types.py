@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a scripted model is asked and what it answers, in no protocol's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation; `text` is all its text parts, joined by newlines."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One request of a CLI; `body` is what came over the wire."""
+
+    messages: tuple[Message, ...]
+    tools: frozenset[str]
+    wants_json: bool
+    streaming: bool
+    body: Mapping[str, Any]
+
+    @property
+    def prompt(self) -> str:
+        """All text of the newest user message: what the user typed and what the CLI put before it."""
+        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+
+    @property
+    def tool_results(self) -> list[str]:
+        """Results of the tools called in the turn before this request; empty when this is the user's own prompt."""
+        results: list[str] = []
+        for message in reversed(self.messages):
+            if message.role == "assistant":
+                break
+            if message.role == "tool":
+                results.insert(0, message.text)
+        return results
+
+    @property
+    def all_text(self) -> str:
+        """The text of every message."""
+        return "\n".join(message.text for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The model calls a tool."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One turn of the model: some text, then the tools it calls."""
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()

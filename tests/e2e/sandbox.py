@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A place of its own for one run of Emacs and the CLI: home, temporary directory, a small project, an environment.
+
+Nothing of the user's own configuration is read and nothing outside the place is written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = CHECKOUT / ".build"
+MARKER: Final = "QWEN_COMPANION_E2E"
+
+GREETING: Final = """\
+# A small program to talk about.
+
+
+def greet(name: str) -> str:
+    return "hello " + name
+
+
+def main() -> None:
+    print(greet("world"))
+"""
+NOTES: Final = """\
+shopping list
+apples
+pears
+"""
+
+CLI_SETTINGS: Final[Mapping[str, Any]] = {
+    "security": {"auth": {"selectedType": "openai"}},
+    "ide": {"enabled": True, "hasSeenNudge": True},
+    "model": {"name": "scripted"},
+    "tools": {"approvalMode": "default", "useRipgrep": False},
+    "privacy": {"usageStatisticsEnabled": False},
+    "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+    # Both ask the model behind the user's back, with the same tools as the user's own conversation.
+    "memory": {"enableManagedAutoMemory": False},
+    "ui": {"enableFollowupSuggestions": False, "hideTips": True},
+}
+
+
+class LeftoverError(AssertionError):
+    """Something of a run is still there that should be gone."""
+
+
+class Sandbox:
+    """The directories and the environment of one run, below one short-named temporary directory.
+
+    Short, because a Unix socket's name may have 107 bytes.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="qc-", dir=parent)).resolve()
+        self.home = self.root / "home"
+        self.tmp = self.root / "tmp"
+        self.project = self.root / "project"
+        self.run = self.root / "run"
+        self._mark = uuid.uuid4().hex
+        for directory in (self.home, self.tmp, self.project, self.run):
+            directory.mkdir(mode=0o700)
+        self.write_cli_settings(CLI_SETTINGS)
+        self.greeting = self.project / "greeting.py"
+        self.greeting.write_text(GREETING)
+        self.notes = self.project / "notes.txt"
+        self.notes.write_text(NOTES)
+        self._make_repository()
+
+    def write_cli_settings(self, settings: Mapping[str, Any]) -> None:
+        """Make SETTINGS the CLI's user settings."""
+        directory = self.home / ".qwen"
+        directory.mkdir(exist_ok=True)
+        (directory / "settings.json").write_text(json.dumps(settings, indent=2))
+
+    def _make_repository(self) -> None:
+        identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
+        for arguments in (("init", "--quiet"), ("add", "."), (*identity, "commit", "--quiet", "-m", "Start")):
+            subprocess.run(["git", *arguments], cwd=self.project, env=self.environment(), check=True)
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment for programs of this run."""
+        return {
+            MARKER: self._mark,
+            "PATH": f"{BUILD / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "TMPDIR": str(self.tmp),
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_CACHE_HOME": str(self.home / ".cache"),
+            "XDG_DATA_HOME": str(self.home / ".local/share"),
+            "XDG_STATE_HOME": str(self.home / ".local/state"),
+            "XDG_RUNTIME_DIR": str(self.run),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "LANG": "C.UTF-8",
+            "SHELL": "/bin/sh",
+            "TERM": "screen-256color",
+            "QWEN_DEBUG_LOG_FILE": "1",
+        }
+
+    # --- What is there
+
+    @property
+    def discovery_files(self) -> list[Path]:
+        """All discovery files of a companion, of both kinds."""
+        return [*self.lock_files, *sorted((self.tmp / "qwen" / "ide").glob("*"))]
+
+    @property
+    def lock_files(self) -> list[Path]:
+        """The files from which the CLI of today learns of a companion."""
+        return sorted((self.home / ".qwen" / "ide").glob("*"))
+
+    @property
+    def spool_directories(self) -> list[Path]:
+        """The private directories through which Emacs and its backend pass long texts."""
+        return sorted(self.tmp.glob("qwen-companion-*"))
+
+    def processes(self) -> list[psutil.Process]:
+        """All live processes that were started in this run, directly or not."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARKER) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def backend(self) -> psutil.Process:
+        """The companion's Python process; there must be exactly one."""
+        found = [process for process in self.processes() if process.cmdline()[1:] == ["-m", "qwen_companion"]]
+        if len(found) != 1:
+            raise AssertionError(f"not one backend but {found}")
+        return found[0]
+
+    # --- Ending
+
+    def wait_for_end(self, keep: tuple[str, ...] = (), timeout: float = 15) -> None:
+        """Wait until no process of this run is left but those with a name in KEEP; TIMEOUT in seconds.
+
+        What does not end in time is killed and raises LeftoverError.
+        """
+        deadline = time.monotonic() + timeout
+        # One that is ending may still have started another: look again until nothing is seen.
+        while left := [process for process in self.processes() if self._name(process) not in keep]:
+            commands = [self._command(process) for process in left]
+            _, alive = psutil.wait_procs(left, timeout=max(0, deadline - time.monotonic()))
+            if alive:
+                for process in alive:
+                    process.kill()
+                raise LeftoverError(f"still running after {timeout} s: {commands}")
+
+    @staticmethod
+    def _name(process: psutil.Process) -> str:
+        try:
+            return process.name()
+        except psutil.NoSuchProcess:
+            return ""
+
+    @staticmethod
+    def _command(process: psutil.Process) -> str:
+        try:
+            return f"{process.pid} {' '.join(process.cmdline())}"
+        except psutil.NoSuchProcess:
+            return f"{process.pid} (ended)"
+
+    def assert_no_files(self) -> None:
+        """Raise LeftoverError when a companion that ended has left files."""
+        left = self.discovery_files + self.spool_directories
+        if left:
+            raise LeftoverError(f"files left behind: {', '.join(map(str, left))}")
+
+    def remove(self) -> None:
+        """Delete the directories."""
+        shutil.rmtree(self.root)

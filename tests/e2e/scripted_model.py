@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A language model on loopback that says what a script says; the only part that the end-to-end tests make up.
+
+In a test:
+
+    with ScriptedModel() as model:
+        model.call("write_file", file_path="/tmp/x", content="hello")
+        model.say("Written.")
+        ...start a CLI with model.environment()...
+        request = model.next_request()
+
+As a program, for the demo: `python scripted_model.py --demo --port-file FILE` serves until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, cast
+
+import openai_chat
+from model_types import Answer, Call, ModelRequest
+
+Responder = Callable[[ModelRequest], Answer]
+
+# A request of the user's conversation offers this tool; what a CLI asks for itself (a title, a summary, a
+# classification) offers none.
+MAIN_TOOL: Final = "write_file"
+
+
+class ScriptEndedError(AssertionError):
+    """The CLI asked the model once more than the script has turns."""
+
+
+class ModelServer:
+    """Serves a model over HTTP on a free port of 127.0.0.1; `respond` is called in a thread for each request."""
+
+    def __init__(self, respond: Responder) -> None:
+        class Handler(_Handler):
+            responder = staticmethod(respond)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="scripted-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.server_port
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which a CLI finds this model."""
+        return {
+            "OPENAI_API_KEY": "no-key-needed",
+            "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",
+            "OPENAI_MODEL": openai_chat.MODEL_NAME,
+            # The environment of whoever runs this may name a proxy; it has no business on loopback.
+            "NO_PROXY": "127.0.0.1",
+        }
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    responder: Responder
+
+    def do_GET(self) -> None:
+        if self.path == openai_chat.MODELS_PATH:
+            self._send_json(openai_chat.models())
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != openai_chat.CHAT_PATH:
+            self.send_error(404)
+            return
+        request = openai_chat.parse(cast("Mapping[str, Any]", json.loads(body)))
+        answer = self.responder(request)
+        try:
+            if request.streaming:
+                self._send_stream(answer)
+            else:
+                self._send_json(openai_chat.completion(answer))
+        except ConnectionError:
+            # The CLI was killed or the user pressed Esc; nobody is left to answer.
+            self.close_connection = True
+
+    def _send_json(self, value: Mapping[str, Any]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _send_stream(self, answer: Answer) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in openai_chat.stream(answer):
+            self.wfile.write(event)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the screen belongs to whatever is tested."""
+
+
+def side_answer(request: ModelRequest) -> Answer | None:
+    """The answer to what a CLI asks for itself, or None when the request belongs to the user's conversation."""
+    if MAIN_TOOL in request.tools:
+        return None
+    return Answer("{}" if request.wants_json else "Scripted")
+
+
+class ScriptedModel:
+    """A model for one test: turns are pushed beforehand, requests are looked at afterwards."""
+
+    def __init__(self) -> None:
+        self._turns: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[ModelRequest] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self.bodies: list[Mapping[str, Any]] = []
+        """Every request body that came, for the records of a failed test."""
+        self.unscripted: list[ModelRequest] = []
+        """Requests of the conversation for which the script had no turn."""
+        self._server = ModelServer(self._respond)
+        self.environment = self._server.environment
+
+    def __enter__(self) -> ScriptedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        if self.unscripted and kind is None:
+            raise ScriptEndedError(f"no turn was scripted for:\n{self.unscripted[0].prompt}")
+
+    def say(self, text: str) -> None:
+        """Script a turn: text only, which ends the model's answer to a prompt."""
+        self._turns.put(Answer(text))
+
+    def call(self, tool: str, **arguments: Any) -> None:
+        """Script a turn that calls one tool."""
+        self._turns.put(Answer(calls=(Call(tool, arguments),)))
+
+    def answer(self, answer: Answer) -> None:
+        """Script any turn."""
+        self._turns.put(answer)
+
+    def next_request(self, timeout: float = 30) -> ModelRequest:
+        """The next request of the conversation, as soon as it comes; TIMEOUT in seconds."""
+        try:
+            return self._requests.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"the CLI asked the model nothing for {timeout} s") from None
+
+    def _respond(self, request: ModelRequest) -> Answer:
+        with self._lock:
+            self.bodies.append(request.body)
+        side = side_answer(request)
+        if side is not None:
+            return side
+        try:
+            answer = self._turns.get_nowait()
+        except queue.Empty:
+            self.unscripted.append(request)
+            answer = Answer("(the script has ended)")
+        self._requests.put(request)
+        return answer
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A scripted language model on loopback, until standard input ends.")
+    parser.add_argument("--demo", action="store_true", required=True, help="follow the script of the demo")
+    parser.add_argument("--port-file", type=Path, required=True, help="write the port there once it listens")
+    options = parser.parse_args()
+
+    import demo_script
+
+    server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
+    ready = options.port_file.with_suffix(".new")
+    ready.write_text(f"{server.port}\n")
+    ready.rename(options.port_file)
+    sys.stdin.buffer.read()
+    server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
