@@ -7,10 +7,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from qwen_companion.emacs.spool import Spool
 from support import Backend, Home
+
+# Where everything generated lies; and no time limit, for a loaded machine.
+set_hypothesis_home_dir(Path(__file__).parents[2] / ".build/hypothesis")
+hypothesis.settings.register_profile("checkout", deadline=None)
+hypothesis.settings.load_profile("checkout")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import logging
 import queue
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -240,7 +241,6 @@ class _Handler(EPCHandler):
                 if not self._take(bridge, frame):
                     return
                 limit = MAX_FRAME_BYTES
-        # Reached on every end but the refusal above, which leaves the same way through `finish`.
 
     def finish(self) -> None:
         """Called by socketserver when `handle` is through, however."""
@@ -361,4 +361,4 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection failed in an unforeseen way: say so without its content."""
-        _log.error("an EPC connection failed", exc_info=True)
+        _log.error("an EPC connection failed: %s", type(sys.exc_info()[1]).__name__)

@@ -153,6 +153,8 @@ class McpServer:
         elif not await self._sessions.serve_stream(session.id, receive, send):
             # Closing would wait for the client that takes nothing.
             cast("_Protocol", scope["state"][_CONNECTION]).transport.abort()
+            # uvicorn is to see the end of the connection before it sees an answer that was not completed.
+            await asyncio.sleep(0)
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive)

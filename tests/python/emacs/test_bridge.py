@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -257,6 +256,5 @@ async def test_the_secret_is_never_logged(
     peer = await site.connect()
     await call(peer, "roots", f'(:roots "{SECRET}")')
     await soon(site.bridge.call(Serving()))
-    os.sync()
     written = capfd.readouterr()
     assert SECRET not in caplog.text + written.out + written.err

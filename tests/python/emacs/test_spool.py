@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,9 @@ def test_a_written_text_is_private_and_is_removed_when_read(spool: Spool) -> Non
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_survives(text: str) -> None:
-    directory = os.path.realpath(os.environ.get("TMPDIR", "/tmp")) + f"/spool-{os.getpid()}"
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    spool = Spool(directory)
-    try:
+    with tempfile.TemporaryDirectory() as directory:
+        spool = Spool(directory)
         assert spool.read(spool.write(text)) == text
-    finally:
-        spool.remove()
 
 
 def test_bytes_that_are_no_text_are_refused_and_removed(spool: Spool) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
-from qwen_companion.emacs.messages import KnownSession
+from qwen_companion.emacs.messages import KnownSession, SessionState
 from qwen_companion.ide import server as module
 from qwen_companion.ide.diffs import Decision, Proposals
 from qwen_companion.ide.server import McpServer
@@ -29,6 +29,7 @@ from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 pytestmark = pytest.mark.anyio
 
 TOKEN = "token-of-the-test"
+TIMING = Timing(keep_alive=0.05, stall=0.5)
 RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
 T = TypeVar("T")
 
@@ -44,10 +45,8 @@ class Site:
         self.editor = FakeEditor()
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
-        self.states: list[Sequence[Any]] = []
-        self.sessions = Sessions(
-            (RESTORED,), self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(keep_alive=0.05)
-        )
+        self.states: asyncio.Queue[Sequence[SessionState]] = asyncio.Queue()
+        self.sessions = Sessions((RESTORED,), self.states.put_nowait, self.gone.put_nowait, self.out.put_nowait, TIMING)
         self.tools = DiffTools(Proposals(), self.editor, self.sessions)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
 
@@ -60,6 +59,10 @@ class Site:
         return cli
 
 
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, TIMEOUT_S)
+
+
 async def away(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call something that waits, while the server runs on this loop."""
     return await asyncio.wait_for(asyncio.to_thread(function, *arguments, **named), TIMEOUT_S)
@@ -70,10 +73,10 @@ async def site() -> AsyncIterator[Site]:
     site = Site()
     ready = asyncio.Event()
     running = asyncio.create_task(site.server.serve(ready.set))
-    await asyncio.wait_for(ready.wait(), TIMEOUT_S)
+    await soon(ready.wait())
     yield site
     await site.server.stop()
-    await asyncio.wait_for(running, TIMEOUT_S)
+    await soon(running)
 
 
 # --- The bytes a restart depends on ---
@@ -85,19 +88,19 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     headers = [f"{name}: {value}" for name, value in {**cli.headers, "mcp-session-id": cli.session}.items()]
     writer.write("\r\n".join([f"GET /mcp {version}", *headers, "", ""]).encode())
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)).decode().lower()
+    head = (await soon(reader.readuntil(b"\r\n\r\n"))).decode().lower()
     assert head.startswith("http/1.1 200 ok\r\n")
     assert "transfer-encoding" not in head
     assert "content-length" not in head
     assert "connection: close" in head
     assert "content-type: text/event-stream" in head
     # No chunk sizes in between, and no event id, which some CLIs cannot digest.
-    assert await asyncio.wait_for(reader.readexactly(13), TIMEOUT_S) == b"retry: 5000\n\n"
+    assert await soon(reader.readexactly(13)) == b"retry: 5000\n\n"
     site.sessions.set_context(b'{"a": 1}')
     wanted = b'event: message\ndata: {"a": 1}\n\n'
-    assert wanted in await asyncio.wait_for(reader.readuntil(wanted), TIMEOUT_S)
+    assert wanted in await soon(reader.readuntil(wanted))
     await site.server.stop()
-    assert b"\r\n0\r\n" not in await asyncio.wait_for(reader.read(), TIMEOUT_S)
+    assert b"\r\n0\r\n" not in await soon(reader.read())
     writer.close()
     await writer.wait_closed()
 
@@ -155,7 +158,7 @@ async def test_without_a_session_only_initialize_is_answered(site: Site, method:
     status, headers, _ = await away(site.cli().request, method, {})
     assert status == 400
     assert "mcp-session-id" not in headers
-    assert site.states == []
+    assert site.states.empty()
 
 
 async def test_a_notification_without_a_session_is_refused(site: Site) -> None:
@@ -169,7 +172,7 @@ async def test_a_broken_initialize_makes_no_session(site: Site, params: dict[str
     assert status == 400
     assert "error" in answer
     assert "mcp-session-id" not in headers
-    assert site.states == []
+    assert site.states.empty()
 
 
 async def test_an_unknown_session_is_not_found(site: Site) -> None:
@@ -270,7 +273,7 @@ async def test_a_review_from_proposal_to_outcome(site: Site) -> None:
         "method": "ide/diffAccepted",
         "params": {"filePath": "/nowhere/a", "content": "edited é"},
     }
-    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == proposal.id
+    assert await soon(site.out.get()) == proposal.id
     stream.close()
 
 
@@ -333,7 +336,7 @@ async def test_a_large_outcome_is_out_only_when_it_has_been_taken(site: Site) ->
     assert (await away(cli.request, "tools/list", {}))[0] == 200
     assert site.out.empty()
     assert (await away(stream.event))["params"]["content"] == text
-    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == identifier
+    assert await soon(site.out.get()) == identifier
     stream.close()
 
 
@@ -347,8 +350,30 @@ async def test_an_outcome_a_broken_stream_swallowed_comes_on_the_next(site: Site
     reset(first)
     second = await away(cli.stream)
     assert (await away(second.event))["params"]["content"] == text
-    assert await asyncio.wait_for(site.out.get(), TIMEOUT_S) == identifier
+    assert await soon(site.out.get()) == identifier
     second.close()
+
+
+async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_returns(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    cli, other = await site.connected(), await site.connected()
+    deaf, listening = await away(cli.stream), await away(other.stream)
+    assert await away(deaf.block) == ["retry: 5000"]
+    site.sessions.set_context(json.dumps({"x": "x" * 20_000_000}).encode())
+    assert len((await away(listening.event))["x"]) == 20_000_000
+    # Its stream was opened first, so only a cut can leave the other one alone.
+    streaming: dict[str, bool] = {}
+    while (streaming.get(cli.session), streaming.get(other.session)) != (False, True):
+        streaming = {state.session.id: state.streaming for state in await soon(site.states.get())}
+    # What the system had taken before can still be read, and then it looks like a stream that ended well.
+    assert len(await away(deaf.rest)) < 20_000_000
+    site.sessions.set_context(b'{"now": 1}')
+    again = await away(cli.stream)
+    assert await away(again.event) == {"now": 1}
+    assert caplog.text == ""
+    for stream in (deaf, listening, again):
+        stream.close()
 
 
 def reset(stream: Stream) -> None:
@@ -398,4 +423,4 @@ async def test_the_official_client_is_served(site: Site, mode: Literal["legacy",
         site.editor.text = "edited"
         closed = await client.call_tool("closeDiff", {"filePath": "/nowhere/a", "suppressNotification": True})
         assert closed.content == [TextContent(text='{"content": "edited"}')]
-        assert await asyncio.wait_for(listener.heard.get(), TIMEOUT_S) == {"workspaceState": {}}
+        assert await soon(listener.heard.get()) == {"workspaceState": {}}
