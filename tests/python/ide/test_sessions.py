@@ -45,6 +45,7 @@ class Get:
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.pushed = asyncio.Event()
+        self.breaks_at: bytes | None = None
         self._lost = asyncio.Event()
         self.task = asyncio.create_task(table.sessions.serve_stream(session, self._receive, self._send))
 
@@ -71,6 +72,8 @@ class Get:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
+        if message.get("body") == self.breaks_at:
+            self.lose()
         if self._lost.is_set():
             return
         if message["type"] == "http.response.start":
@@ -142,8 +145,7 @@ async def test_what_a_broken_stream_swallowed_is_sent_again() -> None:
     table = Table()
     session = table.open()
     get = await Get(table, session).ready()
-    # The connection is lost before the post, but the stream has not been told yet.
-    get.lose()
+    get.breaks_at = event(b"one")
     table.sessions.post(session, b"one", "1")
     await soon(get.task)
     assert table.out.empty()
