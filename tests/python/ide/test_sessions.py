@@ -72,7 +72,7 @@ class Get:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
-        if message.get("body") == self.breaks_at:
+        if self.breaks_at is not None and message.get("body") == self.breaks_at:
             self.lose()
         if self._lost.is_set():
             return
