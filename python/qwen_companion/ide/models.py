@@ -15,6 +15,9 @@ DIFF_REJECTED = "ide/diffRejected"
 OPEN_DIFF = "openDiff"
 CLOSE_DIFF = "closeDiff"
 
+ANONYMOUS_CLIENT = "streamable-http-client"
+"""What all CLIs seen so far call themselves; it tells the user nothing."""
+
 Json = dict[str, Any]
 
 

@@ -32,7 +32,7 @@ from uvicorn.server import ServerState
 from qwen_companion import __version__
 from qwen_companion.emacs.messages import KnownSession
 from qwen_companion.ide.guard import Guard
-from qwen_companion.ide.models import TOOLS
+from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
@@ -194,7 +194,8 @@ class McpServer:
         result = await call_next(ctx)
         client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
-        exchange.session = self._sessions.open(client.name, client.version, protocol)
+        name = "" if client.name == ANONYMOUS_CLIENT else client.name
+        exchange.session = self._sessions.open(name, client.version, protocol)
         exchange.is_new = True
         return result
 

@@ -140,6 +140,14 @@ async def test_every_handshake_is_answered_in_its_version(site: Site, version: s
     )
 
 
+async def test_the_name_that_every_cli_gives_is_none(site: Site) -> None:
+    info = {"name": "streamable-http-client", "version": "1"}
+    _, headers, _ = await away(site.cli().request, "initialize", {**INITIALIZE, "clientInfo": info})
+    assert site.sessions.get(headers["mcp-session-id"]) == KnownSession(
+        headers["mcp-session-id"], INITIALIZE["protocolVersion"], "", "1"
+    )
+
+
 async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
     one, two = await site.connected(), await site.connected()
     assert one.session != two.session
