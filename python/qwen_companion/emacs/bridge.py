@@ -45,6 +45,7 @@ CALL_TIMEOUT_S = 10.0
 
 _GREETING_LIMIT_BYTES = 256 * 1024
 _GREETING_TIMEOUT_S = 10.0
+_LAST_WORDS_S = 0.2
 _MAX_STRANGERS = 8
 _HEAD_BYTES = 6
 
@@ -81,6 +82,7 @@ class Bridge:
         self._pending: set[asyncio.Future[Any]] = set()
         self._lock = threading.Lock()
         self._peer: _Handler | None = None
+        self._writer: threading.Thread | None = None
         self._gone = False
         self._on_message: Callable[[Incoming], None] = lambda _message: None
         self._on_gone: Callable[[], None] = lambda: None
@@ -117,12 +119,16 @@ class Bridge:
         self._enqueue(message).add_done_callback(report)
 
     def close(self) -> None:
-        """End the connection and the listener.  Calls still open fail with EmacsGoneError."""
+        """End the connection and the listener, for good.  Calls still open fail with EmacsGoneError.
+
+        What is still to be written, the answer to `stop` among it, is given a moment; blocks for as long.
+        """
         self._server.stop()
         self._outbox.put(None)
         with self._lock:
-            peer = self._peer
-        if peer is not None:
+            peer, writer = self._peer, self._writer
+        if peer is not None and writer is not None:
+            writer.join(_LAST_WORDS_S)
             peer.hang_up()
         self._lost()
 
@@ -163,8 +169,9 @@ class Bridge:
             if self._peer is not None:
                 return self._peer is handler
             self._peer = handler
+            self._writer = threading.Thread(target=self._write, args=(handler,), name="epc-write", daemon=True)
+            self._writer.start()
         self._server.stop()
-        threading.Thread(target=self._write, args=(handler,), name="epc-write", daemon=True).start()
         return True
 
     def adopted(self, handler: _Handler) -> bool:
@@ -178,8 +185,9 @@ class Bridge:
         except (MessageError, SpoolError) as error:
             self._outbox.put(_Reply("return-error", uid, f"{method}: {error}"))
             return
-        self._to_loop(self._on_message, message)
+        # In this order: what the message sets off may be the end of the connection.
         self._outbox.put(_Reply("return", uid, None))
+        self._to_loop(self._on_message, message)
 
     def disconnected(self, handler: _Handler) -> None:
         """The socket of HANDLER has ended."""
@@ -249,9 +257,13 @@ class _Handler(EPCHandler):
         self.server.bridge.disconnected(self)
 
     def hang_up(self) -> None:
-        """End the connection; wakes the reader and a writer that waits for a slow Emacs."""
+        """Say no more; fails a write that waits for a slow Emacs.
+
+        The reader goes on until Emacs ends the connection too: what Emacs still sends into a closed one would cost it
+        what it has not read yet.
+        """
         with suppress(OSError):
-            self.request.shutdown(socket.SHUT_RDWR)
+            self.request.shutdown(socket.SHUT_WR)
 
     def send_message(self, kind: str, *parts: Sexp) -> None:
         """Write one frame.  MessageError when it is too large, OSError when the peer is gone."""

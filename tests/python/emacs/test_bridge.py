@@ -227,6 +227,16 @@ async def test_a_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spoo
     await soon(site.bridge.call(Serving()))
 
 
+async def test_what_was_said_before_the_end_still_goes_out(site: Site) -> None:
+    peer = await site.connect()
+    for number in range(20):
+        site.bridge.tell(Delivered(str(number)))
+    site.bridge.close()
+    assert await ended(peer)
+    calls = peer.calls("delivered")
+    assert [calls.get_nowait()["id"] for _ in range(20)] == [str(number) for number in range(20)]
+
+
 async def test_an_emacs_that_does_not_read_blocks_only_the_writer(spool: Spool) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     bridge = Bridge(listener, SECRET, spool)
