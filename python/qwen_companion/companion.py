@@ -92,6 +92,7 @@ class Companion:
         self._server: McpServer | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emacs_is_gone = False
+        self._for_good = False
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop, or until Emacs is gone: INPUT_DESCRIPTOR ends.
@@ -116,7 +117,7 @@ class Companion:
         crashed = [job for job in jobs if job.done()]
         await in_thread(lambda _: self._discovery.remove(), None)
         if self._server is not None:
-            await self._server.stop()
+            await self._server.stop(for_good=self._for_good)
             await asyncio.wait(jobs[-1:], timeout=STOP_S)
         self._bridge.close()
         if self._emacs_is_gone:
@@ -130,6 +131,11 @@ class Companion:
 
     def _emacs_gone(self) -> None:
         self._emacs_is_gone = True
+        self._end_for_good()
+
+    def _end_for_good(self) -> None:
+        """End, and no other process takes this one's place."""
+        self._for_good = True
         self._end()
 
     def _take(self, message: Incoming) -> None:
@@ -141,7 +147,7 @@ class Companion:
         elif isinstance(message, Outcome):
             self._tools.decide(message.id, Decision(message.content))
         else:
-            self._end()
+            self._end_for_good()
 
     # The sessions and the tools know each other, so one of them has to be told of the other afterwards.
 

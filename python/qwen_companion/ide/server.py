@@ -101,9 +101,9 @@ class McpServer:
         async with self._manager.run():
             await self._server.serve(sockets=[self._listener])
 
-    async def stop(self) -> None:
-        """End the streams in good order and let `serve` return soon."""
-        await self._sessions.end_streams(STREAMS_END_S)
+    async def stop(self, for_good: bool) -> None:
+        """End the streams in good order and let `serve` return soon; FOR_GOOD, see `Sessions.end_streams`."""
+        await self._sessions.end_streams(STREAMS_END_S, for_good)
         self._server.should_exit = True
         asyncio.get_running_loop().call_later(SERVER_END_S, setattr, self._server, "force_exit", True)
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RETRY_MS = 5000
 """How long a CLI is told to wait before it opens its stream again: time to replace a killed process."""
 
+LAST_RETRY_MS = 500
+"""The same when the companion stops for good: the CLI finds nobody, and says so, soon after."""
+
 KEEP_ALIVE_S = 15.0
 """Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
 
@@ -63,11 +66,13 @@ class _Stream:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     context: bytes | None = None
     ended: bool = False
+    last_words: bytes = b""
     lost: bool = False
 
-    def end(self) -> None:
-        """Let the task that serves this stream finish."""
+    def end(self, last_words: bytes = b"") -> None:
+        """Let the task that serves this stream finish; LAST_WORDS go out before."""
         self.ended = True
+        self.last_words = last_words
         self.wake.set()
 
 
@@ -144,13 +149,16 @@ class Sessions:
         self._tell()
         self._gone(identifier)
 
-    async def end_streams(self, timeout: float) -> None:
-        """End all streams in good order, up to TIMEOUT seconds; open no more.  The sessions stay."""
+    async def end_streams(self, timeout: float, for_good: bool) -> None:
+        """End all streams in good order, up to TIMEOUT seconds; open no more.  The sessions stay.
+
+        FOR_GOOD says that no other process will serve them: each CLI is made to look soon, and to say that it is alone.
+        """
         for session in self._sessions.values():
             self._keep(session)
         self._sessions.clear()
         for stream in self._open_streams:
-            stream.end()
+            stream.end(_retry(LAST_RETRY_MS) if for_good else b"")
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._no_streams.wait(), timeout)
 
@@ -228,7 +236,7 @@ class Sessions:
     async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:
         try:
             await self._send(send, _start(session.known.id))
-            await self._send(send, _body(b"retry: %d\n\n" % RETRY_MS))
+            await self._send(send, _body(_retry(RETRY_MS)))
             while not (stream.ended or stream.lost):
                 stream.wake.clear()
                 if self._context is not None and stream.context != self._context:
@@ -239,7 +247,7 @@ class Sessions:
                 else:
                     await self._idle(stream, send)
             if not stream.lost:
-                await self._send(send, _body(b"", more=False))
+                await self._send(send, _body(stream.last_words, more=False))
         except asyncio.TimeoutError:
             return False
         return True
@@ -295,6 +303,10 @@ def _start(identifier: str) -> Message:
 
 def _body(data: bytes, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def _retry(milliseconds: int) -> bytes:
+    return b"retry: %d\n\n" % milliseconds
 
 
 def _event(notification: bytes) -> Message:

@@ -75,7 +75,7 @@ async def site() -> AsyncIterator[Site]:
     running = asyncio.create_task(site.server.serve(ready.set))
     await soon(ready.wait())
     yield site
-    await site.server.stop()
+    await site.server.stop(for_good=True)
     await soon(running)
 
 
@@ -99,7 +99,7 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     site.sessions.set_context(b'{"a": 1}')
     wanted = b'event: message\ndata: {"a": 1}\n\n'
     assert wanted in await soon(reader.readuntil(wanted))
-    await site.server.stop()
+    await site.server.stop(for_good=True)
     assert b"\r\n0\r\n" not in await soon(reader.read())
     writer.close()
     await writer.wait_closed()
@@ -144,7 +144,7 @@ async def test_the_name_that_every_cli_gives_is_none(site: Site) -> None:
     info = {"name": "streamable-http-client", "version": "1"}
     _, headers, _ = await away(site.cli().request, "initialize", {**INITIALIZE, "clientInfo": info})
     assert site.sessions.get(headers["mcp-session-id"]) == KnownSession(
-        headers["mcp-session-id"], INITIALIZE["protocolVersion"], "", "1"
+        headers["mcp-session-id"], str(INITIALIZE["protocolVersion"]), "", "1"
     )
 
 

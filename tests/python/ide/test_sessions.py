@@ -317,7 +317,7 @@ async def test_closing_a_session_ends_its_stream() -> None:
 async def test_all_streams_end_in_good_order_and_no_session_is_given_up() -> None:
     table = Table(give_up=AT_ONCE)
     gets = [await Get(table, table.open()).ready() for _ in range(3)]
-    await soon(table.sessions.end_streams(NEVER))
+    await soon(table.sessions.end_streams(NEVER, for_good=True))
     for get in gets:
         assert await soon(get.task)
     assert table.gone.empty()
@@ -328,6 +328,6 @@ async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
     get = await Get(table, table.open()).ready()
     get.stall()
     table.sessions.set_context(b"context")
-    await soon(table.sessions.end_streams(AT_ONCE))
+    await soon(table.sessions.end_streams(AT_ONCE, for_good=True))
     get.lose()
     await soon(get.task)
