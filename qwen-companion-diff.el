@@ -189,10 +189,10 @@ variable is read."
   (let ((mode (and (< (buffer-size) qwen-companion-diff--mode-limit)
                    (qwen-companion-diff--mode path)))
         (proposal qwen-companion-diff--proposal)
-        (enable-local-variables nil)
-        ;; Through this hook the global minor modes get at new buffers.
-        (change-major-mode-hook nil))
+        (enable-local-variables nil))
     (when mode
+      ;; Through this hook the global minor modes get at new buffers.
+      (setq-local change-major-mode-hook nil)
       (delay-mode-hooks
         (condition-case nil
             (funcall mode)

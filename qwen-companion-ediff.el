@@ -55,9 +55,9 @@ In the control panel of a review, the key | changes it."
 
 (cl-defstruct (qwen-companion-ediff--view (:copier nil))
   "What shows a proposal.
-CONTROL is the control panel, KEPT the window that stays visible beside
-the review (nil when the review has the frame for itself)."
-  control kept)
+CONTROL is the control panel, FRAME where it was shown, KEPT the window
+that stays visible beside the review (nil when it has FRAME for itself)."
+  control frame kept)
 
 (defvar qwen-companion-ediff--configurations nil
   "Window configurations to return to: (FRAME . CONFIGURATION).")
@@ -116,12 +116,17 @@ That of the terminal its CLI may run in, else the selected frame."
     (push (cons frame (current-window-configuration frame))
           qwen-companion-ediff--configurations)))
 
-(defun qwen-companion-ediff--restore-windows (frame)
-  "Make FRAME look as before the review.
-Points move on with what happened meanwhile, as in a terminal."
+(defun qwen-companion-ediff--forget-windows (frame)
+  "Forget how FRAME looked before the review; return what was remembered."
   (when-let ((entry (assq frame qwen-companion-ediff--configurations)))
     (setq qwen-companion-ediff--configurations
           (delq entry qwen-companion-ediff--configurations))
+    entry))
+
+(defun qwen-companion-ediff--restore-windows (frame)
+  "Make FRAME look as before the review.
+Points move on with what happened meanwhile, as in a terminal."
+  (when-let ((entry (qwen-companion-ediff--forget-windows frame)))
     (when (frame-live-p frame)
       (let ((points (mapcar (lambda (window)
                               (cons (window-buffer window)
@@ -243,24 +248,37 @@ Does nothing when they are in order."
     (setq ediff-session-registry
           (delq (current-buffer) ediff-session-registry))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
-      (setf (qwen-companion-proposal-state proposal) 'pending))
+      (setf (qwen-companion-proposal-state proposal) 'pending)
+      (qwen-companion-ediff--restore-windows
+       (qwen-companion-ediff--view-frame
+        (qwen-companion-proposal-view proposal))))
     (setf (qwen-companion-proposal-view proposal) nil)))
+
+(defun qwen-companion-ediff--start (proposal)
+  "Start an Ediff session for PROPOSAL in the selected frame."
+  (let ((ediff-mode-hook
+         (cons (lambda () (qwen-companion-ediff--adopt-control proposal))
+               ediff-mode-hook)))
+    (ediff-buffers (qwen-companion-proposal-disk-buffer proposal)
+                   (qwen-companion-proposal-buffer proposal)
+                   (list #'qwen-companion-ediff--started))))
 
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
   (let* ((frame (qwen-companion-ediff--frame proposal))
          (selected (selected-window))
-         (kept (and (not select) (frame-selected-window frame))))
+         (control (qwen-companion-ediff--control proposal)))
     (qwen-companion-ediff--remember-windows frame)
     (setf (qwen-companion-proposal-view proposal)
-          (make-qwen-companion-ediff--view :kept kept))
+          (make-qwen-companion-ediff--view
+           :control control
+           :frame frame
+           :kept (and (not select) (frame-selected-window frame))))
     (with-selected-frame frame
-      (let ((ediff-mode-hook
-             (cons (lambda () (qwen-companion-ediff--adopt-control proposal))
-                   ediff-mode-hook)))
-        (ediff-buffers (qwen-companion-proposal-disk-buffer proposal)
-                       (qwen-companion-proposal-buffer proposal)
-                       (list #'qwen-companion-ediff--started))))
+      (if control
+          (with-current-buffer control
+            (ediff-recenter 'no-rehighlight))
+        (qwen-companion-ediff--start proposal)))
     (cond
      (select
       (select-frame-set-input-focus frame)
@@ -276,10 +294,12 @@ Does nothing when they are in order."
     (and (buffer-live-p control) control)))
 
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
-  "End the Ediff session of PROPOSAL; the windows return as they were."
+  "End the Ediff session of PROPOSAL; the windows return as they were.
+If the user has put other things on the screen meanwhile, they stay."
   (let* ((control (qwen-companion-ediff--control proposal))
-         (window (and control (get-buffer-window control t)))
-         (frame (if window (window-frame window) (selected-frame))))
+         (visible (and control (get-buffer-window control t)))
+         (view (qwen-companion-proposal-view proposal))
+         (frame (and view (qwen-companion-ediff--view-frame view))))
     (when control
       (with-current-buffer control
         (save-window-excursion
@@ -288,7 +308,9 @@ Does nothing when they are in order."
             ;; It has not got far enough to be quit.
             (error (kill-buffer control))))))
     (setf (qwen-companion-proposal-view proposal) nil)
-    (qwen-companion-ediff--restore-windows frame)))
+    (if visible
+        (qwen-companion-ediff--restore-windows frame)
+      (qwen-companion-ediff--forget-windows frame))))
 
 (cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
   "Return non-nil when the Ediff session of PROPOSAL is on the screen."

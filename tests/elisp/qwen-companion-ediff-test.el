@@ -133,6 +133,34 @@
                      (plist-get (car (qwen-companion-test-sent 'outcome))
                                 :text))))))
 
+(ert-deftest qwen-companion-ediff-test-windows-of-the-user-stay ()
+  "What the user has put on the screen instead of the review is not undone."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+    (delete-other-windows)
+    (switch-to-buffer (get-buffer-create "*other*"))
+    (qwen-companion-diff-accept)
+    (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+    (should-not qwen-companion-ediff--configurations)))
+
+(ert-deftest qwen-companion-ediff-test-opening-again-is-the-same-session ()
+  "Also after the windows were changed by hand."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-ediff-test--show proposal)
+      (dolist (change (list #'ignore
+                            (lambda ()
+                              (select-window (get-buffer-window "*terminal*"))
+                              (delete-other-windows))))
+        (funcall change)
+        (qwen-companion-diff-open)
+        (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+        (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+        (should (= 1 (length ediff-session-registry))))
+      (qwen-companion-diff-reject)
+      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+      (should-not ediff-session-registry))))
+
 (ert-deftest qwen-companion-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
   (qwen-companion-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
@@ -175,6 +203,7 @@
       (kill-buffer "*Ediff Control Panel*")
       (should (equal (list proposal) (qwen-companion-diff-proposals)))
       (should-not ediff-session-registry)
+      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
       (qwen-companion-diff-open)
       (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (qwen-companion-diff-reject)
