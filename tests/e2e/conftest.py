@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+
 from editor import EmacsError
 from sandbox import BUILD
 from stage import Stage
@@ -39,7 +40,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         clean = False
         try:
             yield stage
-            if not any(report.failed for report in item.stash.get(_reports, [])):
+            if not any(report.failed for report in item.stash[_reports]):
                 stage.end()
                 clean = True
         finally:

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import psutil
-from sandbox import CHECKOUT, Sandbox
+
+from sandbox import CHECKOUT, Sandbox, has_ended
 from terminal import PATIENCE, Screen
 
 PROGRAM: Final = os.environ.get("EMACS") or "emacs"
+# In a new home all of Emacs's own Lisp would be compiled to machine code again, in the background of every test.
+QUIET: Final = ("--eval", "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil)")
 CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
 
 
@@ -47,7 +51,7 @@ class Emacs:
         )
         evaluations = [argument for form in (start_server, *forms) for argument in ("--eval", form)]
         self._screen.start(
-            [PROGRAM, "-nw", "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations, *map(str, files)],
+            [PROGRAM, "-nw", "-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations, *map(str, files)],
             self._sandbox.project,
         )
         self._screen.wait_until(self._server.exists, "Emacs's server")
@@ -62,12 +66,13 @@ class Emacs:
     @property
     def running(self) -> bool:
         """Whether it was started and has not ended."""
-        return self._process is not None and self._process.is_running()
+        return self._process is not None and not has_ended(self._process, 0)
 
     def quit(self) -> None:
         """End it as C-x C-c does when nothing has to be asked, and wait until it has gone."""
         self.send("(kill-emacs)")
-        self.process.wait(PATIENCE)
+        if not has_ended(self.process, PATIENCE):
+            raise EmacsError(f"Emacs is still there {PATIENCE:g} s after kill-emacs")
 
     # --- Asking
 
@@ -112,8 +117,8 @@ class Emacs:
     def visible_buffers(self) -> list[str]:
         """The names of the buffers in the windows of the selected frame, from the top left on."""
         return self.text(
-            "(mapconcat (lambda (window) (buffer-name (window-buffer window))) (window-list nil 'no (frame-first-window))"
-            ' "\\n")'
+            "(mapconcat (lambda (window) (buffer-name (window-buffer window)))"
+            ' (window-list nil \'no-minibuffer (frame-first-window)) "\\n")'
         ).split("\n")
 
     # --- Typing
@@ -121,6 +126,6 @@ class Emacs:
     def command(self, name: str) -> None:
         """Type M-x NAME RET."""
         self._screen.keys("M-x")
-        self._screen.wait_for("M-x ")
+        self._screen.wait_for(re.compile(r"^M-x$", re.MULTILINE))
         self._screen.type(name)
         self._screen.keys("Enter")

@@ -45,9 +45,15 @@ class ModelRequest:
         return results
 
     @property
-    def all_text(self) -> str:
-        """The text of every message."""
-        return "\n".join(message.text for message in self.messages)
+    def results_since_prompt(self) -> list[str]:
+        """Results of all tools called since the newest user message."""
+        results: list[str] = []
+        for message in reversed(self.messages):
+            if message.role == "user":
+                break
+            if message.role == "tool":
+                results.insert(0, message.text)
+        return results
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ Nothing of the user's own configuration is read and nothing outside the place is
 from __future__ import annotations
 
 import json
+import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -54,6 +56,18 @@ CLI_SETTINGS: Final[Mapping[str, Any]] = {
 
 class LeftoverError(AssertionError):
     """Something of a run is still there that should be gone."""
+
+
+def has_ended(process: psutil.Process, timeout: float) -> bool:
+    """Wait until PROCESS, any process, has ended, reaped by its parent or not; false after TIMEOUT seconds."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)
 
 
 class Sandbox:
@@ -136,12 +150,21 @@ class Sandbox:
                 continue
         return found
 
+    def backends(self) -> list[psutil.Process]:
+        """The companion's Python processes."""
+        return [process for process in self.processes() if self._arguments(process) == ["-m", "qwen_companion"]]
+
     def backend(self) -> psutil.Process:
         """The companion's Python process; there must be exactly one."""
-        found = [process for process in self.processes() if process.cmdline()[1:] == ["-m", "qwen_companion"]]
-        if len(found) != 1:
-            raise AssertionError(f"not one backend but {found}")
-        return found[0]
+        (found,) = self.backends()
+        return found
+
+    @staticmethod
+    def _arguments(process: psutil.Process) -> list[str]:
+        try:
+            return process.cmdline()[1:]
+        except psutil.NoSuchProcess:
+            return []
 
     # --- Ending
 
@@ -154,7 +177,7 @@ class Sandbox:
         # One that is ending may still have started another: look again until nothing is seen.
         while left := [process for process in self.processes() if self._name(process) not in keep]:
             commands = [self._command(process) for process in left]
-            _, alive = psutil.wait_procs(left, timeout=max(0, deadline - time.monotonic()))
+            alive = [process for process in left if not has_ended(process, max(0, deadline - time.monotonic()))]
             if alive:
                 for process in alive:
                     process.kill()

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from editor import Emacs
 from sandbox import Sandbox
 from scripted_model import ScriptedModel
-from terminal import Screen
+from terminal import PATIENCE, Screen
+
+# A word in the echo area whenever the companion's backend is told the context: an event to wait for on the screen.
+SHOW_CONTEXT: Final = """
+(advice-add 'qwen-companion-backend-call :before
+            (lambda (method payload)
+              (when (eq method 'context)
+                (message "told: line %s, character %s" (plist-get payload :line) (plist-get payload :character)))))
+"""
 
 
 class Stage:
@@ -47,7 +58,7 @@ class Stage:
 
     def start_emacs(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
         """Start Emacs and turn the mode on by typing its name; returns when it is ready."""
-        self.emacs.start(*files, forms=forms)
+        self.emacs.start(*files, forms=(SHOW_CONTEXT, *forms))
         self.emacs.command("qwen-companion-mode")
         self.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
 
@@ -57,7 +68,35 @@ class Stage:
         self.screen.wait_for("Type your message")
         self.screen.wait_for("Qwen[1]")
 
+    def script_change(self, path: Path, content: str) -> None:
+        """Script the turns in which the model proposes CONTENT for the existing file PATH.
+
+        The CLI lets no model change a file that it has not read.
+        """
+        self.model.call("read_file", file_path=str(path))
+        self.model.call("write_file", file_path=str(path), content=content)
+
+    def wait_for_review(self) -> None:
+        """Wait until one proposal is on the screen, in Emacs and in the terminal."""
+        self.screen.wait_for("Qwen[1!1]")
+        self.screen.wait_for("C-c C-c accept")
+        self.screen.wait_for("Yes, allow once")
+
+    def wait_for_status(self, wanted: str) -> None:
+        """Ask the CLI for its /ide status until it says WANTED: it may take seconds to notice that all is gone."""
+        deadline = time.monotonic() + PATIENCE
+        for number in itertools.count(1):
+            # The CLI ignores the number; it tells this answer from those above it.
+            question = f"/ide status {number}"
+            self.ask(question)
+            answer = re.compile(f"  > {question}.*(Connected to|Disconnected)", re.DOTALL)
+            screen = self.screen.wait_for(answer)
+            if wanted in screen[screen.rindex(question) :]:
+                return
+            assert time.monotonic() < deadline, f"the CLI never said {wanted} but\n{screen}"
+
     def ask(self, text: str) -> None:
         """Type TEXT to the CLI, in whose window the cursor is, and Enter."""
-        self.screen.type(text)
+        # What was asked before is on the screen too, but indented.
+        self.screen.type(text, seen=re.compile("^> +" + re.escape(text), re.MULTILINE))
         self.screen.keys("Enter")

@@ -105,14 +105,14 @@ class Screen:
         self.log.append(f"keys {' '.join(keys)}")
         self._tmux("send-keys", "-t", "test", *keys)
 
-    def type(self, text: str) -> None:
-        """Type TEXT and wait until it is seen.
+    def type(self, text: str, seen: str | re.Pattern[str] | None = None) -> None:
+        """Type TEXT and wait until it, or SEEN, is on the screen.
 
         What follows, often Enter, is then not taken for a part of a paste.
         """
         self.log.append(f"type {text}")
         self._tmux("send-keys", "-t", "test", "-l", text)
-        self.wait_for(text)
+        self.wait_for(seen or text.rstrip())
 
     # --- Looking
 

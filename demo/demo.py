@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Opens Emacs in this terminal with the companion on, a small project, and the CLI beside it; see `demo/run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+DEMO = Path(__file__).resolve().parent
+CHECKOUT = DEMO.parent
+sys.path.insert(0, str(CHECKOUT / "tests" / "e2e"))
+
+import demo_script  # noqa: E402  the path is set first
+from sandbox import BUILD, LeftoverError, Sandbox  # noqa: E402
+from scripted_model import ModelServer, side_answer  # noqa: E402
+
+TERMINAL_VARIABLES = ("TERM", "COLORTERM", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "LANG", "LC_ALL", "LC_CTYPE")
+
+
+def own_terminal() -> dict[str, str]:
+    """What Emacs must know of the terminal or display it draws on."""
+    return {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
+
+
+def users_environment() -> dict[str, str]:
+    """The user's own environment, without the programs of this checkout that make has put first."""
+    path = [directory for directory in os.environ.get("PATH", "").split(":") if directory != str(BUILD / "bin")]
+    return {**os.environ, "PATH": ":".join(path)}
+
+
+def run_emacs(sandbox: Sandbox, guide: str, environment: Mapping[str, str]) -> int:
+    """Run Emacs in the project of SANDBOX with GUIDE beside it until the user ends it; return its exit status."""
+    emacs = os.environ.get("EMACS") or "emacs"
+    command = [emacs, "-nw", "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
+    return subprocess.call(
+        [*command, "--eval", f'(demo-start "{sandbox.greeting}" "{DEMO / guide}")'],
+        cwd=sandbox.project,
+        env=environment,
+    )
+
+
+def closed(_signal: int, _frame: FrameType | None) -> None:
+    """Go on when the terminal window is closed: that ends Emacs, and what is left to do then is to clean up."""
+
+
+def main() -> int:
+    """Run the demo; return Emacs's exit status."""
+    parser = argparse.ArgumentParser(description="Emacs, the companion and the CLI, to try.")
+    parser.add_argument("--real", action="store_true", help="the qwen on PATH with its own configuration and model")
+    options = parser.parse_args()
+    if not sys.stdin.isatty():
+        print("demo: this needs a terminal", file=sys.stderr)
+        return 2
+    environment = users_environment()
+    if options.real and shutil.which("qwen", path=environment["PATH"]) is None:
+        print("demo: no qwen on PATH; get it with: npm install -g @qwen-code/qwen-code", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGHUP, closed)
+    parent = BUILD / "demo"
+    parent.mkdir(exist_ok=True)
+    sandbox = Sandbox(parent)
+    try:
+        if options.real:
+            return run_emacs(sandbox, "guide-real.org", environment)
+        server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
+        try:
+            return run_emacs(sandbox, "guide.org", {**sandbox.environment(), **own_terminal(), **server.environment()})
+        finally:
+            server.close()
+            sandbox.wait_for_end()
+    except LeftoverError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    finally:
+        sandbox.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

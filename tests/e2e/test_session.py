@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The main job on real parts: connect, know, propose, accept; and what happens when a part is killed."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from sandbox import GREETING, NOTES, has_ended
+from stage import Stage
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+
+
+def open_review(stage: Stage) -> None:
+    """Connect, and let the model propose to change the greeting."""
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.start_cli()
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+
+
+def test_the_cli_connects_without_a_question(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting)
+    (lock,) = stage.sandbox.lock_files
+    assert lock.stat().st_mode & 0o777 == 0o600
+    assert len(stage.sandbox.discovery_files) == 2
+    stage.start_cli()
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    stage.ask("/ide status")
+    screen = stage.screen.wait_for("Connected to Emacs")
+    assert "Disconnected" not in screen
+    stage.screen.wait_for("greeting.py (active)")
+    stage.screen.wait_for("notes.txt")
+
+
+def test_cursor_and_selection_reach_the_model(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.screen.keys("C-x", "o")
+    # To line 5, "return", and over two words.
+    stage.screen.keys("M-g", "g")
+    stage.screen.type("5")
+    stage.screen.keys("Enter", "M-m", "C-Space", "M-f", "M-f")
+    stage.screen.wait_for("told: line 5, character 18")
+    stage.screen.keys("C-x", "o")
+    stage.model.say("It says hello.")
+    stage.ask("what is selected?")
+    stage.screen.wait_for("It says hello.")
+    prompt = stage.model.next_request().prompt
+    assert f"Path: {stage.sandbox.greeting}" in prompt
+    assert "Cursor: line 5, character 18" in prompt
+    assert '```\nreturn "hello\n```' in prompt
+
+
+def test_a_move_of_the_cursor_is_told_with_the_next_question(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.model.say("First answer.")
+    stage.ask("first question")
+    stage.screen.wait_for("First answer.")
+    stage.screen.keys("C-x", "o", "C-n", "C-n", "C-n", "C-f")
+    stage.screen.wait_for("told: line 4, character 2")
+    stage.screen.keys("C-x", "o")
+    stage.model.say("Second answer.")
+    stage.ask("second question")
+    stage.screen.wait_for("Second answer.")
+    assert "Cursor: line 1, character 1" in stage.model.next_request().prompt
+    assert "line 4, character 2" in stage.model.next_request().prompt
+
+
+def test_a_proposal_is_edited_and_accepted(stage: Stage) -> None:
+    open_review(stage)
+    assert stage.emacs.visible_buffers() == [
+        "*qwen-companion disk: greeting.py*",
+        "*qwen-companion proposal: greeting.py*",
+        "*Ediff Control Panel*",
+        "*qwen: project*",
+    ]
+    stage.model.say("All done.")
+    # The terminal is still selected; the proposal is two windows on.
+    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.type("# checked by a person")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
+    results = [result for _ in range(3) for result in stage.model.next_request().tool_results]
+    assert "User modified" in results[-1]
+    assert "# checked by a person" in results[-1]
+    stage.screen.wait_for("# checked by a person")
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    assert stage.emacs.buffer_text("greeting.py") == EDITED + "# checked by a person"
+    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
+    assert stage.emacs.eval('(verify-visited-file-modtime (get-buffer "greeting.py"))') == "t"
+
+
+def test_a_proposal_is_rejected(stage: Stage) -> None:
+    open_review(stage)
+    # To the control panel.
+    stage.screen.keys("C-x", "o", "C-x", "o", "C-x", "o")
+    stage.screen.keys("C-c", "C-k")
+    # The CLI marks a tool that was cancelled with a dash.
+    stage.screen.wait_for(re.compile("^ *- WriteFile", re.MULTILINE))
+    stage.screen.wait_gone("Yes, allow once")
+    assert stage.sandbox.greeting.read_text() == GREETING
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    stage.screen.wait_for("Qwen[1] ")
+
+
+def test_the_review_is_put_aside_and_comes_back(stage: Stage) -> None:
+    open_review(stage)
+    # It is on the screen already: this goes there.
+    stage.emacs.command("qwen-companion-diff-open")
+    assert stage.emacs.eval("(length ediff-session-registry)") == "1"
+    assert "*qwen: project*" in stage.emacs.visible_buffers()
+    stage.screen.keys("q")
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.wait_for("Qwen[1!1]")
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    stage.emacs.command("qwen-companion-diff-open")
+    stage.screen.wait_for("C-c C-c accept")
+    stage.model.say("All done.")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+
+
+def test_a_proposal_is_accepted_in_the_terminal(stage: Stage) -> None:
+    open_review(stage)
+    stage.model.say("All done.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.wait_for("Qwen[1] ")
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED, "the buffer as on disk")
+    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
+
+
+def test_a_new_file_is_proposed_and_accepted(stage: Stage) -> None:
+    new_file = stage.sandbox.project / "plan.txt"
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.model.call("write_file", file_path=str(new_file), content="one\ntwo\n")
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.ask("make a plan")
+    stage.wait_for_review()
+    assert not new_file.exists()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    assert new_file.read_text() == "one\ntwo\n"
+
+
+def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> None:
+    open_review(stage)
+    stage.model.say("All done.")
+    stage.emacs.eval("(qwen-companion-diff-accept)")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    backend = stage.sandbox.backend()
+    stage.emacs.command("qwen-companion-mode")
+    assert has_ended(backend, 10)
+    stage.sandbox.assert_no_files()
+    stage.wait_for_status("Disconnected")
+    assert (
+        stage.emacs.eval('(cl-remove-if-not (lambda (p) (string-prefix-p "qwen-c" (process-name p))) (process-list))')
+        == "nil"
+    )
+
+
+def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    backend = stage.sandbox.backend()
+    stage.emacs.process.send_signal(signal.SIGKILL)
+    assert has_ended(backend, 10)
+    stage.sandbox.assert_no_files()
+
+
+def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage) -> None:
+    open_review(stage)
+    killed = stage.sandbox.backend()
+    killed.send_signal(signal.SIGKILL)
+
+    def replaced() -> bool:
+        others = [process for process in stage.sandbox.backends() if process.pid != killed.pid]
+        return bool(others) and "Qwen[1!1]" in stage.screen.capture()
+
+    stage.screen.wait_until(replaced, "a new backend with the review still open")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    stage.wait_for_status("Connected to Emacs")
+    # And it goes on: the next proposal.
+    stage.script_change(stage.sandbox.notes, NOTES.replace("pears", "plums"))
+    stage.model.say("The list is new.")
+    stage.ask("plums please")
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("The list is new.")
+    assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")
