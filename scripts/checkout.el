@@ -26,6 +26,9 @@
   (add-to-list 'package-directory-list "/usr/share/emacs/site-lisp/elpa")
   (setq package-user-dir (expand-file-name "elpa" build)
         user-emacs-directory (expand-file-name "emacs.d/" build))
+  ;; Native compilation has chosen the user's folder before it came to this.
+  (when (bound-and-true-p native-comp-eln-load-path)
+    (setcar native-comp-eln-load-path (expand-file-name "eln-cache/" build)))
   (package-initialize)
   (when (file-executable-p python)
     (setq-default qwen-companion-python python))
