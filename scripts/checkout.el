@@ -11,31 +11,36 @@
 
 ;;; Code:
 
-(require 'package)
-
+(defvar native-comp-eln-load-path)
+(defvar package-directory-list)
+(defvar package-user-dir)
 (defvar qwen-companion-python)
 
-(let* ((root (file-name-directory
-              (directory-file-name (file-name-directory (or load-file-name buffer-file-name)))))
+(let* ((scripts (file-name-directory (or load-file-name buffer-file-name)))
+       (root (file-name-directory (directory-file-name scripts)))
        (build (expand-file-name ".build/" root))
        (python (expand-file-name "venv/bin/python" build)))
-  (add-to-list 'load-path (directory-file-name root))
-  ;; A library that was edited after it was compiled counts as edited.
-  (setq load-prefer-newer t)
-  ;; -Q leaves out the folder of Debian's Emacs packages.
-  (add-to-list 'package-directory-list "/usr/share/emacs/site-lisp/elpa")
-  (setq package-user-dir (expand-file-name "elpa" build)
-        user-emacs-directory (expand-file-name "emacs.d/" build))
-  ;; Native compilation has chosen the user's folder before it came to this.
+  (setq user-emacs-directory (expand-file-name "emacs.d/" build))
+  ;; Emacs has chosen the user's folder for what it compiles before it came
+  ;; to this; the first library loaded from here on may be compiled.
   (when (bound-and-true-p native-comp-eln-load-path)
     (setcar native-comp-eln-load-path (expand-file-name "eln-cache/" build)))
+
+  (require 'package)
+  (setq package-user-dir (expand-file-name "elpa" build))
+  ;; -Q leaves out the folder of Debian's Emacs packages.
+  (add-to-list 'package-directory-list "/usr/share/emacs/site-lisp/elpa")
   (package-initialize)
-  (when (file-executable-p python)
-    (setq-default qwen-companion-python python))
-  (load (expand-file-name "qwen-companion-autoloads" root) t t)
   (unless (locate-library "epc")
     (display-warning 'qwen-companion
                      "The Emacs package epc is missing: run `make build', which gets it or says how"
-                     :error)))
+                     :error))
+
+  (add-to-list 'load-path (directory-file-name root))
+  ;; A library that was edited after it was compiled counts as edited.
+  (setq load-prefer-newer t)
+  (load (expand-file-name "qwen-companion-autoloads" root) t t)
+  (when (file-executable-p python)
+    (setq-default qwen-companion-python python)))
 
 ;;; checkout.el ends here
