@@ -13,7 +13,7 @@ VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
 ERT := $(wildcard tests/elisp/*-test.el)
-ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el)
+ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests/e2e/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
