@@ -20,7 +20,8 @@
        (root (file-name-directory (directory-file-name scripts)))
        (build (expand-file-name ".build/" root))
        (python (expand-file-name "venv/bin/python" build)))
-  (setq user-emacs-directory (expand-file-name "emacs.d/" build))
+  (setq user-emacs-directory (expand-file-name "emacs.d/" build)
+        auto-save-list-file-prefix (expand-file-name "auto-save-list/.saves-" user-emacs-directory))
   ;; Emacs has chosen the user's folder for what it compiles before it came
   ;; to this; the first library loaded from here on may be compiled.
   (when (bound-and-true-p native-comp-eln-load-path)
