@@ -260,15 +260,16 @@ there after an earlier acceptance."
        (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
 
 (defun qwen-companion-diff--set-header (text)
-  "Give the current buffer a header line with the file, TEXT and the keys."
+  "Give the current buffer a header line with the keys, TEXT and the file.
+The keys come first: a long name must not push them off the screen."
   (setq header-line-format
         (replace-regexp-in-string
          "%" "%%"
-         (format " %s, %s   %s accept   %s reject"
-                 (qwen-companion-diff--file qwen-companion-diff--proposal)
-                 text
+         (format " %s accept  %s reject  %s: %s"
                  (substitute-command-keys "\\[qwen-companion-diff-accept]")
-                 (substitute-command-keys "\\[qwen-companion-diff-reject]"))
+                 (substitute-command-keys "\\[qwen-companion-diff-reject]")
+                 text
+                 (qwen-companion-diff--file qwen-companion-diff--proposal))
          t t)))
 
 (defun qwen-companion-diff--text (proposal)

@@ -103,14 +103,13 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
 
 ;;; Running the CLI
 
-(declare-function vterm-other-window "ext:vterm" (&optional arg))
+(declare-function vterm-mode "ext:vterm" ())
 (declare-function term-mode "term" ())
 (declare-function term-exec "term" (buffer name command startfile switches))
 (declare-function term-char-mode "term" ())
 (declare-function qwen-companion-mode "qwen-companion" (&optional arg))
 (defvar qwen-companion-mode)
 (defvar vterm-shell)
-(defvar vterm-buffer-name)
 (defvar vterm-kill-buffer-on-exit)
 
 (defvar-local qwen-companion-terminal-directory nil
@@ -128,14 +127,22 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
   (format "*qwen: %s*"
           (file-name-nondirectory (directory-file-name directory))))
 
+(defun qwen-companion-terminal--buffers-for (directory)
+  "Return the terminal buffers in which a CLI was started in DIRECTORY."
+  (cl-remove-if-not
+   (lambda (buffer)
+     (equal directory
+            (buffer-local-value 'qwen-companion-terminal-directory buffer)))
+   (qwen-companion-terminal-buffers)))
+
+(defun qwen-companion-terminal--live-p (buffer)
+  "Return non-nil when the program of the terminal BUFFER is running."
+  (process-live-p (get-buffer-process buffer)))
+
 (defun qwen-companion-terminal--buffer-for (directory)
   "Return the buffer of the CLI that is running in DIRECTORY, or nil."
-  (cl-find-if (lambda (buffer)
-                (and (equal directory
-                            (buffer-local-value
-                             'qwen-companion-terminal-directory buffer))
-                     (process-live-p (get-buffer-process buffer))))
-              (buffer-list)))
+  (cl-find-if #'qwen-companion-terminal--live-p
+              (qwen-companion-terminal--buffers-for directory)))
 
 (defun qwen-companion-terminal--command ()
   "Return the program and arguments to run, or explain what is missing."
@@ -153,7 +160,11 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
       (if (locate-library "vterm") 'vterm 'term)))
 
 (defun qwen-companion-terminal--open (directory)
-  "Start the CLI in a terminal in DIRECTORY and select its window."
+  "Start the CLI in a terminal in DIRECTORY and select its window.
+A terminal in which one has ended there makes room."
+  (mapc #'kill-buffer
+        (cl-remove-if #'qwen-companion-terminal--live-p
+                      (qwen-companion-terminal--buffers-for directory)))
   (let* ((default-directory (file-name-as-directory directory))
          (name (generate-new-buffer-name
                 (qwen-companion-terminal--name directory)))
@@ -168,12 +179,26 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
   "Run COMMAND, a list of strings, in a vterm buffer NAME; return it."
   (require 'vterm)
   (let ((vterm-shell (mapconcat #'shell-quote-argument command " "))
-        (vterm-buffer-name name))
-    (vterm-other-window name)
-    (with-current-buffer name
-      ;; What the CLI said last stays readable when it ends.
-      (setq-local vterm-kill-buffer-on-exit nil)
-      (current-buffer))))
+        (buffer (get-buffer-create name)))
+    (pop-to-buffer buffer)
+    (pcase-let ((`(,left . ,right) (window-margins)))
+      (unless (display-graphic-p)
+        ;; vterm starts its program one column wider than what a text
+        ;; terminal shows: it forgets the column of the continuation sign.
+        (set-window-margins nil left (1+ (or right 0))))
+      (vterm-mode)
+      (set-window-margins nil left right))
+    (add-function :around (process-sentinel (get-buffer-process buffer))
+                  #'qwen-companion-terminal--vterm-ended)
+    buffer))
+
+(defun qwen-companion-terminal--vterm-ended (sentinel process event)
+  "Run vterm's SENTINEL with PROCESS and EVENT.
+When the CLI has failed, what it said last stays readable."
+  (let ((vterm-kill-buffer-on-exit
+         (and vterm-kill-buffer-on-exit
+              (eql 0 (process-exit-status process)))))
+    (funcall sentinel process event)))
 
 (defun qwen-companion-terminal--term (name command)
   "Run COMMAND, a list of strings, in a term buffer NAME; return it."

@@ -126,7 +126,12 @@
                              (replace-regexp-in-string
                               "\n" "" (buffer-string)))))
           (delete-process (get-buffer-process buffer))
-          (should-not (qwen-companion-terminal--buffer-for root)))))))
+          (should-not (qwen-companion-terminal--buffer-for root))
+          (qwen-companion-terminal--open root)
+          (should-not (buffer-live-p buffer))
+          (should (= 1 (length (qwen-companion-terminal-buffers))))
+          (delete-process
+           (get-buffer-process (qwen-companion-terminal--buffer-for root))))))))
 
 (provide 'qwen-companion-terminal-test)
 ;;; qwen-companion-terminal-test.el ends here
