@@ -8,6 +8,8 @@ export EMACS PYTHON
 BUILD := $(CURDIR)/.build
 export PATH := $(BUILD)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
+# Else pyright and npm put it into the temporary directory, and leave it there.
+export NODE_COMPILE_CACHE := $(BUILD)/cache/node-compiled
 
 VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
