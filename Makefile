@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo test test-ert test-python test-e2e lint lint-python lint-elisp format lock clean setup
+.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e lint lint-python lint-elisp format lock clean setup
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,15 @@ emacs: build ## Open Emacs with this checkout loaded, the mode off; ARGS='...' g
 demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key and no network
 	@demo/run
 
+screenshots: build ## Take the pictures of the README anew from the running demo
+	@$(VENV)/python demo/screenshots.py
+
 # One pytest run for both folders, last: its closing line counts them all.
 test: build lint test-ert ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(VENV)/python -m pytest tests/python tests/e2e
+
+test-bare: ## `make test` on a bare Debian made for it (root and mmdebstrap); SUITE=trixie for another release
+	@scripts/test-bare
 
 test-ert: build ## The Emacs Lisp tests; ARGS="--eval '(setq ...)'" go to Emacs
 	@$(CHECKOUT) -L tests/elisp $(ERT:%=-l %) $(ARGS) -f ert-run-tests-batch-and-exit

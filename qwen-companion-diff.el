@@ -259,6 +259,15 @@ there after an earlier acceptance."
       (qwen-companion-diff--set-header
        (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
 
+(defun qwen-companion-diff--place (proposal)
+  "Return the file of PROPOSAL as named in its project, with the project."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (root (qwen-companion-context-root default-directory)))
+    (if root
+        (format "%s [%s]" (file-relative-name path root)
+                (file-name-nondirectory root))
+      (qwen-companion-diff--file proposal))))
+
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, TEXT and the file.
 The keys come first: a long name must not push them off the screen."
@@ -269,7 +278,7 @@ The keys come first: a long name must not push them off the screen."
                  (substitute-command-keys "\\[qwen-companion-diff-accept]")
                  (substitute-command-keys "\\[qwen-companion-diff-reject]")
                  text
-                 (qwen-companion-diff--file qwen-companion-diff--proposal))
+                 (qwen-companion-diff--place qwen-companion-diff--proposal))
          t t)))
 
 (defun qwen-companion-diff--text (proposal)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Opens Emacs in this terminal with the companion on, a small project, and the CLI beside it; see `demo/run`."""
+"""Opens Emacs with the companion on, a small project, and the CLI beside it; see `demo/run`.
+
+In a window where there is a display and the Emacs can draw one, else in this terminal.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ import demo_script  # noqa: E402  the path is set first
 from sandbox import BUILD, LeftoverError, Sandbox  # noqa: E402
 from scripted_model import ModelServer, side_answer  # noqa: E402
 
-TERMINAL_VARIABLES = ("TERM", "COLORTERM", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "LANG", "LC_ALL", "LC_CTYPE")
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+TERMINAL_VARIABLES = ("TERM", "COLORTERM", *DISPLAYS, "XAUTHORITY", "LANG", "LC_ALL", "LC_CTYPE")
 
 
 def own_terminal() -> dict[str, str]:
@@ -38,7 +42,7 @@ def users_environment() -> dict[str, str]:
 def run_emacs(sandbox: Sandbox, guide: str, environment: Mapping[str, str]) -> int:
     """Run Emacs in the project of SANDBOX with GUIDE beside it until the user ends it; return its exit status."""
     emacs = os.environ.get("EMACS") or "emacs"
-    command = [emacs, "-nw", "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
+    command = [emacs, "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
     return subprocess.call(
         [*command, "--eval", f'(demo-start "{sandbox.greeting}" "{DEMO / guide}")'],
         cwd=sandbox.project,
@@ -55,8 +59,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Emacs, the companion and the CLI, to try.")
     parser.add_argument("--real", action="store_true", help="the qwen on PATH with its own configuration and model")
     options = parser.parse_args()
-    if not sys.stdin.isatty():
-        print("demo: this needs a terminal", file=sys.stderr)
+    if not (sys.stdin.isatty() or any(name in os.environ for name in DISPLAYS)):
+        print("demo: this needs a terminal or a display", file=sys.stderr)
         return 2
     environment = users_environment()
     if options.real and shutil.which("qwen", path=environment["PATH"]) is None:

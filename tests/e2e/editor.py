@@ -45,17 +45,20 @@ class Emacs:
 
     def start(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
         """Start it, evaluate FORMS, visit FILES, and wait until it can be asked."""
-        start_server = (
-            f"(progn (setq server-socket-dir {lisp_string(str(self._server.parent))}"
-            f" server-name {lisp_string(self._server.name)}) (server-start))"
-        )
-        evaluations = [argument for form in (start_server, *forms) for argument in ("--eval", form)]
+        evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
         self._screen.start(
             [PROGRAM, "-nw", "-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations, *map(str, files)],
             self._sandbox.project,
         )
         self._screen.wait_until(self._server.exists, "Emacs's server")
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
+
+    def server_form(self) -> str:
+        """The form with which it becomes one that can be asked."""
+        return (
+            f"(progn (setq server-socket-dir {lisp_string(str(self._server.parent))}"
+            f" server-name {lisp_string(self._server.name)}) (server-start))"
+        )
 
     @property
     def process(self) -> psutil.Process:

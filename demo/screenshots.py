@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes the pictures of the README from the running demo, on a screen of its own: `make screenshots`.
+
+Needs an Emacs that draws windows, Xvfb, xterm and ImageMagick's `import`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+DEMO = Path(__file__).resolve().parent
+CHECKOUT = DEMO.parent
+PICTURES = CHECKOUT / "docs"
+sys.path.insert(0, str(CHECKOUT / "tests" / "e2e"))
+
+import demo_script  # noqa: E402  the path is set first
+from editor import Emacs, EmacsError, lisp_string  # noqa: E402
+from sandbox import Sandbox  # noqa: E402
+from scripted_model import ModelServer, side_answer  # noqa: E402
+from terminal import Screen  # noqa: E402
+
+PATIENCE_S = 60.0
+FONT = "DejaVu Sans Mono"
+PROGRAMS = ("Xvfb", "xterm", "import")
+
+
+@contextmanager
+def display(width: int, height: int) -> Generator[str]:
+    """An X server of its own with a screen of WIDTH x HEIGHT pixels; its name."""
+    reader, writer = os.pipe()
+    command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=(writer,), stderr=subprocess.DEVNULL)
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as answer:
+            yield f":{answer.readline().strip()}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_for(emacs: Emacs, form: str) -> None:
+    """Ask EMACS again and again until FORM is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            if emacs.eval(form) != "nil":
+                return
+        except EmacsError:
+            pass  # Not up yet.
+        time.sleep(0.2)
+    raise TimeoutError(f"never true: {form}")
+
+
+def take(name: str, terminal: Sequence[str], columns: int, lines: int) -> None:
+    """Play the demo up to its first review and take the picture NAME.
+
+    TERMINAL is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
+    """
+    sandbox = Sandbox()
+    server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
+    try:
+        with display(columns * 9, lines * 18) as where:
+            environment = {**sandbox.environment(), **server.environment(), "DISPLAY": where, "TERM": "xterm-256color"}
+            emacs = Emacs(sandbox, Screen(sandbox.run, environment), environment)
+            program = os.environ.get("EMACS") or "emacs"
+            command = [*terminal, program, *(["-nw"] if terminal else ["--fullscreen", "-fn", f"{FONT}-10"]), "-Q"]
+            forms = (
+                emacs.server_form(),
+                "(progn (menu-bar-mode -1) (when (fboundp 'tool-bar-mode) (tool-bar-mode -1))"
+                " (when (fboundp 'scroll-bar-mode) (scroll-bar-mode -1)) (blink-cursor-mode -1))",
+                f"(demo-start {lisp_string(str(sandbox.greeting))} {lisp_string(str(DEMO / 'guide.org'))})",
+            )
+            loads = ["-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
+            evaluations = [argument for form in forms for argument in ("--eval", form)]
+            with subprocess.Popen([*command, *loads, *evaluations], cwd=sandbox.project, env=environment) as process:
+                wait_for(emacs, "(qwen-companion-backend-sessions)")
+                cli = "(with-current-buffer (car (qwen-companion-terminal-buffers)) {})"
+                wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
+                emacs.eval(cli.format('(vterm-send-string "greet politely")'))
+                wait_for(emacs, cli.format('(string-match-p "> +greet politely" (buffer-string))'))
+                emacs.eval(cli.format("(vterm-send-return)"))
+                wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
+                wait_for(emacs, cli.format('(string-match-p "Yes, allow once" (buffer-string))'))
+                emacs.eval("(redisplay t)")
+                picture = ["import", "-window", "root", "-trim", "+repage", str(PICTURES / name)]
+                subprocess.run(picture, env=environment, check=True)
+                emacs.send("(kill-emacs)")
+                process.wait(PATIENCE_S)
+        sandbox.wait_for_end()
+    finally:
+        server.close()
+        sandbox.remove()
+
+
+def main() -> int:
+    """Take all pictures; return the exit status."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        print(f"screenshots: not installed: {', '.join(missing)} (packages xvfb, xterm, imagemagick)", file=sys.stderr)
+        return 1
+    PICTURES.mkdir(exist_ok=True)
+    look = ["-fa", FONT, "-fs", "10", "-bg", "#1c1c1c", "-fg", "#d8d8d8", "-bw", "0", "+sb"]
+    xterm = ["xterm", *look, "-geometry", "140x44+0+0", "-e"]
+    take("review.png", [], 150, 46)
+    take("terminal.png", xterm, 126, 44)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

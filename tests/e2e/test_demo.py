@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make demo`, as a newcomer tries it: what its guide says is what happens."""
+
+from __future__ import annotations
+
+import os
+
+from editor import PROGRAM
+from sandbox import BUILD, CHECKOUT
+from stage import Stage
+
+
+def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
+    screen = stage.screen
+    screen.start(["env", f"PATH={os.environ['PATH']}", "make", f"EMACS={PROGRAM}", "demo"], CHECKOUT)
+    screen.wait_for("Type your message", timeout=120)
+    screen.wait_for("Qwen[1]")
+    stage.ask("what do you see")
+    screen.wait_for("The CLI has told me this about your editor")
+    stage.ask("greet politely")
+    stage.wait_for_review()
+    screen.keys("C-x", "o", "C-x", "o", "M->")
+    screen.type("# mine")
+    screen.keys("C-c", "C-c")
+    screen.wait_for("It is written, with your changes")
+    stage.ask("greet politely")
+    stage.wait_for_review()
+    screen.keys("C-x", "o", "C-c", "C-k")
+    screen.wait_gone("Yes, allow once")
+    stage.ask("sort the notes")
+    stage.wait_for_review()
+    screen.keys("Enter")
+    screen.wait_for("It is written as I proposed it")
+    screen.keys("C-x", "C-c")
+    screen.wait_for("Pane is dead")
+    assert list((BUILD / "demo").iterdir()) == []
