@@ -90,7 +90,7 @@ class Sandbox:
         self.greeting.write_text(GREETING)
         self.notes = self.project / "notes.txt"
         self.notes.write_text(NOTES)
-        self._make_repository()
+        self._make_repository(self.project)
 
     def write_cli_settings(self, settings: Mapping[str, Any]) -> None:
         """Make SETTINGS the CLI's user settings."""
@@ -98,10 +98,21 @@ class Sandbox:
         directory.mkdir(exist_ok=True)
         (directory / "settings.json").write_text(json.dumps(settings, indent=2))
 
-    def _make_repository(self) -> None:
+    def make_project(self, name: str) -> Path:
+        """A second project, with nothing in it."""
+        directory = self.root / name
+        directory.mkdir(mode=0o700)
+        self._make_repository(directory)
+        return directory
+
+    def _make_repository(self, directory: Path) -> None:
         identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
-        for arguments in (("init", "--quiet"), ("add", "."), (*identity, "commit", "--quiet", "-m", "Start")):
-            subprocess.run(["git", *arguments], cwd=self.project, env=self.environment(), check=True)
+        for arguments in (
+            ("init", "--quiet"),
+            ("add", "."),
+            (*identity, "commit", "--quiet", "--allow-empty", "-m", "Start"),
+        ):
+            subprocess.run(["git", *arguments], cwd=directory, env=self.environment(), check=True)
 
     def environment(self) -> dict[str, str]:
         """The whole environment for programs of this run."""
@@ -158,6 +169,10 @@ class Sandbox:
         """The companion's Python process; there must be exactly one."""
         (found,) = self.backends()
         return found
+
+    def clis(self) -> list[psutil.Process]:
+        """The processes of all CLIs; one CLI has several."""
+        return [process for process in self.processes() if "--approval-mode" in self._arguments(process)]
 
     @staticmethod
     def _arguments(process: psutil.Process) -> list[str]:
