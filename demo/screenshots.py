@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 DEMO = Path(__file__).resolve().parent
@@ -21,6 +20,7 @@ PICTURES = CHECKOUT / "docs"
 sys.path.insert(0, str(CHECKOUT / "tests" / "e2e"))
 
 import demo_script  # noqa: E402  the path is set first
+from display import display  # noqa: E402
 from editor import Emacs, EmacsError, lisp_string  # noqa: E402
 from sandbox import Sandbox  # noqa: E402
 from scripted_model import ModelServer, side_answer  # noqa: E402
@@ -29,21 +29,6 @@ from terminal import Screen  # noqa: E402
 PATIENCE_S = 60.0
 FONT = "DejaVu Sans Mono"
 PROGRAMS = ("Xvfb", "xterm", "import")
-
-
-@contextmanager
-def display(width: int, height: int) -> Generator[str]:
-    """An X server of its own with a screen of WIDTH x HEIGHT pixels; its name."""
-    reader, writer = os.pipe()
-    command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
-    server = subprocess.Popen(command, pass_fds=(writer,), stderr=subprocess.DEVNULL)
-    os.close(writer)
-    try:
-        with os.fdopen(reader) as answer:
-            yield f":{answer.readline().strip()}"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def wait_for(emacs: Emacs, form: str) -> None:
@@ -68,7 +53,12 @@ def take(name: str, terminal: Sequence[str], columns: int, lines: int) -> None:
     server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
     try:
         with display(columns * 9, lines * 18) as where:
-            environment = {**sandbox.environment(), **server.environment(), "DISPLAY": where, "TERM": "xterm-256color"}
+            environment = {
+                **sandbox.environment(),
+                **server.environment(),
+                "DISPLAY": where.name,
+                "TERM": "xterm-256color",
+            }
             emacs = Emacs(sandbox, Screen(sandbox.run, environment), environment)
             program = os.environ.get("EMACS") or "emacs"
             command = [*terminal, program, *(["-nw"] if terminal else ["--fullscreen", "-fn", f"{FONT}-10"]), "-Q"]

@@ -43,11 +43,24 @@ class Emacs:
 
     # --- Life
 
-    def start(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
-        """Start it, evaluate FORMS, visit FILES, and wait until it can be asked."""
+    def start(self, *files: Path, forms: tuple[str, ...] = (), display: str | None = None) -> None:
+        """Start it, evaluate FORMS, visit FILES, and wait until it can be asked.
+
+        With DISPLAY, the name of one, it has a window there instead of the screen.
+        """
+        place = ["-nw"] if display is None else ["--display", display, "--fullscreen"]
         evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
         self._screen.start(
-            [PROGRAM, "-nw", "-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations, *map(str, files)],
+            [
+                PROGRAM,
+                *place,
+                "-Q",
+                *QUIET,
+                "-l",
+                str(CHECKOUT / "scripts/checkout.el"),
+                *evaluations,
+                *map(str, files),
+            ],
             self._sandbox.project,
         )
         self._screen.wait_until(self._server.exists, "Emacs's server")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An X display of its own, and keys pressed on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class Display:
+    """A running X server without a window manager; NAME is what DISPLAY has to be."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def keys(self, window: str, *keys: str) -> None:
+        """Press KEYS, by xdotool's names ("ctrl+c", "Return"), in WINDOW, an id."""
+        self._xdotool("windowfocus", "--sync", window, "key", "--clearmodifiers", *keys)
+
+    def type(self, window: str, text: str) -> None:
+        """Type TEXT in WINDOW, an id."""
+        self._xdotool("windowfocus", "--sync", window, "type", "--clearmodifiers", "--delay", "20", text)
+
+    def _xdotool(self, *arguments: str) -> None:
+        subprocess.run(["xdotool", *arguments], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=60)
+
+
+@contextmanager
+def display(width: int = 1400, height: int = 900) -> Generator[Display]:
+    """A display with one screen of WIDTH x HEIGHT pixels, as long as the context lasts."""
+    reader, writer = os.pipe()
+    command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=(writer,), stderr=subprocess.DEVNULL)
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as answer:
+            yield Display(f":{answer.readline().strip()}")
+    finally:
+        server.terminate()
+        server.wait()
