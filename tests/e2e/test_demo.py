@@ -32,5 +32,5 @@ def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
     screen.keys("Enter")
     screen.wait_for("It is written as I proposed it")
     screen.keys("C-x", "C-c")
-    screen.wait_for("Pane is dead")
+    stage.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
     assert list((BUILD / "demo").iterdir()) == []
