@@ -9,19 +9,16 @@ In a test:
         ...start a CLI with model.environment()...
         request = model.next_request()
 
-As a program, for the demo: `python scripted_model.py --demo --port-file FILE` serves until its standard input ends.
+The demo serves its own script with `ModelServer`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
 
@@ -182,24 +179,3 @@ class ScriptedModel:
             answer = Answer("(the script has ended)")
         self._requests.put(request)
         return answer
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="A scripted language model on loopback, until standard input ends.")
-    parser.add_argument("--demo", action="store_true", required=True, help="follow the script of the demo")
-    parser.add_argument("--port-file", type=Path, required=True, help="write the port there once it listens")
-    options = parser.parse_args()
-
-    import demo_script
-
-    server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))
-    ready = options.port_file.with_suffix(".new")
-    ready.write_text(f"{server.port}\n")
-    ready.rename(options.port_file)
-    sys.stdin.buffer.read()
-    server.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
