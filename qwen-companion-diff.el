@@ -201,6 +201,8 @@ variable is read."
       (font-lock-mode 1))
     ;; The major mode has killed what was local.
     (setq qwen-companion-diff--proposal proposal)
+    (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
+      (qwen-companion-diff--protect))
     (qwen-companion-diff-buffer-mode 1)))
 
 (defun qwen-companion-diff--fill (proposal payload)
@@ -217,7 +219,12 @@ variable is read."
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
+      (qwen-companion-diff--protect)
       (qwen-companion-diff-buffer-mode 1))))
+
+(defun qwen-companion-diff--protect ()
+  "Make Emacs ask about the current buffer, if edited, before it exits."
+  (setq buffer-offer-save t))
 
 (defun qwen-companion-diff--dos-p ()
   "Return non-nil when every line of the current buffer ends in CR LF."
@@ -298,6 +305,8 @@ The keys come first: a long name must not push them off the screen."
     (with-current-buffer buffer
       (qwen-companion-diff-buffer-mode -1)
       (kill-local-variable 'header-line-format)
+      (qwen-companion-diff--protect)
+      (set-buffer-modified-p t)
       (rename-buffer
        (format "*qwen-companion kept: %s*"
                (file-name-nondirectory (qwen-companion-proposal-path proposal)))

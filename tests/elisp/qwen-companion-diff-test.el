@@ -157,6 +157,31 @@
       (should-not (qwen-companion-diff-proposals))
       (should-not (qwen-companion-diff-test--outcomes)))))
 
+(ert-deftest qwen-companion-diff-test-exit-asks-about-edited-texts ()
+  "Emacs offers to save edits and kept texts before it exits, no others."
+  (qwen-companion-diff-test-with '(("a.py" "one\n") ("b.py" "one\n") ("c.py" "one\n"))
+    (let ((edited (qwen-companion-test-propose "a.py" "two\n"))
+          (plain (qwen-companion-test-propose "b.py" "two\n"))
+          (orphan (qwen-companion-test-propose "c.py" "two\n")))
+      (mapc #'qwen-companion-diff--prepare (list edited plain))
+      (qwen-companion-diff-test--edit edited "mine\n")
+      (qwen-companion-diff-on-orphan
+       (list :id (qwen-companion-proposal-id orphan)))
+      (let (asked)
+        (cl-letf (((symbol-function 'map-y-or-n-p)
+                   (lambda (prompter _actor buffers &rest _)
+                     (setq asked (cl-remove-if-not prompter buffers))
+                     0)))
+          (save-some-buffers nil t))
+        (should (equal (sort (mapcar #'qwen-companion-proposal-buffer
+                                     (list edited orphan))
+                             #'qwen-companion-diff-test--before-p)
+                       (sort asked #'qwen-companion-diff-test--before-p)))))))
+
+(defun qwen-companion-diff-test--before-p (a b)
+  "Return non-nil when the name of the buffer A comes before that of B."
+  (string< (buffer-name a) (buffer-name b)))
+
 (ert-deftest qwen-companion-diff-test-undelivered-outcome-is-sent-again ()
   "A process that has just come up gets what the one before may have lost."
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
