@@ -127,6 +127,10 @@ STYLE is the front end that shows it.  Its buffers stay alive.")
   "Return non-nil when PROPOSAL is on the screen.
 STYLE is the front end that shows it.")
 
+(cl-defgeneric qwen-companion-diff-frame (style proposal)
+  "Return the frame in which PROPOSAL was shown last, live or not.
+STYLE is the front end that shows it.")
+
 (defconst qwen-companion-diff--style 'ediff
   "The front end.")
 
@@ -553,6 +557,17 @@ It may have been accepted already, only that the CLI never got to know."
               (error-message-string err)
               (buffer-name (qwen-companion-proposal-buffer proposal)))))
   (qwen-companion-diff--schedule))
+
+(defun qwen-companion-diff-frame-deleted (frame)
+  "Let the review that was shown in FRAME, which is gone, come again."
+  (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
+    (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
+               (eq frame (qwen-companion-diff-frame
+                          qwen-companion-diff--style proposal)))
+      (setf (qwen-companion-proposal-state proposal) 'pending
+            (qwen-companion-proposal-seen proposal) nil)
+      (qwen-companion-diff-hide qwen-companion-diff--style proposal)
+      (qwen-companion-diff--schedule))))
 
 (defun qwen-companion-diff-bury ()
   "Put the review aside; the proposal stays pending.

@@ -317,5 +317,10 @@ If the user has put other things on the screen meanwhile, they stay."
   (when-let ((control (qwen-companion-ediff--control proposal)))
     (get-buffer-window control 'visible)))
 
+(cl-defmethod qwen-companion-diff-frame ((_style (eql 'ediff)) proposal)
+  "Return the frame in which PROPOSAL was shown last, live or not."
+  (when-let ((view (qwen-companion-proposal-view proposal)))
+    (qwen-companion-ediff--view-frame view)))
+
 (provide 'qwen-companion-ediff)
 ;;; qwen-companion-ediff.el ends here

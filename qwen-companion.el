@@ -101,12 +101,14 @@
         qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
+  (add-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (qwen-companion-context-enable)
   (qwen-companion-backend-start))
 
 (defun qwen-companion--disable ()
   "Stop everything and leave nothing behind."
   (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
+  (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-diff-end-all)
   (qwen-companion-disk-forget-all)

@@ -209,6 +209,30 @@
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
 
+(ert-deftest qwen-companion-ediff-test-comes-again-when-its-frame-is-gone ()
+  "By itself and with its edits; one that is put aside stays there."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+          (qwen-companion-diff-arrival 'now))
+      (qwen-companion-ediff-test--show proposal)
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (goto-char (point-max))
+        (insert "mine\n"))
+      ;; In batch there is one frame only: all but the end of it.
+      (qwen-companion-diff-frame-deleted nil)
+      (should (qwen-companion-diff--shown))
+      (qwen-companion-diff-frame-deleted (selected-frame))
+      (should-not (qwen-companion-diff--shown))
+      (should-not ediff-session-registry)
+      (should-not qwen-companion-ediff--configurations)
+      (qwen-companion-test-wait-for (qwen-companion-diff--shown))
+      (should (equal "two\nmine\n" (qwen-companion-diff--text proposal)))
+      (qwen-companion-diff-bury)
+      (qwen-companion-diff-frame-deleted (selected-frame))
+      (should-not qwen-companion-diff--timer)
+      (qwen-companion-diff-reject)
+      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+
 (ert-deftest qwen-companion-ediff-test-new-file ()
   (qwen-companion-ediff-test-with nil
     (qwen-companion-ediff-test--show
