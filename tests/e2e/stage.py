@@ -30,7 +30,7 @@ class Stage:
     def __init__(self) -> None:
         self.sandbox = Sandbox()
         self.model = ScriptedModel()
-        environment = {**self.sandbox.environment(), **self.model.environment()}
+        self.environment = environment = {**self.sandbox.environment(), **self.model.environment()}
         self.screen = Screen(self.sandbox.run, environment)
         self.emacs = Emacs(self.sandbox, self.screen, environment)
 

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a CLI comes to be connected, and stays so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+from pathlib import Path
+
+from editor import lisp_string
+from sandbox import CLI_SETTINGS, GREETING, NOTES
+from stage import Stage
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+NEW_NOTES = NOTES.replace("pears", "plums")
+NO_CLI = re.compile(r" Qwen(?![\[:])\b")
+
+FAST_CLOCK = Path(__file__).with_name("fast_clock.cjs")
+SILENCE_S = 60
+"""Seconds in which the CLI's HTTP client believes that fifteen minutes have gone by; see fast_clock.cjs."""
+
+
+def assert_context_and_review_work(stage: Stage) -> None:
+    """The CLI, in whose window the cursor is, knows about Emacs, and a change it proposes is reviewed and written."""
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("It is changed.")
+    stage.ask("change the greeting")
+    assert f"Path: {stage.sandbox.greeting}" in stage.model.next_request().prompt
+    stage.wait_for_review()
+    assert stage.sandbox.greeting.read_text() == GREETING
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("It is changed.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def test_yes_to_the_nudge_connects(stage: Stage) -> None:
+    settings = stage.sandbox.home / ".qwen" / "settings.json"
+    stage.sandbox.write_cli_settings({name: value for name, value in CLI_SETTINGS.items() if name != "ide"})
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Do you want to connect Emacs to Qwen Code?")
+    stage.screen.wait_for(NO_CLI)
+    # Without both, "Yes" would look for an extension to install.
+    (lock,) = stage.sandbox.lock_files
+    for cli in stage.sandbox.clis():
+        assert cli.environ()["QWEN_CODE_IDE_SERVER_PORT"] == lock.stem
+        assert cli.environ()["QWEN_CODE_IDE_WORKSPACE_PATH"] == str(stage.sandbox.project)
+    stage.screen.wait_for("› 1. Yes")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("✓ Connected to Emacs")
+    stage.screen.wait_for("Qwen[1]")
+    assert json.loads(settings.read_text())["ide"] == {"enabled": True, "hasSeenNudge": True}
+    stage.screen.wait_for("Type your message")
+    assert_context_and_review_work(stage)
+
+
+def test_disabled_and_enabled_again(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.ask("/ide disable")
+    stage.screen.wait_for("Disconnected: IDE integration disabled")
+    stage.screen.wait_for(NO_CLI)
+    stage.screen.wait_for("Type your message")
+    stage.ask("/ide enable")
+    stage.screen.wait_for("✓ Connected to Emacs")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    assert_context_and_review_work(stage)
+
+
+def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage) -> None:
+    stage.emacs.start(stage.sandbox.greeting)
+    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
+    stage.emacs.command("vterm-other-window")
+    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+    stage.screen.type("qwen --approval-mode default")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Type your message")
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for(NO_CLI)
+    stage.ask("/ide status")
+    stage.screen.wait_for("IDE integration is not supported in your current environment")
+    # It goes on by itself, and nothing of it reaches Emacs.
+    stage.script_change(stage.sandbox.notes, NEW_NOTES)
+    stage.model.say("The list is new.")
+    stage.screen.wait_for("Type your message")
+    stage.ask("plums please")
+    stage.screen.wait_for("Yes, allow once")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("The list is new.")
+    prompt, *_ = (stage.model.next_request().prompt for _ in range(3))
+    assert str(stage.sandbox.greeting) not in prompt
+    assert stage.sandbox.notes.read_text() == NEW_NOTES
+    stage.screen.wait_for(NO_CLI)
+    assert len(stage.sandbox.discovery_files) == 2
+    # In the same shell, whose environment still knows nothing of the companion.
+    stage.screen.wait_for("Type your message")
+    stage.ask("/quit")
+    stage.screen.wait_until(lambda: not stage.sandbox.clis(), "the end of the CLI")
+    stage.emacs.eval("(vterm-clear)")
+    stage.screen.type("qwen --approval-mode default")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    (*_, cli) = stage.sandbox.clis()
+    assert "QWEN_CODE_IDE_SERVER_PORT" not in cli.environ()
+    assert_context_and_review_work(stage)
+
+
+def test_fifteen_minutes_of_silence(stage: Stage) -> None:
+    """The CLI's HTTP client gives up a stream that was silent for 300 s, and the CLI does not recover from that.
+
+    Nothing from outside shortens that time-out, so the client's clock is made to run sixteen times as fast: the same
+    real client, which would give up after 19 s, lives through fifteen minutes of its own time.  The companion says
+    something every 15 s, which are four minutes on that clock.
+    """
+    pipe = stage.sandbox.run / "clock"
+    os.mkfifo(pipe)
+    clock = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        variables = {"NODE_OPTIONS": f"--require={FAST_CLOCK}", "QWEN_COMPANION_E2E_CLOCK": str(pipe)}
+        forms = tuple(f"(setenv {lisp_string(name)} {lisp_string(value)})" for name, value in variables.items())
+        stage.start_emacs(stage.sandbox.greeting, forms=forms)
+        stage.start_cli()
+        assert select.select([clock], [], [], 2 * SILENCE_S)[0], "the clock of the CLI's HTTP client stands still"
+    finally:
+        os.close(clock)
+    stage.ask("/ide status")
+    assert "Disconnected" not in stage.screen.wait_for("Connected to Emacs")
+    assert_context_and_review_work(stage)
+
+
+def switch_to_terminal(stage: Stage, project: str) -> None:
+    """Show the terminal of PROJECT in the selected window."""
+    stage.screen.keys("C-x", "b")
+    stage.screen.wait_for("Switch to buffer")
+    stage.screen.type(f"*qwen: {project}*")
+    stage.screen.keys("Enter")
+    stage.screen.wait_gone("Switch to buffer")
+
+
+def test_two_clis_in_two_projects(stage: Stage) -> None:
+    other = stage.sandbox.make_project("other")
+    letter = other / "letter.txt"
+    letter.write_text("Dear all,\n")
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.emacs.eval(f"(progn (find-file-other-window {lisp_string(str(letter))}) nil)")
+    stage.screen.wait_for("Dear all")
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Qwen[2]")
+    stage.screen.wait_for(re.compile(r"\*qwen: other\*"))
+    stage.screen.wait_for("Type your message")
+    (lock,) = stage.sandbox.lock_files
+    assert json.loads(lock.read_text())["workspacePath"] == f"{other}:{stage.sandbox.project}"
+    # The second asks first.
+    stage.script_change(letter, "Dear all of you,\n")
+    stage.ask("a friendlier letter")
+    stage.screen.wait_for("Qwen[2!1]")
+    stage.screen.wait_for("proposal: letter.txt")
+    stage.screen.wait_for("Yes, allow once")
+    assert stage.emacs.buffer_text("*qwen-companion disk: letter.txt*") == "Dear all,\n"
+    assert f"Path: {letter}" in stage.model.next_request().prompt
+    # The first asks while that review is open: its own has to wait.
+    switch_to_terminal(stage, "project")
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.ask("change the greeting")
+    stage.screen.wait_for("Qwen[2!2]")
+    stage.screen.wait_for("Yes, allow once")
+    assert "*qwen-companion proposal: letter.txt*" in stage.emacs.visible_buffers()
+    assert "*qwen-companion proposal: greeting.py*" not in stage.emacs.visible_buffers()
+    stage.model.say("A letter to all of you.")
+    stage.emacs.eval(f"(qwen-companion-diff-accept {lisp_string(str(letter))})")
+    stage.screen.wait_for("proposal: greeting.py")
+    stage.screen.wait_for("Qwen[2!1]")
+    stage.screen.wait_until(lambda: letter.read_text() == "Dear all of you,\n", "the letter")
+    assert stage.sandbox.greeting.read_text() == GREETING
+    stage.screen.wait_until(
+        lambda: "A letter to all of you." in stage.emacs.buffer_text("*qwen: other*"), "the second CLI's answer"
+    )
+    stage.model.say("A better greeting.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_gone("C-c C-c accept")
+    switch_to_terminal(stage, "project")
+    stage.screen.wait_for("A better greeting.")
+    stage.screen.wait_for("Qwen[2]")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    assert stage.emacs.eval("(length ediff-session-registry)") == "0"

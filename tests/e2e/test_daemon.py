@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emacs as a daemon, with frames of emacsclient that come and go in a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from editor import CLIENT, PROGRAM, QUIET, Emacs
+from sandbox import CHECKOUT, GREETING
+from stage import Stage
+from terminal import PATIENCE
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+
+# In a file of settings it stands like this too.
+MODE_ON = "(qwen-companion-mode 1)"
+WAIT_UNTIL_READY = """
+(with-timeout (30 (error "Not ready: %s" (qwen-companion-state)))
+  (while (not (eq (qwen-companion-state) 'ready))
+    (accept-process-output nil 0.05)))
+"""
+
+
+class Daemon(Emacs):
+    """Emacs without a frame of its own."""
+
+    def start_daemon(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
+        """Start it, evaluate FORMS, visit FILES; returns when it can be asked."""
+        # Emacs makes a directory of the other name.
+        self._server = self._sandbox.run / "daemon"
+        evaluations = [argument for form in forms for argument in ("--eval", form)]
+        options = ["-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations]
+        subprocess.run(
+            [PROGRAM, f"--daemon={self._server}", *options, *map(str, files)],
+            cwd=self._sandbox.project,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE,
+            check=True,
+        )
+        self._process = psutil.Process(int(self.eval("(emacs-pid)")))
+
+    def open_frame(self, file: Path) -> None:
+        """Type, to the shell on the screen, what opens a frame that shows FILE."""
+        self._screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
+        self._screen.keys("Enter")
+        self._screen.wait_for("File Edit Options")
+
+    def close_frame(self) -> None:
+        """Close the frame on the screen; returns when the shell is back."""
+        self._screen.keys("C-x", "C-c")
+        self._screen.wait_gone("File Edit Options")
+
+
+def start_daemon(stage: Stage) -> Daemon:
+    """A daemon with the mode on and no frame, and a shell on the screen."""
+    daemon = stage.emacs = Daemon(stage.sandbox, stage.screen, stage.environment)
+    stage.screen.start(["sh"], stage.sandbox.project)
+    daemon.start_daemon(forms=(MODE_ON,))
+    daemon.eval(WAIT_UNTIL_READY)
+    assert len(stage.sandbox.discovery_files) == 2
+    return daemon
+
+
+def end_shell(stage: Stage) -> None:
+    stage.screen.type("exit")
+    stage.screen.keys("Enter")
+
+
+def open_review(stage: Stage, daemon: Daemon) -> None:
+    daemon.open_frame(stage.sandbox.greeting)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.start_cli()
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+
+
+def test_a_daemon_connects_and_reviews_in_the_frame_of_a_client(stage: Stage) -> None:
+    daemon = start_daemon(stage)
+    open_review(stage, daemon)
+    assert f"Path: {stage.sandbox.greeting}" in stage.model.next_request().prompt
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    # With its frame gone the daemon goes on, and so does the connection.
+    daemon.close_frame()
+    daemon.open_frame(stage.sandbox.greeting)
+    stage.screen.wait_for("Qwen[1]")
+    assert daemon.buffer_text("greeting.py") == EDITED
+    daemon.close_frame()
+    end_shell(stage)
+
+
+def test_a_review_comes_back_in_the_next_frame(stage: Stage) -> None:
+    daemon = start_daemon(stage)
+    open_review(stage, daemon)
+    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.type("# by hand")
+    daemon.close_frame()
+    assert stage.sandbox.greeting.read_text() == GREETING
+    daemon.open_frame(stage.sandbox.greeting)
+    stage.screen.wait_for("Qwen[1!1]")
+    stage.screen.wait_for("C-c C-c accept")
+    stage.screen.wait_for("# by hand")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.keys("C-x", "b")
+    stage.screen.type("*qwen: project*")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# by hand"
+    daemon.close_frame()
+    end_shell(stage)
