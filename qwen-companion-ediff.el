@@ -123,17 +123,31 @@ That of the terminal its CLI may run in, else the selected frame."
           (delq entry qwen-companion-ediff--configurations))
     entry))
 
+(defun qwen-companion-ediff--beside (frame)
+  "Return the windows of FRAME that show no part of a review.
+A list of (WINDOW . BUFFER)."
+  (cl-loop for window in (window-list frame 'no-minibuffer)
+           for buffer = (window-buffer window)
+           unless (buffer-local-value 'qwen-companion-diff--proposal buffer)
+           collect (cons window buffer)))
+
 (defun qwen-companion-ediff--restore-windows (frame)
   "Make FRAME look as before the review.
-Points move on with what happened meanwhile, as in a terminal."
+Points move on with what happened meanwhile, as in a terminal; and a
+buffer that the user has put beside the review stays there."
   (when-let ((entry (qwen-companion-ediff--forget-windows frame)))
     (when (frame-live-p frame)
       (let ((points (mapcar (lambda (window)
                               (cons (window-buffer window)
                                     (window-point window)))
                             (window-list frame 'no-minibuffer)))
+            (beside (qwen-companion-ediff--beside frame))
             (selected (selected-frame)))
         (set-window-configuration (cdr entry))
+        (pcase-dolist (`(,window . ,buffer) beside)
+          (when (and (window-live-p window)
+                     (not (eq buffer (window-buffer window))))
+            (set-window-buffer window buffer)))
         (dolist (window (window-list frame 'no-minibuffer))
           (when-let ((point (assq (window-buffer window) points)))
             (set-window-point window (cdr point))))

@@ -133,6 +133,20 @@
                      (plist-get (car (qwen-companion-test-sent 'outcome))
                                 :text))))))
 
+(ert-deftest qwen-companion-ediff-test-another-buffer-beside-it-stays ()
+  "In the window that stayed visible, what the user has switched to."
+  (dolist (end (list #'qwen-companion-diff-accept #'qwen-companion-diff-bury))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*other*"))
+      (qwen-companion-ediff-test--show
+       (qwen-companion-test-propose "a.txt" "two\n"))
+      (switch-to-buffer (get-buffer-create "*second terminal*"))
+      (funcall end)
+      (should (equal '("*second terminal*" "*other*")
+                     (qwen-companion-ediff-test--buffers)))
+      (should (equal "*second terminal*" (buffer-name (window-buffer)))))))
+
 (ert-deftest qwen-companion-ediff-test-windows-of-the-user-stay ()
   "What the user has put on the screen instead of the review is not undone."
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
