@@ -31,6 +31,12 @@ def lisp_string(text: str) -> str:
     return f'"{escaped}"'
 
 
+def draws_windows() -> bool:
+    """Whether the Emacs under test can have windows of its own."""
+    form = "(kill-emacs (if (fboundp 'x-create-frame) 0 1))"
+    return subprocess.run([PROGRAM, "-Q", "--batch", "--eval", form], capture_output=True).returncode == 0
+
+
 class Emacs:
     """Emacs in the project of SANDBOX, drawn on SCREEN."""
 

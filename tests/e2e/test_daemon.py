@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 
-from editor import CLIENT, PROGRAM, QUIET, Emacs
+from display import display
+from editor import CLIENT, PROGRAM, QUIET, Emacs, draws_windows
 from sandbox import CHECKOUT, GREETING
 from stage import Stage
 from terminal import PATIENCE
@@ -18,11 +20,7 @@ EDITED = GREETING.replace('"hello "', '"good day "')
 
 # In a file of settings it stands like this too.
 MODE_ON = "(qwen-companion-mode 1)"
-WAIT_UNTIL_READY = """
-(with-timeout (30 (error "Not ready: %s" (qwen-companion-state)))
-  (while (not (eq (qwen-companion-state) 'ready))
-    (accept-process-output nil 0.05)))
-"""
+WAIT_UNTIL_READY = "(eq (qwen-companion-state) 'ready)"
 
 
 class Daemon(Emacs):
@@ -46,6 +44,16 @@ class Daemon(Emacs):
         )
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
 
+    def wait_until(self, form: str) -> None:
+        """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
+        self.eval(f'(with-timeout (30 (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))', 60)
+
+    def open_window(self, display: str) -> str:
+        """Open a frame with a window of its own on DISPLAY; return the id of the window."""
+        client = [CLIENT, "-c", "-n", "-s", str(self._server), "--display", display]
+        subprocess.run(client, env=self._environment, timeout=PATIENCE, check=True, capture_output=True)
+        return self.text("(frame-parameter (seq-find #'display-graphic-p (frame-list)) 'outer-window-id)")
+
     def open_frame(self, file: Path) -> None:
         """Type, to the shell on the screen, what opens a frame that shows FILE."""
         self._screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
@@ -63,7 +71,7 @@ def start_daemon(stage: Stage) -> Daemon:
     daemon = stage.emacs = Daemon(stage.sandbox, stage.screen, stage.environment)
     stage.screen.start(["sh"], stage.sandbox.project)
     daemon.start_daemon(forms=(MODE_ON,))
-    daemon.eval(WAIT_UNTIL_READY)
+    daemon.wait_until(WAIT_UNTIL_READY)
     assert len(stage.sandbox.discovery_files) == 2
     return daemon
 
@@ -117,5 +125,40 @@ def test_a_review_comes_back_in_the_next_frame(stage: Stage) -> None:
     stage.screen.keys("Enter")
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED + "# by hand"
+    daemon.close_frame()
+    end_shell(stage)
+
+
+@pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+def test_a_review_opens_in_the_frame_of_its_terminal(stage: Stage) -> None:
+    daemon = start_daemon(stage)
+    daemon.open_frame(stage.sandbox.greeting)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    cli = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
+    with display() as screen:
+        window = daemon.open_window(screen.name)
+        screen.keys(window, "ctrl+x", "ctrl+f")
+        screen.type(window, str(stage.sandbox.greeting))
+        screen.keys(window, "Return", "alt+x")
+        screen.type(window, "qwen-companion-run")
+        screen.keys(window, "Return")
+        stage.screen.wait_for("Qwen[1]")
+        daemon.wait_until(cli.format("Type your message"))
+        screen.type(window, "change the greeting")
+        daemon.wait_until(cli.format("> +change the greeting"))
+        screen.keys(window, "Return")
+        stage.screen.wait_for("Qwen[1!1]")
+        proposal = "*qwen-companion proposal: greeting.py*"
+        daemon.wait_until(f'(get-buffer-window "{proposal}" t)')
+        assert daemon.eval(f'(display-graphic-p (window-frame (get-buffer-window "{proposal}" t)))') == "t"
+        assert "C-c C-c accept" not in stage.screen.capture()
+        stage.model.say("All done.")
+        screen.keys(window, "ctrl+x", "o", "ctrl+x", "o", "ctrl+c", "ctrl+c")
+        daemon.wait_until(cli.format("All done"))
+        assert stage.sandbox.greeting.read_text() == EDITED
+        # The frame in the terminal shows what was written as well.
+        stage.screen.wait_for("good day")
+        screen.keys(window, "ctrl+x", "5", "0")
+        daemon.wait_until("(not (seq-find #'display-graphic-p (frame-list)))")
     daemon.close_frame()
     end_shell(stage)

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from display import display
-from editor import PROGRAM
+from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
 
@@ -24,12 +22,6 @@ TELL = """
   ;; It is up.
   (funcall tell))
 """
-
-
-def draws_windows() -> bool:
-    """Whether the Emacs under test can have windows of its own."""
-    form = "(kill-emacs (if (fboundp 'x-create-frame) 0 1))"
-    return subprocess.run([PROGRAM, "-Q", "--batch", "--eval", form], capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
