@@ -21,6 +21,8 @@ EDITED = GREETING.replace('"hello "', '"good day "')
 # In a file of settings it stands like this too.
 MODE_ON = "(qwen-companion-mode 1)"
 WAIT_UNTIL_READY = "(eq (qwen-companion-state) 'ready)"
+# The frame on an X display, if there is one.
+WINDOW = "(seq-find #'display-graphic-p (frame-list))"
 
 
 class Daemon(Emacs):
@@ -52,7 +54,9 @@ class Daemon(Emacs):
         """Open a frame with a window of its own on DISPLAY; return the id of the window."""
         client = [CLIENT, "-c", "-n", "-s", str(self._server), "--display", display]
         subprocess.run(client, env=self._environment, timeout=PATIENCE, check=True, capture_output=True)
-        return self.text("(frame-parameter (seq-find #'display-graphic-p (frame-list)) 'outer-window-id)")
+        # The client does not wait for the frame.
+        self.wait_until(WINDOW)
+        return self.text(f"(frame-parameter {WINDOW} 'outer-window-id)")
 
     def open_frame(self, file: Path) -> None:
         """Type, to the shell on the screen, what opens a frame that shows FILE."""
@@ -159,6 +163,6 @@ def test_a_review_opens_in_the_frame_of_its_terminal(stage: Stage) -> None:
         # The frame in the terminal shows what was written as well.
         stage.screen.wait_for("good day")
         screen.keys(window, "ctrl+x", "5", "0")
-        daemon.wait_until("(not (seq-find #'display-graphic-p (frame-list)))")
+        daemon.wait_until(f"(not {WINDOW})")
     daemon.close_frame()
     end_shell(stage)
