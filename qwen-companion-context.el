@@ -87,9 +87,9 @@ A tab is one unit, a character outside the Basic Multilingual Plane two."
 
 ;;; Files and focus
 
-(defun qwen-companion-context--now ()
-  "Return the time as milliseconds since the epoch."
-  (floor (* 1000 (float-time))))
+(defun qwen-companion-context--milliseconds (&optional time)
+  "Return TIME, now by default, as milliseconds since the epoch."
+  (floor (* 1000 (float-time time))))
 
 (defun qwen-companion-context--file-buffer (buffer)
   "Return the buffer that visits the local file BUFFER is about, or nil."
@@ -113,7 +113,7 @@ The first frame of a daemon is not."
       (setq qwen-companion-context--active window)
       (unless (eq buffer (caar qwen-companion-context--focused))
         (setq qwen-companion-context--focused
-              (cons (cons buffer (qwen-companion-context--now))
+              (cons (cons buffer (qwen-companion-context--milliseconds))
                     (assq-delete-all buffer qwen-companion-context--focused)))
         (cl-incf qwen-companion-context--changes)))))
 
@@ -124,7 +124,7 @@ The first frame of a daemon is not."
                  for time = (buffer-local-value 'buffer-display-time buffer)
                  when (and time (qwen-companion-context--file-buffer buffer)
                            (not (buffer-base-buffer buffer)))
-                 collect (cons buffer (floor (* 1000 (float-time time)))))
+                 collect (cons buffer (qwen-companion-context--milliseconds time)))
         qwen-companion-context--focused
         (sort qwen-companion-context--focused
               (lambda (a b) (> (cdr a) (cdr b))))))

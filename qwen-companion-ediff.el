@@ -62,9 +62,6 @@ that stays visible beside the review (nil when it has FRAME for itself)."
 (defvar qwen-companion-ediff--configurations nil
   "Window configurations to return to: (FRAME . CONFIGURATION).")
 
-(defvar-local qwen-companion-ediff--proposal nil
-  "The proposal of this control panel.")
-
 ;;; Keys and help
 
 (defvar qwen-companion-ediff--keys
@@ -193,7 +190,7 @@ KEPT is a live window; all others of its frame but the side windows go."
 Does nothing when they are in order."
   (unless (ediff-keep-window-config (current-buffer))
     (let* ((control (current-buffer))
-           (proposal qwen-companion-ediff--proposal)
+           (proposal qwen-companion-diff--proposal)
            (view (qwen-companion-proposal-view proposal))
            (kept (qwen-companion-ediff--view-kept view))
            (window-min-height 1)
@@ -233,8 +230,7 @@ Does nothing when they are in order."
 
 (defun qwen-companion-ediff--adopt-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
-  (setq qwen-companion-ediff--proposal proposal
-        qwen-companion-diff--proposal proposal)
+  (setq qwen-companion-diff--proposal proposal)
   (setf (qwen-companion-ediff--view-control
          (qwen-companion-proposal-view proposal))
         (current-buffer))
@@ -258,7 +254,7 @@ Does nothing when they are in order."
 
 (defun qwen-companion-ediff--control-killed ()
   "Put the review aside when its control panel is killed by hand."
-  (let ((proposal qwen-companion-ediff--proposal))
+  (let ((proposal qwen-companion-diff--proposal))
     (setq ediff-session-registry
           (delq (current-buffer) ediff-session-registry))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
