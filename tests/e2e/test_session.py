@@ -166,6 +166,8 @@ def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> Non
 def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
+    # A CLI that loses its companion in the very act of connecting may go on saying that it is connected.
+    stage.wait_for_status("Connected to Emacs")
     backend = stage.sandbox.backend()
     stage.emacs.command("qwen-companion-mode")
     assert has_ended(backend, 10)
