@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qwen_companion.discovery.files import Discovery
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from qwen_companion.ide.server import McpServer
 
 RENEW_S = 300.0
-"""How often the discovery files are looked after."""
+"""How often the discovery files are looked after, in seconds."""
+
+ANCESTORS_S = 5.0
+"""How often the processes above Emacs are looked at, in seconds."""
 
 STOP_S = 0.8
 """How long stopping may take."""
@@ -106,7 +110,14 @@ class Companion:
         self._bridge.start(self._take, self._end)
         jobs = [
             asyncio.create_task(job)
-            for job in (self._publish(), self._renew(), self._follow(), self._watch_emacs(), self._serve())
+            for job in (
+                self._publish(),
+                self._look_after_files(RENEW_S, self._discovery.renew),
+                self._look_after_files(ANCESTORS_S, self._discovery.follow_ancestors),
+                self._follow(),
+                self._watch_emacs(),
+                self._serve(),
+            )
         ]
         try:
             await asyncio.wait([self._ended, *jobs], return_when=asyncio.FIRST_COMPLETED)
@@ -160,13 +171,22 @@ class Companion:
     async def _publish(self) -> None:
         while True:
             roots = await self._roots.take()
-            done = await in_thread(self._discovery.publish, roots.roots)
-            self._bridge.tell(Published(roots.roots, self._port, self._token, done.environment, done.warnings))
+            done = await in_thread(lambda r: self._discovery.publish(r.roots, r.imitate_vscode), roots)
+            self._bridge.tell(
+                Published(
+                    roots=roots.roots,
+                    reachable=done.reachable,
+                    port=self._port,
+                    token=self._token,
+                    environment=done.environment,
+                    warnings=done.warnings,
+                )
+            )
 
-    async def _renew(self) -> None:
+    async def _look_after_files(self, interval: float, task: Callable[[], tuple[str, ...]]) -> None:
         while True:
-            await asyncio.sleep(RENEW_S)
-            for warning in await in_thread(lambda _: self._discovery.renew(), None):
+            await asyncio.sleep(interval)
+            for warning in await in_thread(lambda _: task(), None):
                 self._bridge.tell(Notice("warning", warning))
 
     async def _follow(self) -> None:

@@ -54,12 +54,17 @@ def test_publishes_before_it_serves(home: Home) -> None:
         assert published["environment"] == [
             ["QWEN_CODE_IDE_SERVER_PORT", str(backend.port)],
             ["QWEN_CODE_IDE_WORKSPACE_PATH", str(home.work)],
+            ["GEMINI_CLI_IDE_SERVER_PORT", str(backend.port)],
+            ["GEMINI_CLI_IDE_WORKSPACE_PATH", str(home.work)],
         ]
         assert published["warnings"] == []
-        lock, specified = sorted(home.files(), key=lambda path: path.suffix, reverse=True)
-        assert lock == home.home / ".qwen/ide" / f"{backend.port}.lock"
-        assert specified == home.temporary / f"qwen/ide/qwen-code-ide-server-{os.getpid()}-{backend.port}.json"
-        for path in (lock, specified):
+        assert set(home.files()) >= {
+            home.home / ".qwen/ide" / f"{backend.port}.lock",
+            home.temporary / f"qwen/ide/qwen-code-ide-server-{os.getpid()}-{backend.port}.json",
+            home.temporary / f"gemini/ide/qwen-code-ide-server-{os.getpid()}-{backend.port}.json",
+            home.temporary / f"gemini/ide/gemini-ide-server-{os.getpid()}-{backend.port}.json",
+        }
+        for path in home.files():
             content = json.loads(path.read_text())
             assert content["authToken"] == backend.token
             assert len(backend.token) == 64

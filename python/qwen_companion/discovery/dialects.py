@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files and variables each CLI generation looks for, as data: a new generation is a new row."""
+"""What each generation of a CLI looks for, as data: a new generation is a new row of `DIALECTS`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Base(Enum):
-    """The directory a row's own directories lie in."""
+    """The directory a file's own directories lie in."""
 
     TEMPORARY = "temporary"
     """What Node's `os.tmpdir()` says: TMPDIR, TMP or TEMP, else /tmp."""
 
     HOME = "home"
-    """The CLI's directory: QWEN_HOME, else .qwen in the home directory."""
+    """The directory of Qwen Code: QWEN_HOME, else .qwen in the home directory."""
 
 
 class Value(Enum):
@@ -27,54 +28,137 @@ class Value(Enum):
     EDITOR_PID = "process id of Emacs"
     EDITOR_INFO = "name and display name of the editor"
     EDITOR_NAME = "display name of the editor"
+    VSCODE = "the name by which VS Code's terminal is known"
+
+
+class Pids(Enum):
+    """The processes a file is written for, one file each."""
+
+    NONE = "its name holds no process id"
+    EDITOR = "Emacs"
+    WALKS = "all that a CLI may take for its editor; see `discovery.walks`"
+
+
+@dataclass(frozen=True)
+class File:
+    """A discovery file: DIRECTORIES below BASE, NAME with {pid} and {port}, CONTENT as a JSON object."""
+
+    label: str
+    base: Base
+    directories: tuple[str, ...]
+    name: str
+    pids: Pids
+    content: tuple[tuple[str, Value], ...]
+
+
+Variables = tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One file: DIRECTORIES below BASE, FILE_NAME with {pid} of Emacs and {port}, CONTENT as a JSON object."""
+    """One generation of a CLI: the FILE it reads, and the VARIABLES it wants in its terminal.
 
-    name: str
-    base: Base
-    directories: tuple[str, ...]
-    file_name: str
-    content: tuple[tuple[str, Value], ...]
+    OPT_IN marks those whose variables would mislead other programs: they are served when the user says so.
+    """
+
+    generation: str
+    file: File
+    variables: Variables
+    opt_in: bool = False
 
 
-DIALECTS = (
-    # The companion interface as specified in September 2025 (spec D2-D4).  No CLI has been seen to read it yet.
-    Dialect(
-        name="specified file",
-        base=Base.TEMPORARY,
-        directories=("qwen", "ide"),
-        file_name="qwen-code-ide-server-{pid}-{port}.json",
-        content=(
-            ("port", Value.PORT_NUMBER),
-            ("workspacePath", Value.WORKSPACE),
-            ("authToken", Value.TOKEN),
-            ("ideInfo", Value.EDITOR_INFO),
-        ),
-    ),
-    # What Qwen Code since 0.5 reads.  0.5 to 0.10 only the one whose port the environment names; later ones all of
-    # them, and they delete one whose ppid is dead.  The roots must be one string: an array ends the CLI's start.
-    Dialect(
-        name="lock file",
-        base=Base.HOME,
-        directories=("ide",),
-        file_name="{port}.lock",
-        content=(
-            ("port", Value.PORT_STRING),
-            ("workspacePath", Value.WORKSPACE),
-            ("authToken", Value.TOKEN),
-            ("ppid", Value.EDITOR_PID),
-            ("ideName", Value.EDITOR_NAME),
-            ("ideInfo", Value.EDITOR_INFO),
-        ),
+_SPECIFIED_CONTENT = (
+    ("port", Value.PORT_NUMBER),
+    ("workspacePath", Value.WORKSPACE),
+    ("authToken", Value.TOKEN),
+    ("ideInfo", Value.EDITOR_INFO),
+)
+
+# Spec D2-D4.
+SPECIFIED_FILE = File(
+    label="specified file",
+    base=Base.TEMPORARY,
+    directories=("qwen", "ide"),
+    name="qwen-code-ide-server-{pid}-{port}.json",
+    pids=Pids.EDITOR,
+    content=_SPECIFIED_CONTENT,
+)
+
+# Read by Qwen Code 0.1.4 in Gemini's directory: its fork had not renamed it yet.  It takes the one process its walk
+# ends at, and asks no other.
+FORK_FILE = File(
+    label="file for Qwen Code 0.1",
+    base=Base.TEMPORARY,
+    directories=("gemini", "ide"),
+    name="qwen-code-ide-server-{pid}-{port}.json",
+    pids=Pids.WALKS,
+    content=_SPECIFIED_CONTENT,
+)
+
+# Read by Qwen Code since 0.5.  The roots must be one string: an array ends the start of 0.24.  `ppid` must be alive:
+# since 0.15 the CLI deletes the files of dead ones.
+LOCK_FILE = File(
+    label="lock file",
+    base=Base.HOME,
+    directories=("ide",),
+    name="{port}.lock",
+    pids=Pids.NONE,
+    content=(
+        ("port", Value.PORT_STRING),
+        ("workspacePath", Value.WORKSPACE),
+        ("authToken", Value.TOKEN),
+        ("ppid", Value.EDITOR_PID),
+        ("ideName", Value.EDITOR_NAME),
+        ("ideInfo", Value.EDITOR_INFO),
     ),
 )
 
-ENVIRONMENT = (
-    # Both, in every terminal: with one missing, the CLI's question whether to connect ends in a failed installation.
-    # Never the token: the environment is inherited by everything a terminal starts.
-    ("QWEN_CODE_IDE_SERVER_PORT", Value.PORT_STRING),
+# Spec G-D2, G-D3.  Up to 0.30 Gemini CLI takes the one process its walk ends at; 0.34 and later read all files that
+# are the user's own, and prefer that process's, then those of living ones, then the highest number.
+GEMINI_FILE = File(
+    label="file for Gemini CLI",
+    base=Base.TEMPORARY,
+    directories=("gemini", "ide"),
+    name="gemini-ide-server-{pid}-{port}.json",
+    pids=Pids.WALKS,
+    content=_SPECIFIED_CONTENT,
+)
+
+# Both of a family, in every terminal: with one missing, the question of Qwen Code whether to connect ends in a failed
+# installation.  Never the token: the environment is inherited by everything a terminal starts.
+_QWEN_VARIABLES: Variables = (
+    ("QWEN_CODE_IDE_SERVER_PORT", Value.PORT_STRING),  # Spec D6.
     ("QWEN_CODE_IDE_WORKSPACE_PATH", Value.WORKSPACE),
 )
+_GEMINI_VARIABLES: Variables = (
+    ("GEMINI_CLI_IDE_SERVER_PORT", Value.PORT_STRING),  # Spec G-D6.
+    ("GEMINI_CLI_IDE_WORKSPACE_PATH", Value.WORKSPACE),
+)
+
+# Each row says what that generation was seen to do with the file, or what its bundle says.
+DIALECTS = (
+    # No release has been seen to read it.
+    Dialect("interface specified in September 2025", SPECIFIED_FILE, _QWEN_VARIABLES),
+    # 0.1.4: the variable decides between several files of one process.
+    Dialect("Qwen Code 0.1", FORK_FILE, _QWEN_VARIABLES),
+    # 0.5.2, 0.7.1, 0.10.1: the one file whose port the variable names; without the variable, none.
+    Dialect("Qwen Code 0.5 to 0.10", LOCK_FILE, _QWEN_VARIABLES),
+    # 0.12.0: the one the variable names; without the variable, the newest that has the working directory.
+    Dialect("Qwen Code 0.12", LOCK_FILE, _QWEN_VARIABLES),
+    # 0.15.10 to 0.24.4: the one the variable names if it is usable, else the newest that has the working directory.
+    Dialect("Qwen Code 0.15 and later", LOCK_FILE, _QWEN_VARIABLES),
+    # 0.8.2, 0.22.4, 0.30.0: the variable decides between several files of one process.
+    Dialect("Gemini CLI 0.8 to 0.30", GEMINI_FILE, _GEMINI_VARIABLES),
+    # 0.34.0, 0.61.0: the variable decides between several files that have the working directory.
+    Dialect("Gemini CLI 0.34 and later", GEMINI_FILE, _GEMINI_VARIABLES),
+    # 0.6.1: believes in an editor only where it sees VS Code's mark.  (0.2.2 sends no token and cannot be served.)
+    Dialect("Gemini CLI 0.6", GEMINI_FILE, (*_GEMINI_VARIABLES, ("TERM_PROGRAM", Value.VSCODE)), opt_in=True),
+)
+
+
+def in_effect(dialects: Iterable[Dialect], opt_in: bool) -> tuple[tuple[File, ...], Variables]:
+    """The files and the variables for DIALECTS, each once; with OPT_IN those of the generations that need it too."""
+    rows = [dialect for dialect in dialects if opt_in or not dialect.opt_in]
+    files = dict.fromkeys(row.file for row in rows)
+    variables = dict.fromkeys(variable for row in rows for variable in row.variables)
+    return tuple(files), tuple(variables)

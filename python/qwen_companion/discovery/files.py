@@ -19,7 +19,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from qwen_companion.discovery.dialects import DIALECTS, ENVIRONMENT, Base, Dialect, Value
+from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
+from qwen_companion.discovery.walks import editor_pids
 from qwen_companion.processes import is_alive, start_time
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
@@ -36,8 +37,12 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Publication:
-    """What was done: the ENVIRONMENT for terminals, and WARNINGS for the user about what was left out."""
+    """What was done: the ENVIRONMENT for terminals, and WARNINGS for the user about what was left out.
 
+    REACHABLE: there is a root that CLIs were told of.
+    """
+
+    reachable: bool
     environment: dict[str, str]
     warnings: tuple[str, ...]
 
@@ -68,6 +73,7 @@ class Discovery:
     ) -> None:
         """ENVIRON is the environment the CLI's directories are found by."""
         self._pid = editor_pid
+        self._pids = editor_pids(editor_pid)
         self._owner = _Owner(platform.node(), editor_pid, start_time(editor_pid) or 0.0)
         self._port = port
         self._token = token
@@ -75,11 +81,16 @@ class Discovery:
         self._dialects = dialects
         self._lock = threading.Lock()
         self._closed = False
-        self._written: dict[Dialect, tuple[str, bytes]] = {}
-        self._cleared = False
+        self._wanted: dict[File, bytes] = {}
+        self._written: dict[tuple[File, str], bytes] = {}
+        self._failed: set[File] = set()
+        self._cleared: set[File] = set()
 
-    def publish(self, roots: Sequence[str]) -> Publication:
-        """Put the files on disk, or rewrite them, for ROOTS: absolute paths without trailing slash."""
+    def publish(self, roots: Sequence[str], opt_in: bool = False) -> Publication:
+        """Put the files on disk, or rewrite them, for ROOTS: absolute paths without trailing slash.
+
+        With OPT_IN also what the generations need that are served on demand only.
+        """
         with self._lock:
             warnings: list[str] = []
             usable: list[str] = []
@@ -90,37 +101,43 @@ class Discovery:
                 else:
                     usable.append(root)
             values = self._values(usable)
-            if not self._closed:
-                for dialect in self._dialects:
-                    self._publish(dialect, values, warnings)
-                self._cleared = True
-            return Publication({name: values[value] for name, value in ENVIRONMENT}, tuple(warnings))
+            files, variables = in_effect(self._dialects, opt_in)
+            self._pids = editor_pids(self._pid)
+            self._wanted = {file: self._content(file, values) for file in files}
+            self._failed.clear()
+            self._write(warnings, anew=True)
+            environment = {name: values[value] for name, value in variables}
+            return Publication(bool(usable), environment, tuple(warnings))
 
     def renew(self) -> tuple[str, ...]:
         """Write again what somebody else has removed, a cleaner of temporary files for one.
 
-        Gives a warning for each file that cannot be written any more; that one is not tried again.
+        Gives a warning for what cannot be written any more; that is not tried again before the next `publish`.
         """
         with self._lock:
             warnings: list[str] = []
-            for dialect, (name, data) in list(self._written.items()):
-                known = len(warnings)
-                with _warned(dialect, name, warnings), self._directory(dialect, create=True) as directory:
-                    if not _exists(directory, name):
-                        _replace(directory, name, data)
-                if len(warnings) > known:
-                    del self._written[dialect]
+            self._write(warnings)
+            return tuple(warnings)
+
+    def follow_ancestors(self) -> tuple[str, ...]:
+        """Rename the files when the processes above Emacs are no longer the same.
+
+        They change when a terminal is closed under Emacs, and when a daemon has finished starting.
+        """
+        with self._lock:
+            warnings: list[str] = []
+            pids = editor_pids(self._pid)
+            if pids != self._pids:
+                self._pids = pids
+                self._write(warnings)
             return tuple(warnings)
 
     def remove(self) -> None:
         """Remove the files this object has written; it writes no more."""
         with self._lock:
             self._closed = True
-            for dialect, (name, data) in self._written.items():
-                with contextlib.suppress(OSError, _UnsafeError), self._directory(dialect) as directory:
-                    if _read(directory, name) == data:
-                        os.unlink(name, dir_fd=directory)
-            self._written.clear()
+            for file, name in list(self._written):
+                self._remove(file, name)
 
     def _values(self, roots: Sequence[str]) -> dict[Value, Any]:
         return {
@@ -131,24 +148,56 @@ class Discovery:
             Value.EDITOR_PID: self._pid,
             Value.EDITOR_INFO: EDITOR_INFO,
             Value.EDITOR_NAME: EDITOR_INFO["displayName"],
+            Value.VSCODE: "vscode",
         }
 
-    def _publish(self, dialect: Dialect, values: Mapping[Value, Any], warnings: list[str]) -> None:
-        name = dialect.file_name.format(pid=self._pid, port=self._port)
-        content = {key: values[value] for key, value in dialect.content}
+    def _content(self, file: File, values: Mapping[Value, Any]) -> bytes:
+        content = {key: values[value] for key, value in file.content}
         content[MARKER] = asdict(self._owner)
-        data = json.dumps(content, ensure_ascii=False).encode("utf-8")
-        with _warned(dialect, name, warnings), self._directory(dialect, create=True) as directory:
-            _replace(directory, name, data)
-            self._written[dialect] = (name, data)
-            if not self._cleared:
-                self._clear_stale(directory, dialect, name)
+        return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
-    def _clear_stale(self, directory: int, dialect: Dialect, keep: str) -> None:
-        """Remove files of this dialect that we left for an Emacs that has died, or for this one on another port."""
-        pattern = re.compile(re.escape(dialect.file_name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+"))
+    def _names(self, file: File) -> tuple[str, ...]:
+        pids = self._pids if file.pids is Pids.WALKS else (self._pid,)
+        return tuple(dict.fromkeys(file.name.format(pid=pid, port=self._port) for pid in pids))
+
+    def _write(self, warnings: list[str], anew: bool = False) -> None:
+        """Bring the disk to what is wanted; what is there is written over only ANEW."""
+        if self._closed:
+            return
+        names = {file: self._names(file) for file in self._wanted}
+        for file in self._wanted:
+            if file not in self._failed:
+                try:
+                    self._write_file(file, names[file], anew)
+                except (_UnsafeError, OSError) as error:
+                    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+                    warnings.append(f"the {file.label} is not written: {reason}")
+                    self._failed.add(file)
+        for file, name in [key for key in self._written if key[1] not in names.get(key[0], ())]:
+            self._remove(file, name)
+
+    def _write_file(self, file: File, names: Sequence[str], anew: bool) -> None:
+        with self._directory(file, create=True) as (directory, path):
+            for name in names:
+                if anew or not _exists(directory, name):
+                    _replace(directory, path, name, self._wanted[file], self._owner)
+                    self._written[file, name] = self._wanted[file]
+            if file not in self._cleared:
+                self._cleared.add(file)
+                self._clear_stale(directory, file, names)
+
+    def _remove(self, file: File, name: str) -> None:
+        """Remove one of our files unless somebody has put another in its place."""
+        data = self._written.pop((file, name))
+        with contextlib.suppress(OSError, _UnsafeError), self._directory(file) as (directory, _):
+            if _read(directory, name) == data:
+                os.unlink(name, dir_fd=directory)
+
+    def _clear_stale(self, directory: int, file: File, keep: Sequence[str]) -> None:
+        """Remove files of this kind that we left for an Emacs that has died, or for this one on another port."""
+        pattern = re.compile(re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+"))
         for name in os.listdir(directory):
-            if name == keep or not pattern.fullmatch(name):
+            if name in keep or not pattern.fullmatch(name):
                 continue
             owner = _owner(_read(directory, name))
             if owner is None or owner.host != self._owner.host:
@@ -158,70 +207,59 @@ class Discovery:
                     os.unlink(name, dir_fd=directory)
 
     @contextlib.contextmanager
-    def _directory(self, dialect: Dialect, create: bool = False) -> Generator[int, None, None]:
-        """The open directory of DIALECT.  _UnsafeError or OSError when there is none to be used."""
-        path, parts, ours = self._place(dialect)
+    def _directory(self, file: File, create: bool = False) -> Generator[tuple[int, str], None, None]:
+        """The open directory of FILE and its path.  _UnsafeError or OSError when there is none to be used."""
+        path, parts, ours = self._place(file)
         if ours and create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
         descriptor = os.open(path, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW)
         try:
             if ours:
-                _check_ours(descriptor, path)
+                _check_ours(os.fstat(descriptor), path)
             for part in parts:
                 path = os.path.join(path, part)
                 descriptor, outer = _enter(descriptor, part, path, create), descriptor
                 os.close(outer)
-                _check_ours(descriptor, path)
-            yield descriptor
+                _check_ours(os.fstat(descriptor), path)
+            yield descriptor, path
         finally:
             os.close(descriptor)
 
-    def _place(self, dialect: Dialect) -> tuple[str, tuple[str, ...], bool]:
+    def _place(self, file: File) -> tuple[str, tuple[str, ...], bool]:
         """Where to start, what to enter from there, and whether the start itself has to be the user's own.
 
         The start is taken as the user gave it, links and all; of what follows, nothing may be a link.
         """
-        if dialect.base is Base.TEMPORARY:
+        if file.base is Base.TEMPORARY:
             names = ("TMPDIR", "TMP", "TEMP")
             found = next((self._environ[name] for name in names if self._environ.get(name)), "/tmp")  # noqa: S108
-            return (found[:-1] if len(found) > 1 and found.endswith("/") else found), dialect.directories, False
+            return (found[:-1] if len(found) > 1 and found.endswith("/") else found), file.directories, False
         home = self._environ.get("HOME") or os.path.expanduser("~")
         configured = self._environ.get("QWEN_HOME")
         if not configured:
-            return home, (".qwen", *dialect.directories), False
+            return home, (".qwen", *file.directories), False
         if configured == "~" or configured.startswith("~/"):
             configured = home + configured[1:]
         if not os.path.isabs(configured):
             raise _UnsafeError(f"QWEN_HOME is {configured}, which is another directory for each CLI")
-        return configured, dialect.directories, True
-
-
-@contextlib.contextmanager
-def _warned(dialect: Dialect, name: str, warnings: list[str]) -> Generator[None, None, None]:
-    """Turn what keeps the file NAME of DIALECT from being written into one of WARNINGS."""
-    try:
-        yield
-    except _UnsafeError as error:
-        warnings.append(f"the {dialect.name} is not written: {error}")
-    except OSError as error:
-        warnings.append(f"the {dialect.name} is not written: {error.filename or name}: {error.strerror}")
+        return configured, file.directories, True
 
 
 def _enter(parent: int, name: str, path: str, create: bool) -> int:
-    if create:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=parent)
     try:
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
         return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
     except OSError as error:
-        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise _UnsafeError(f"{path} is a symbolic link") from None
+        with contextlib.suppress(OSError):
+            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise _UnsafeError(f"{path} is a symbolic link") from None
         raise OSError(error.errno, error.strerror, path) from None
 
 
-def _check_ours(descriptor: int, path: str) -> None:
-    found = os.fstat(descriptor)
+def _check_ours(found: os.stat_result, path: str) -> None:
     if found.st_uid != os.geteuid():
         raise _UnsafeError(f"{path} belongs to another user")
     # Where each user has a group of their own, directories writable by that group are usual and harmless.
@@ -230,20 +268,43 @@ def _check_ours(descriptor: int, path: str) -> None:
         raise _UnsafeError(f"{path} can be written to by other users")
 
 
-def _replace(directory: int, name: str, data: bytes) -> None:
-    """Put DATA at NAME in one step: a reader sees the old file or the new one, and a link there is replaced."""
-    temporary = f".{name}.{secrets.token_hex(4)}"
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
-    )
+def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -> None:
+    """Put DATA at NAME in DIRECTORY, which is PATH, in one step: a reader sees the old file or the new one.
+
+    A file of the same OWNER keeps its time: among several, a CLI takes the newest, which is to be the newest Emacs and
+    not the one whose projects have changed last.
+    """
+    path = os.path.join(path, name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
+        times = _times_of_ours(directory, path, name, owner)
+        temporary = f".{name}.{secrets.token_hex(4)}"
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
+        )
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            if times is not None:
+                os.utime(temporary, ns=times, dir_fd=directory)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _times_of_ours(directory: int, path: str, name: str, owner: _Owner) -> tuple[int, int] | None:
+    """The times of the file at NAME if it is OWNER's.  _UnsafeError when it is none that we could have written."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise _UnsafeError(f"{path} is {'a symbolic link' if stat.S_ISLNK(found.st_mode) else 'no file'}")
+    _check_ours(found, path)
+    return (found.st_atime_ns, found.st_mtime_ns) if _owner(_read(directory, name)) == owner else None
 
 
 def _exists(directory: int, name: str) -> bool:

@@ -86,6 +86,10 @@ class Plist:
             raise MessageError(f"{key} is not a symbol")
         return str(value)
 
+    def boolean(self, key: str) -> bool:
+        """Whether there is anything but nil at KEY."""
+        return not _is_nil(self._values.get(key))
+
     def integer(self, key: str) -> int:
         """The number at KEY, cut to an integer: Emacs may well compute a time as a float."""
         value = self._values.get(key)
@@ -216,9 +220,13 @@ class Hello:
 
 @dataclass(frozen=True)
 class Roots:
-    """`roots`: the open workspace roots, absolute, without trailing slash."""
+    """`roots`: the open workspace roots, absolute, without trailing slash.
+
+    IMITATE_VSCODE: terminals may be told that they are VS Code's, for the CLIs that want nothing else.
+    """
 
     roots: tuple[str, ...]
+    imitate_vscode: bool
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,7 @@ Incoming = Roots | Snapshot | Outcome | Stop
 
 
 def _parse_roots(values: Plist, _spool: Spool) -> Roots:
-    return Roots(values.strings(":roots"))
+    return Roots(values.strings(":roots"), values.boolean(":imitate-vscode"))
 
 
 def _parse_context(values: Plist, spool: Spool) -> Snapshot:
@@ -333,20 +341,23 @@ class Told(Outgoing[None]):
 class Published(Told):
     """`published`: the discovery files are on disk and name ROOTS; ENVIRONMENT is for terminals, WARNINGS for the user.
 
-    ROOTS are those of the `roots` call that is answered, also where one of them had to be left out.
+    ROOTS are those of the `roots` call that is answered, also where one of them had to be left out; REACHABLE says
+    whether any is left, since without one no CLI connects.
     """
 
     method = "published"
     roots: Sequence[str]
+    reachable: bool
     port: int
     token: str
     environment: Mapping[str, str]
     warnings: Sequence[str]
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:roots (S...) :port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
+        """`(:roots (S...) :reachable B :port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
         return plist(
             roots=list(self.roots),
+            reachable=self.reachable,
             port=self.port,
             token=self.token,
             environment=[[name, value] for name, value in self.environment.items()],

@@ -1,32 +1,59 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qwen_companion.discovery import files as module
-from qwen_companion.discovery.dialects import DIALECTS
 from qwen_companion.discovery.files import MARKER, Discovery
 from qwen_companion.processes import start_time
 from support import TIMEOUT_S, Home
 
 PID = os.getpid()
+PARENT = os.getppid()
 PORT = 4711
+
+
+@pytest.fixture(autouse=True)
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a CLI may take for its editor; may be changed."""
+    pids = [PID, PARENT]
+
+    def known(_: int) -> tuple[int, ...]:
+        return tuple(pids)
+
+    monkeypatch.setattr(module, "editor_pids", known)
+    return pids
 
 
 @pytest.fixture
 def environ(home: Home) -> dict[str, str]:
     return home.environ
+
+
+@pytest.fixture
+def mortal_home() -> Iterator[Home]:
+    """A home of the user who runs the test, or of nobody when that is the superuser, who may do everything."""
+    with tempfile.TemporaryDirectory() as directory:
+        nobody = 65534 if os.geteuid() == 0 else os.geteuid()
+        os.chown(directory, nobody, -1)
+        os.seteuid(nobody)
+        try:
+            yield Home(Path(directory))
+        finally:
+            os.seteuid(os.getuid())
 
 
 @pytest.fixture
@@ -58,23 +85,56 @@ def specified(home: Home, pid: int = PID, port: int = PORT) -> Path:
     return home.temporary / f"qwen/ide/qwen-code-ide-server-{pid}-{port}.json"
 
 
+def fork(home: Home, pid: int = PID, port: int = PORT) -> Path:
+    return home.temporary / f"gemini/ide/qwen-code-ide-server-{pid}-{port}.json"
+
+
+def gemini(home: Home, pid: int = PID, port: int = PORT) -> Path:
+    return home.temporary / f"gemini/ide/gemini-ide-server-{pid}-{port}.json"
+
+
+def for_walks(home: Home, *pids: int, port: int = PORT) -> list[Path]:
+    """The files that are written once for each of PIDS."""
+    return [kind(home, pid, port) for kind in (fork, gemini) for pid in pids or (PID, PARENT)]
+
+
+def everything(home: Home, port: int = PORT) -> list[Path]:
+    """All files that are written when nothing is in the way."""
+    return sorted([specified(home, port=port), lock(home, port), *for_walks(home, port=port)])
+
+
+def outside(home: Home, name: str) -> list[Path]:
+    """All files but those below NAME in the temporary directory."""
+    return [path for path in everything(home) if not path.is_relative_to(home.temporary / name)]
+
+
 def content(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_both_files_say_what_their_readers_need(home: Home, environ: dict[str, str]) -> None:
+def test_the_files_say_what_their_readers_need(home: Home, environ: dict[str, str]) -> None:
     done = make(environ).publish(["/a", "/é b"])
     assert done.warnings == ()
     assert done.environment == {
         "QWEN_CODE_IDE_SERVER_PORT": "4711",
         "QWEN_CODE_IDE_WORKSPACE_PATH": "/a:/é b",
+        "GEMINI_CLI_IDE_SERVER_PORT": "4711",
+        "GEMINI_CLI_IDE_WORKSPACE_PATH": "/a:/é b",
     }
     info = {"name": "emacs", "displayName": "Emacs"}
     common = {"workspacePath": "/a:/é b", "authToken": "token", "ideInfo": info}
     mark = {MARKER: {"host": platform.node(), "pid": PID, "started": start_time(PID)}}
-    assert content(specified(home)) == {"port": PORT, **common, **mark}
+    for path in (specified(home), *for_walks(home)):
+        assert content(path) == {"port": PORT, **common, **mark}
     assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
-    assert home.files() == sorted([specified(home), lock(home)])
+    assert home.files() == everything(home)
+
+
+def test_the_mark_of_vs_code_is_for_those_who_ask_for_it(environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    assert "TERM_PROGRAM" not in discovery.publish(["/a"]).environment
+    assert discovery.publish(["/a"], opt_in=True).environment["TERM_PROGRAM"] == "vscode"
+    assert "TERM_PROGRAM" not in discovery.publish(["/a"]).environment
 
 
 @pytest.mark.usefixtures("usual_umask")
@@ -140,7 +200,7 @@ def test_a_tilde_in_qwen_home_is_the_home_directory(home: Home, environ: dict[st
 def test_a_relative_qwen_home_is_a_warning(home: Home, environ: dict[str, str]) -> None:
     (warning,) = make({**environ, "QWEN_HOME": "mine"}).publish([]).warnings
     assert "QWEN_HOME" in warning
-    assert home.files() == [specified(home)]
+    assert home.files() == sorted([specified(home), *for_walks(home)])
 
 
 def test_publishing_again_replaces_the_files_in_one_step(home: Home, environ: dict[str, str]) -> None:
@@ -161,7 +221,7 @@ def test_publishing_again_replaces_the_files_in_one_step(home: Home, environ: di
     stop.set()
     reader.join(TIMEOUT_S)
     assert seen <= {"/a", "/a:/b"}
-    assert home.files() == sorted([specified(home), lock(home)])
+    assert home.files() == everything(home)
 
 
 def test_a_root_with_the_separator_is_left_out(home: Home, environ: dict[str, str]) -> None:
@@ -169,25 +229,34 @@ def test_a_root_with_the_separator_is_left_out(home: Home, environ: dict[str, st
     assert content(lock(home))["workspacePath"] == "/a:/d"
     assert len(done.warnings) == 1
     assert "/b:c" in done.warnings[0]
+    assert done.reachable
+
+
+@pytest.mark.parametrize("roots", [[], ["/b:c"]])
+def test_without_a_root_the_files_are_valid_and_nobody_can_connect(
+    home: Home, environ: dict[str, str], roots: list[str]
+) -> None:
+    done = make(environ).publish(roots)
+    assert not done.reachable
+    assert {content(path)["workspacePath"] for path in home.files()} == {""}
 
 
 # --- What is not ours ---
 
 
-@pytest.mark.parametrize("link", ["qwen", "qwen/ide"])
-def test_the_specified_file_is_not_written_through_a_link(home: Home, environ: dict[str, str], link: str) -> None:
+@pytest.mark.parametrize("link", ["qwen", "qwen/ide", "gemini", "gemini/ide"])
+def test_a_temporary_file_is_not_written_through_a_link(home: Home, environ: dict[str, str], link: str) -> None:
     elsewhere = home.work / "elsewhere"
     elsewhere.mkdir()
     path = home.temporary / link
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.symlink_to(elsewhere)
-    done = make(environ).publish([])
-    assert len(done.warnings) == 1
-    assert "symbolic link" in done.warnings[0]
-    assert str(path) in done.warnings[0]
+    warnings = make(environ).publish([]).warnings
+    assert warnings
+    assert all("symbolic link" in warning and str(path) in warning for warning in warnings)
     assert list(elsewhere.iterdir()) == []
-    # The other one is written all the same.
-    assert home.files() == [lock(home)]
+    # Those that lie elsewhere are written all the same.
+    assert home.files() == outside(home, link.split("/")[0])
 
 
 @pytest.mark.parametrize("link", [".qwen", ".qwen/ide"])
@@ -200,30 +269,33 @@ def test_the_lock_file_is_not_written_through_a_link(home: Home, environ: dict[s
     done = make(environ).publish([])
     assert len(done.warnings) == 1
     assert "symbolic link" in done.warnings[0]
-    assert home.files() == [specified(home)]
+    assert home.files() == sorted([specified(home), *for_walks(home)])
 
 
-@pytest.mark.parametrize("name", ["qwen", "qwen/ide"])
+@pytest.mark.parametrize("name", ["qwen", "qwen/ide", "gemini", "gemini/ide"])
 def test_a_directory_all_can_write_to_is_not_used(home: Home, environ: dict[str, str], name: str) -> None:
     path = home.temporary / name
     path.mkdir(parents=True)
-    (home.temporary / "qwen").chmod(0o755)
+    path.parent.chmod(0o755)
     path.chmod(0o777)
-    done = make(environ).publish([])
-    assert len(done.warnings) == 1
-    assert "other users" in done.warnings[0]
-    assert home.files() == [lock(home)]
+    warnings = make(environ).publish([]).warnings
+    assert warnings
+    assert all("other users" in warning and str(path) in warning for warning in warnings)
+    assert list(path.iterdir()) == []
+    assert home.files() == outside(home, name.split("/")[0])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_somebody_else_is_not_used(home: Home, environ: dict[str, str]) -> None:
-    path = home.temporary / "qwen"
+@pytest.mark.parametrize("name", ["qwen", "gemini"])
+def test_a_directory_of_somebody_else_is_not_used(home: Home, environ: dict[str, str], name: str) -> None:
+    path = home.temporary / name
     path.mkdir()
     os.chown(path, 12345, 12345)
-    done = make(environ).publish([])
-    assert len(done.warnings) == 1
-    assert "another user" in done.warnings[0]
-    assert home.files() == [lock(home)]
+    warnings = make(environ).publish([]).warnings
+    assert warnings
+    assert all("another user" in warning and str(path) in warning for warning in warnings)
+    assert list(path.iterdir()) == []
+    assert home.files() == outside(home, name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
@@ -246,33 +318,164 @@ def test_a_file_in_the_way_of_a_directory_is_a_warning(home: Home, environ: dict
 
 
 def test_a_missing_temporary_directory_is_a_warning(home: Home, environ: dict[str, str]) -> None:
-    done = make({**environ, "TMPDIR": "/nowhere/at/all"}).publish([])
-    assert len(done.warnings) == 1
-    assert "/nowhere/at/all" in done.warnings[0]
-    assert lock(home).exists()
+    warnings = make({**environ, "TMPDIR": "/nowhere/at/all"}).publish([]).warnings
+    assert warnings
+    assert all("/nowhere/at/all" in warning for warning in warnings)
+    assert home.files() == [lock(home)]
+
+
+def test_a_temporary_directory_with_a_strange_name(home: Home, environ: dict[str, str], tmp_path: Path) -> None:
+    strange = tmp_path / "für mich, \t 雪"
+    strange.mkdir()
+    discovery = make({**environ, "TMPDIR": str(strange)})
+    assert discovery.publish(["/a"]).warnings == ()
+    assert len(list(strange.rglob("*.json"))) == 5
+    discovery.remove()
+    assert list(strange.rglob("*.json")) == []
+
+
+@pytest.mark.parametrize("name", ["home", "tmp"])
+def test_a_file_system_that_is_read_only_is_a_warning(
+    home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read_only = home.home.parent / name
+    mkdir = os.mkdir
+
+    # Only a mount could make it so for the superuser, who runs tests too.
+    def refuse(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        parent = Path(f"/dev/fd/{dir_fd}").resolve() if dir_fd is not None else Path(path).parent
+        if parent.is_relative_to(read_only):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        mkdir(path, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(module.os, "mkdir", refuse)
+    warnings = make(environ).publish([]).warnings
+    assert warnings
+    assert all("Read-only" in warning and f"{read_only}/" in warning for warning in warnings)
+    assert home.files() == [path for path in everything(home) if not path.is_relative_to(read_only)]
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o500])
+def test_a_directory_without_the_rights_is_a_warning(mortal_home: Home, mode: int) -> None:
+    path = mortal_home.temporary / "gemini"
+    path.mkdir()
+    path.chmod(mode)
+    warnings = make(mortal_home.environ).publish([]).warnings
+    path.chmod(0o700)
+    assert warnings
+    assert all(str(path) in warning for warning in warnings)
+    assert mortal_home.files() == outside(mortal_home, "gemini")
 
 
 def test_a_full_disk_is_a_warning_and_leaves_no_half_file(
     home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module.os, "rename", full)
-    done = make(environ).publish([])
-    assert len(done.warnings) == len(DIALECTS)
-    assert all("No space left" in warning for warning in done.warnings)
+    warnings = make(environ).publish([]).warnings
+    assert any(str(lock(home)) in warning for warning in warnings)
+    assert any(str(gemini(home)) in warning for warning in warnings)
+    assert all("No space left" in warning for warning in warnings)
     assert home.files() == []
 
 
-def test_a_link_at_the_place_of_the_file_is_replaced(home: Home, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", [lock, specified, fork, gemini])
+def test_a_link_at_the_place_of_a_file_is_left_alone(
+    home: Home, environ: dict[str, str], kind: Callable[[Home], Path]
+) -> None:
     victim = home.work / "victim"
     victim.write_text("precious")
-    lock(home).parent.mkdir(parents=True, mode=0o700)
-    lock(home).symlink_to(victim)
-    make(environ).publish([])
+    path = kind(home)
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.symlink_to(victim)
+    discovery = make(environ)
+    (warning,) = discovery.publish([]).warnings
+    assert f"{path} is a symbolic link" in warning
+    discovery.remove()
     assert victim.read_text() == "precious"
-    assert not lock(home).is_symlink()
+    assert path.is_symlink()
+
+
+def test_a_file_others_can_write_to_is_left_alone(home: Home, environ: dict[str, str]) -> None:
+    gemini(home).parent.mkdir(parents=True, mode=0o700)
+    gemini(home).write_text("theirs")
+    gemini(home).chmod(0o666)
+    (warning,) = make(environ).publish([]).warnings
+    assert f"{gemini(home)} can be written to by other users" in warning
+    assert gemini(home).read_text() == "theirs"
+
+
+def test_the_token_is_never_where_others_could_read_it(
+    home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+    modes: list[int] = []
+
+    def watch(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = open_file(path, flags, mode, dir_fd=dir_fd)
+        if flags & os.O_CREAT:
+            assert flags & os.O_EXCL
+            modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    monkeypatch.setattr(module.os, "open", watch)
+    make(environ).publish([])
+    assert modes == [0o600] * len(everything(home))
+
+
+# --- The processes above Emacs ---
+
+
+def test_there_is_a_file_for_each_process_that_may_be_taken_for_the_editor(
+    home: Home, environ: dict[str, str], pids: list[int]
+) -> None:
+    pids[:] = [PID, 4, 5]
+    make(environ).publish(["/a"])
+    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_walks(home, PID, 4, 5))
+    assert list(home.temporary.glob("qwen/ide/*")) == [specified(home)]
+
+
+def test_other_ancestors_mean_other_names(home: Home, environ: dict[str, str], pids: list[int]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    untouched = lock(home).stat().st_ino
+    pids[:] = [PID, 5]
+    assert discovery.follow_ancestors() == ()
+    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_walks(home, PID, 5))
+    assert content(gemini(home, 5)) == content(gemini(home))
+    assert lock(home).stat().st_ino == untouched
+    discovery.remove()
+    assert home.files() == []
+
+
+def test_as_long_as_the_ancestors_stay_the_disk_is_left_alone(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    gemini(home).unlink()
+    assert discovery.follow_ancestors() == ()
+    assert not gemini(home).exists()
+
+
+# --- Which one is the newest ---
+
+
+def test_a_file_keeps_its_time_as_long_as_it_is_of_the_same_emacs(home: Home, environ: dict[str, str]) -> None:
+    make(environ).publish(["/a"])
+    os.utime(lock(home), (1000, 1000))
+    make(environ).publish(["/a", "/b"])
+    assert content(lock(home))["workspacePath"] == "/a:/b"
+    assert lock(home).stat().st_mtime == 1000
+
+
+def test_a_file_that_replaces_that_of_another_emacs_is_new(
+    home: Home, environ: dict[str, str], dead: tuple[int, float]
+) -> None:
+    leave(lock(home), *dead)
+    os.utime(lock(home), (1000, 1000))
+    make(environ).publish(["/a"])
+    assert lock(home).stat().st_mtime > 1000
 
 
 # --- Removing ---
@@ -304,7 +507,8 @@ def test_remove_does_not_fail_when_the_directories_have_gone(home: Home, environ
     discovery.publish([])
     for path in home.files():
         path.unlink()
-        path.parent.rmdir()
+    for directory in {path.parent for path in everything(home)}:
+        directory.rmdir()
     discovery.remove()
 
 
@@ -328,7 +532,7 @@ def test_renew_tells_once_what_it_cannot_bring_back(home: Home, environ: dict[st
     (warning,) = discovery.renew()
     assert "symbolic link" in warning
     assert discovery.renew() == ()
-    assert home.files() == [lock(home)]
+    assert home.files() == outside(home, "qwen")
 
 
 # --- Stale files ---
@@ -344,8 +548,10 @@ def leave(path: Path, pid: int, started: float, host: str | None = None) -> Path
 def test_our_files_of_a_dead_emacs_are_cleared(home: Home, environ: dict[str, str], dead: tuple[int, float]) -> None:
     leave(specified(home, dead[0], 1), *dead)
     leave(lock(home, 1), *dead)
+    # Its name holds the number of a process that lives: its parent's.
+    leave(gemini(home, PARENT, 1), *dead)
     make(environ).publish([])
-    assert home.files() == sorted([specified(home), lock(home)])
+    assert home.files() == everything(home)
 
 
 def test_our_file_of_a_process_number_used_again_is_cleared(home: Home, environ: dict[str, str]) -> None:
@@ -358,7 +564,7 @@ def test_our_file_of_a_process_number_used_again_is_cleared(home: Home, environ:
 def test_our_file_of_this_emacs_on_another_port_is_cleared(home: Home, environ: dict[str, str]) -> None:
     make(environ, 1).publish([])
     make(environ, 2).publish([])
-    assert home.files() == sorted([specified(home, port=2), lock(home, 2)])
+    assert home.files() == everything(home, 2)
 
 
 def test_what_may_still_be_used_or_is_not_ours_is_kept(

@@ -88,8 +88,9 @@ def test_what_is_no_expression_is_a_message_error(text: str) -> None:
 
 
 def test_incoming_messages(spool: Spool) -> None:
-    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"))
-    assert incoming("roots", "(:roots nil)", spool) == Roots(())
+    assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"), imitate_vscode=False)
+    assert incoming("roots", "(:roots nil)", spool) == Roots((), imitate_vscode=False)
+    assert incoming("roots", "(:roots nil :imitate-vscode t)", spool) == Roots((), imitate_vscode=True)
     assert incoming("stop", "nil", spool) == Stop()
     assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == Outcome("p", None)
     assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == Outcome("p", "")
@@ -125,9 +126,10 @@ def test_a_text_outside_the_spool_is_refused(spool: Spool) -> None:
 
 def test_outgoing_messages(spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1")
-    published = outgoing(Published(("/r",), 1, "t", {"A": "b"}, ["w"]), spool)
+    published = outgoing(Published(("/r",), True, 1, "t", {"A": "b"}, ["w"]), spool)
     assert as_dict(published) == {
         "roots": ["/r"],
+        "reachable": True,
         "port": 1,
         "token": "t",
         "environment": [["A", "b"]],
