@@ -100,6 +100,8 @@ Its value is a list of property lists (:id :session :path).")
 A list of property lists (:id :protocol :client :version :streaming).")
 (defvar qwen-companion-backend--spool nil
   "Private directory through which long texts travel.")
+(defvar qwen-companion-backend--noticed nil
+  "What `qwen-companion-backend-notice-once' has shown since the start.")
 
 (defun qwen-companion-state ()
   "Return the state of the companion as a symbol.
@@ -300,6 +302,10 @@ Return non-nil when the call was sent; answers come as calls of their own."
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
        nil))))
 
+(defun qwen-companion-backend-text-p (string)
+  "Return non-nil when STRING can be sent: it has no undecoded bytes."
+  (not (string-match-p "[\x3fff80-\x3fffff]" string)))
+
 (defun qwen-companion-backend-pack-text (text)
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
@@ -353,7 +359,8 @@ happens on its own, also when Emacs is about to exit."
         qwen-companion-backend--token nil
         qwen-companion-backend--port nil
         qwen-companion-backend--sessions nil
-        qwen-companion-backend--spool nil)
+        qwen-companion-backend--spool nil
+        qwen-companion-backend--noticed nil)
   (qwen-companion-backend--kill-log)
   (qwen-companion-backend--set-state 'off))
 
@@ -478,6 +485,12 @@ happens on its own, also when Emacs is about to exit."
   (qwen-companion-backend--log "%s" text)
   (message "qwen-companion: %s" text)
   nil)
+
+(defun qwen-companion-backend-notice-once (text)
+  "Show TEXT as `qwen-companion-backend-notice' does, unless it was shown."
+  (unless (member text qwen-companion-backend--noticed)
+    (push text qwen-companion-backend--noticed)
+    (qwen-companion-backend-notice text)))
 
 ;;; Log
 

@@ -138,6 +138,22 @@ The first frame of a daemon is not."
 
 ;;; Roots
 
+(defcustom qwen-companion-roots-outside-projects t
+  "Whether directories outside any project count as workspace roots.
+A CLI connects only if it runs in a workspace root or below one.  With
+non-nil, the directory of each open file and terminal that belongs to no
+project is one; with nil, only projects are."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defcustom qwen-companion-imitate-vscode nil
+  "Whether terminals claim to be those of VS Code.
+Gemini CLI 0.6 and older connect to nothing else.  Sets the variable
+TERM_PROGRAM, by which other programs know VS Code too: some then draw
+or open files in ways that only it understands."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defconst qwen-companion-context--terminal-modes
   '(comint-mode term-mode vterm-mode eshell-mode eat-mode)
   "Modes of buffers in which a CLI may run.")
@@ -145,34 +161,54 @@ The first frame of a daemon is not."
 (defconst qwen-companion-context--slice 0.004
   "Seconds project.el may be asked for roots without a pause.")
 
+(defconst qwen-companion-context--root-age 60
+  "Seconds after which a root is looked up again.
+A directory may have become a project, or be one no longer.")
+
 (defvar qwen-companion-context--root-of (make-hash-table :test #'equal)
-  "Root of each directory that was looked up; nil where there is none.")
+  "What was looked up: directory to (ROOT-OR-NIL . TIME).")
 (defvar qwen-companion-context--roots-timer nil
   "Timer that goes on looking for roots, nil when all are known.")
 (defvar qwen-companion-context--extra-roots nil
   "Directories in which a CLI was started by command.")
 (defvar qwen-companion-context--sent-roots nil
-  "The roots sent last: (ROOTS), nil before the first time.")
-(defvar qwen-companion-context--published-roots nil
-  "The roots that the discovery files on disk name.")
+  "The payload that told the roots last, nil before the first time.")
+(defvar qwen-companion-context--published nil
+  "The answer to it: what the discovery files on disk say.")
 
 (defun qwen-companion-context-root (directory)
   "Return the project root of DIRECTORY as an absolute name, or nil.
 The name has no slash at its end.  Remote directories have no root."
-  (if (qwen-companion-context--known-p directory)
-      (gethash directory qwen-companion-context--root-of)
-    (puthash directory
-             (unless (file-remote-p directory)
-               (when-let ((project (ignore-errors
-                                     (project-current nil directory))))
-                 (directory-file-name
-                  (expand-file-name (project-root project)))))
-             qwen-companion-context--root-of)))
+  (car (or (qwen-companion-context--known directory)
+           (puthash directory
+                    (cons (qwen-companion-context--look-up directory)
+                          (float-time))
+                    qwen-companion-context--root-of))))
 
-(defun qwen-companion-context--known-p (directory)
-  "Return non-nil when the root of DIRECTORY has been looked up."
-  (not (eq 'unknown
-           (gethash directory qwen-companion-context--root-of 'unknown))))
+(defun qwen-companion-context--look-up (directory)
+  "Ask project.el for the root of DIRECTORY; see `qwen-companion-context-root'."
+  (unless (file-remote-p directory)
+    (when-let ((project (ignore-errors (project-current nil directory))))
+      (directory-file-name (expand-file-name (project-root project))))))
+
+(defun qwen-companion-context--known (directory)
+  "Return what was looked up for DIRECTORY, nil when that is old or missing."
+  (when-let ((known (gethash directory qwen-companion-context--root-of)))
+    (when (< (- (float-time) (cdr known)) qwen-companion-context--root-age)
+      known)))
+
+(defun qwen-companion-context--root-or-directory (directory)
+  "Return the root that stands for DIRECTORY, or nil."
+  (when-let ((root (or (qwen-companion-context-root directory)
+                       (and qwen-companion-roots-outside-projects
+                            (not (file-remote-p directory))
+                            (directory-file-name
+                             (expand-file-name directory))))))
+    (if (qwen-companion-backend-text-p root)
+        root
+      (qwen-companion-backend-notice-once
+       (format "%s is left out: its name is no text in the file system's coding"
+               root)))))
 
 (defun qwen-companion-context--directories ()
   "Return the directories whose projects are open."
@@ -188,8 +224,8 @@ The name has no slash at its end.  Remote directories have no root."
 
 (defun qwen-companion-context--update-roots ()
   "Send the open roots if they have changed.
-Looking up a directory for the first time can take long; that is done
-in slices, and the roots are sent when all are known."
+Looking up a directory can take long; that is done in slices, and the
+roots are sent when all are known."
   (setq qwen-companion-context--roots-timer
         (when qwen-companion-context--roots-timer
           (cancel-timer qwen-companion-context--roots-timer)))
@@ -198,8 +234,9 @@ in slices, and the roots are sent when all are known."
         (roots (copy-sequence qwen-companion-context--extra-roots)))
     (while (and directories
                 (or (< (float-time) end)
-                    (qwen-companion-context--known-p (car directories))))
-      (when-let ((root (qwen-companion-context-root (pop directories))))
+                    (qwen-companion-context--known (car directories))))
+      (when-let ((root (qwen-companion-context--root-or-directory
+                        (pop directories))))
         (cl-pushnew root roots :test #'equal)))
     (if directories
         (setq qwen-companion-context--roots-timer
@@ -208,23 +245,39 @@ in slices, and the roots are sent when all are known."
 
 (defun qwen-companion-context--send-roots (roots)
   "Send ROOTS unless they are what was sent last."
-  (unless (equal (list roots) qwen-companion-context--sent-roots)
-    (when (qwen-companion-backend-call 'roots (list :roots roots))
-      (setq qwen-companion-context--sent-roots (list roots)))))
+  (let ((payload (list :roots roots
+                       :imitate-vscode qwen-companion-imitate-vscode)))
+    (unless (equal payload qwen-companion-context--sent-roots)
+      (when (qwen-companion-backend-call 'roots payload)
+        (setq qwen-companion-context--sent-roots payload)))))
 
 (defun qwen-companion-context-add-root (directory)
   "Count DIRECTORY, an absolute name without final slash, among the roots."
-  (unless (member directory (car qwen-companion-context--sent-roots))
+  (unless (member directory (plist-get qwen-companion-context--sent-roots :roots))
     (cl-pushnew directory qwen-companion-context--extra-roots :test #'equal)
     (qwen-companion-context--update-roots)))
 
 (defun qwen-companion-context-on-published (payload)
-  "Note that the discovery files on disk name the roots in PAYLOAD."
-  (setq qwen-companion-context--published-roots (plist-get payload :roots)))
+  "Note what the discovery files on disk say, from PAYLOAD.
+Say so once when no CLI can connect for want of a root."
+  (let ((said qwen-companion-context--published))
+    (setq qwen-companion-context--published payload)
+    (unless (or said (plist-get payload :reachable))
+      (qwen-companion-backend-notice
+       (qwen-companion-context-unreachable)))))
+
+(defun qwen-companion-context-unreachable ()
+  "Return why no CLI can connect, a string, or nil when one can."
+  (and qwen-companion-context--published
+       (not (plist-get qwen-companion-context--published :reachable))
+       (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
+               (if qwen-companion-roots-outside-projects
+                   "file, Dired buffer or terminal"
+                 "project"))))
 
 (defun qwen-companion-context-published-p (root)
   "Return non-nil when the discovery files on disk name ROOT."
-  (member root qwen-companion-context--published-roots))
+  (member root (plist-get qwen-companion-context--published :roots)))
 
 ;;; Snapshot
 
@@ -374,7 +427,7 @@ shall be asked about it."
         qwen-companion-context--sent nil
         qwen-companion-context--extra-roots nil
         qwen-companion-context--sent-roots nil
-        qwen-companion-context--published-roots nil))
+        qwen-companion-context--published nil))
 
 (defun qwen-companion-context-resend ()
   "Tell a Python process that has just come up everything anew."

@@ -58,7 +58,12 @@ The symbol `vterm' or `term'; nil takes vterm when it is installed."
 ;;; Environment
 
 (defvar qwen-companion-terminal--saved nil
-  "What the variables were before we set them: (NAME . VALUE-OR-NIL).")
+  "The variables we have set: (NAME VALUE . VALUE-BEFORE-OR-NIL).")
+
+(defun qwen-companion-terminal--getenv (name)
+  "Return the value of NAME for all processes started from now on."
+  (let ((process-environment (default-value 'process-environment)))
+    (getenv name)))
 
 (defun qwen-companion-terminal--setenv (name value)
   "Set NAME to VALUE for all processes started from now on.
@@ -71,18 +76,35 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
                   (delete name process-environment))))
 
 (defun qwen-companion-terminal-set-environment (variables)
-  "Give terminals opened from now on VARIABLES, a list of (NAME VALUE)."
+  "Give terminals opened from now on VARIABLES, a list of (NAME VALUE).
+What they were given before and is not among VARIABLES is taken back."
+  (pcase-dolist (`(,name . ,_) (copy-sequence qwen-companion-terminal--saved))
+    (unless (assoc name variables)
+      (qwen-companion-terminal--take-back name)))
   (pcase-dolist (`(,name ,value) variables)
-    (unless (assoc name qwen-companion-terminal--saved)
-      (let ((process-environment (default-value 'process-environment)))
-        (push (cons name (getenv name)) qwen-companion-terminal--saved)))
+    (let ((saved (assoc name qwen-companion-terminal--saved))
+          (present (qwen-companion-terminal--getenv name)))
+      (cond ((not saved)
+             (push (cons name (cons value present))
+                   qwen-companion-terminal--saved))
+            ((equal present (cadr saved))
+             (setcar (cdr saved) value))
+            ;; The user has set it meanwhile.
+            (t (setcdr saved (cons value present)))))
     (qwen-companion-terminal--setenv name value)))
+
+(defun qwen-companion-terminal--take-back (name)
+  "Undo what we did to the variable NAME, unless the user has set it since."
+  (pcase-let ((`(,_ ,value . ,before)
+               (assoc name qwen-companion-terminal--saved)))
+    (when (equal value (qwen-companion-terminal--getenv name))
+      (qwen-companion-terminal--setenv name before)))
+  (setq qwen-companion-terminal--saved
+        (assoc-delete-all name qwen-companion-terminal--saved)))
 
 (defun qwen-companion-terminal-restore-environment ()
   "Take the variables away again; what the user had set comes back."
-  (pcase-dolist (`(,name . ,value) qwen-companion-terminal--saved)
-    (qwen-companion-terminal--setenv name value))
-  (setq qwen-companion-terminal--saved nil))
+  (qwen-companion-terminal-set-environment nil))
 
 ;;; Waiting for the discovery files
 

@@ -66,6 +66,9 @@
                 (propertize (format " Qwen[%d!%d]" sessions proposals)
                             'face 'warning))
                ((> sessions 0) (format " Qwen[%d]" sessions))
+               ((qwen-companion-context-unreachable)
+                (propertize " Qwen:no-root" 'face 'warning
+                            'help-echo (qwen-companion-context-unreachable)))
                (t " Qwen"))))))
 
 ;;; Wiring
@@ -86,7 +89,7 @@
   (qwen-companion-backend-on-published payload)
   (qwen-companion-context-on-published payload)
   (qwen-companion-terminal-set-environment (plist-get payload :environment))
-  (mapc #'qwen-companion-backend-notice (plist-get payload :warnings))
+  (mapc #'qwen-companion-backend-notice-once (plist-get payload :warnings))
   (qwen-companion-terminal-published)
   nil)
 
@@ -131,7 +134,8 @@ In a review, \\<qwen-companion-diff-buffer-mode-map>\\[qwen-companion-diff-accep
 and \\[qwen-companion-diff-reject] rejects it.
 
 The mode line says whether the companion is starting, could not be
-started, how many CLIs are connected, and how many proposals wait."
+started, has no project for a CLI to run in, how many CLIs are
+connected, and how many proposals wait."
   :global t
   :lighter (:eval (qwen-companion--lighter))
   (if qwen-companion-mode

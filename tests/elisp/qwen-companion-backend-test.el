@@ -49,8 +49,9 @@
   "Wait until CLIs are served and the discovery files are there."
   (qwen-companion-test-wait-for
    (and (eq 'ready (qwen-companion-state))
-        (= 2 (length (directory-files-recursively
-                      default-directory "\\.lock\\'\\|\\.json\\'"))))))
+        qwen-companion-context--published
+        (= 1 (length (directory-files-recursively
+                      default-directory "\\.lock\\'"))))))
 
 (defun qwen-companion-backend-test--fake-python (script)
   "Return the name of a new program made of the shell SCRIPT."
@@ -82,7 +83,7 @@
     (should (eq 'starting (qwen-companion-state)))
     (should (equal " Qwen:starting" (qwen-companion--lighter)))
     (qwen-companion-backend-test--wait-ready)
-    (should (equal " Qwen" (qwen-companion--lighter)))
+    (should (equal " Qwen:no-root" (qwen-companion--lighter)))
     (should (getenv "QWEN_CODE_IDE_SERVER_PORT"))
     (qwen-companion-mode -1)
     (should (eq 'off (qwen-companion-state)))

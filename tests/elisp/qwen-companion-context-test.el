@@ -149,25 +149,6 @@
                                  (plist-get (qwen-companion-context-payload)
                                             :files)))))))))
 
-(ert-deftest qwen-companion-context-test-roots ()
-  "Projects of files, Dired and terminals are roots; other buffers are not."
-  (qwen-companion-test-with-files '(("src/a.txt" "one\n") ("b/x" ""))
-    (make-directory "b/.git")
-    (qwen-companion-test-with-backend
-      (let ((root (directory-file-name default-directory)))
-        (find-file-noselect "src/a.txt")
-        (qwen-companion-context--update-roots)
-        (should (member root (plist-get (car (qwen-companion-test-sent 'roots))
-                                        :roots)))
-        (dired-noselect "b")
-        (qwen-companion-context--update-roots)
-        (should (member (concat root "/b")
-                        (plist-get (car (last (qwen-companion-test-sent 'roots)))
-                                   :roots)))
-        (let ((sent (length (qwen-companion-test-sent 'roots))))
-          (qwen-companion-context--update-roots)
-          (should (= sent (length (qwen-companion-test-sent 'roots)))))))))
-
 (ert-deftest qwen-companion-context-test-enable-disable-is-symmetric ()
   (let ((hooks (mapcar #'car qwen-companion-context--hooks))
         (idle (length timer-idle-list)))

@@ -47,6 +47,135 @@
                                "QWEN_COMPANION_TEST_A"))))
     (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
 
+(ert-deftest qwen-companion-terminal-test-value-set-meanwhile-stays ()
+  "What the user sets while the mode is on is neither lost nor undone."
+  (unwind-protect
+      (progn
+        (qwen-companion-terminal-set-environment
+         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "mine")
+        (qwen-companion-terminal-restore-environment)
+        (should (equal "mine" (qwen-companion-terminal-test--shell-says
+                               "QWEN_COMPANION_TEST_A")))
+        (qwen-companion-terminal-set-environment
+         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" "other")
+        (qwen-companion-terminal-set-environment
+         '(("QWEN_COMPANION_TEST_A" "2")))
+        (should (equal "2" (qwen-companion-terminal-test--shell-says
+                            "QWEN_COMPANION_TEST_A")))
+        (qwen-companion-terminal-restore-environment)
+        (should (equal "other" (qwen-companion-terminal-test--shell-says
+                                "QWEN_COMPANION_TEST_A"))))
+    (qwen-companion-terminal-restore-environment)
+    (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
+
+(ert-deftest qwen-companion-terminal-test-variable-no-longer-given ()
+  (unwind-protect
+      (progn
+        (qwen-companion-terminal-set-environment
+         qwen-companion-terminal-test--variables)
+        (qwen-companion-terminal-set-environment
+         '(("QWEN_COMPANION_TEST_A" "1")))
+        (should (equal "1" (qwen-companion-terminal-test--shell-says
+                            "QWEN_COMPANION_TEST_A")))
+        (should (equal "unset" (qwen-companion-terminal-test--shell-says
+                                "QWEN_COMPANION_TEST_B"))))
+    (qwen-companion-terminal-restore-environment)))
+
+;;; Every kind of terminal
+
+(declare-function eat "ext:eat" (&optional program arg))
+(declare-function eshell-send-input "esh-mode" (&optional use-region queue-p no-newline))
+(declare-function vterm "ext:vterm" (&optional arg))
+(declare-function vterm-send-string "ext:vterm" (string &optional paste-p))
+(defvar compilation-ask-about-save)
+(defvar eshell-directory-name)
+(defvar explicit-shell-file-name)
+(defvar vterm-shell)
+
+(defun qwen-companion-terminal-test--type (text)
+  "Send TEXT and a line end to the process of the current buffer."
+  (process-send-string (get-buffer-process (current-buffer)) (concat text "\n")))
+
+(defun qwen-companion-terminal-test--ask (run)
+  "Return what a command started by RUN, a function, has in its variables.
+RUN is called with the command line in a new window configuration."
+  (let ((before (buffer-list))
+        (answer (expand-file-name "answer"))
+        (confirm-kill-processes nil))
+    (save-window-excursion
+      (unwind-protect
+          (progn
+            (funcall run (concat "printf '%s %s' \"$QWEN_COMPANION_TEST_A\" \"$QWEN_COMPANION_TEST_B\""
+                                 " >half && mv half answer"))
+            (qwen-companion-test-wait-for (file-exists-p answer))
+            (qwen-companion-test-file-text answer))
+        (delete-file answer)
+        (dolist (buffer (buffer-list))
+          (unless (memq buffer before)
+            (when-let ((process (get-buffer-process buffer)))
+              (set-process-query-on-exit-flag process nil))
+            (let (kill-buffer-hook kill-buffer-query-functions)
+              (kill-buffer buffer))))))))
+
+(defmacro qwen-companion-terminal-test--define (kind &rest body)
+  "Define a test that terminals of KIND carry the variables while they are set.
+KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
+  (declare (indent 1))
+  `(ert-deftest ,(intern (format "qwen-companion-terminal-test-variables-in-%s" kind)) ()
+     (qwen-companion-test-with-files nil
+       (let ((run (lambda (command) ,@body)))
+         (unwind-protect
+             (progn
+               (qwen-companion-terminal-set-environment
+                qwen-companion-terminal-test--variables)
+               (should (equal "1 /x:/y" (qwen-companion-terminal-test--ask run))))
+           (qwen-companion-terminal-restore-environment))
+         (should (equal " " (qwen-companion-terminal-test--ask run)))))))
+
+(qwen-companion-terminal-test--define vterm
+  (unless (require 'vterm nil t)
+    (ert-skip "vterm is not installed"))
+  (let ((vterm-shell "/bin/sh"))
+    (vterm))
+  (vterm-send-string (concat command "\n")))
+
+(qwen-companion-terminal-test--define eat
+  (unless (require 'eat nil t)
+    (ert-skip "eat is not installed; Debian 12 does not have it"))
+  (eat "/bin/sh")
+  (qwen-companion-terminal-test--type command))
+
+(qwen-companion-terminal-test--define term
+  (term "/bin/sh")
+  (qwen-companion-terminal-test--type command))
+
+(qwen-companion-terminal-test--define ansi-term
+  (ansi-term "/bin/sh")
+  (qwen-companion-terminal-test--type command))
+
+(qwen-companion-terminal-test--define shell
+  (let ((explicit-shell-file-name "/bin/sh"))
+    (shell))
+  (qwen-companion-terminal-test--type command))
+
+(qwen-companion-terminal-test--define eshell
+  (let ((eshell-directory-name default-directory))
+    (eshell)
+    (with-temp-file "command"
+      (insert command))
+    (goto-char (point-max))
+    (insert "sh command")
+    (eshell-send-input)))
+
+(qwen-companion-terminal-test--define compile
+  (let (compilation-ask-about-save)
+    (compile command)))
+
+(qwen-companion-terminal-test--define async-shell-command
+  (async-shell-command command))
+
 (ert-deftest qwen-companion-terminal-test-local-environment-is-left-alone ()
   (with-temp-buffer
     (setq-local process-environment (list "ONLY=here"))
@@ -100,10 +229,12 @@
                                 (car (last (qwen-companion-test-sent 'roots)))
                                 :roots)))
           (should-not opened)
-          (qwen-companion-context-on-published '(:roots ("/another")))
+          (qwen-companion-context-on-published
+           '(:roots ("/another") :reachable t))
           (qwen-companion-terminal-published)
           (should-not opened)
-          (qwen-companion-context-on-published (list :roots (list root)))
+          (qwen-companion-context-on-published
+           (list :roots (list root) :reachable t))
           (qwen-companion-terminal-published)
           (qwen-companion-terminal-published)
           (should (equal (list root) opened)))))))

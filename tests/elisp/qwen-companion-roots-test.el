@@ -1,0 +1,167 @@
+;;; qwen-companion-roots-test.el --- Tests of which projects are open  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+(require 'term)
+
+(defun qwen-companion-roots-test--sent ()
+  "Return the roots sent last, relative to `default-directory' where below it."
+  (let ((here (directory-file-name default-directory)))
+    (mapcar (lambda (root)
+              (if (file-in-directory-p root here) (file-relative-name root here) root))
+            (plist-get (car (last (qwen-companion-test-sent 'roots))) :roots))))
+
+(defmacro qwen-companion-roots-test--with-files (files &rest body)
+  "Run BODY with FILES in a new project, as if the mode were on.
+Only what BODY opens counts as open."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (let ((others (buffer-list)))
+         (cl-letf* ((buffers (symbol-function 'buffer-list))
+                    ((symbol-function 'buffer-list)
+                     (lambda (&optional frame)
+                       (cl-set-difference (funcall buffers frame) others))))
+           ,@body)))))
+
+(defun qwen-companion-roots-test--git (&rest arguments)
+  "Run git with ARGUMENTS in the current directory."
+  (with-temp-buffer
+    (unless (eql 0 (apply #'call-process "git" nil t nil
+                          "-c" "user.name=Test" "-c" "user.email=test@localhost"
+                          "-c" "protocol.file.allow=always" arguments))
+      (ert-fail (buffer-string)))))
+
+(ert-deftest qwen-companion-roots-test-files-dired-and-terminals ()
+  "Projects of files, Dired and terminals are roots; other buffers are not."
+  (qwen-companion-roots-test--with-files '(("src/a.txt" "one\n") ("b/x" "") ("c/x" "") ("d/x" ""))
+    (dolist (name '("b" "c" "d"))
+      (make-directory (concat name "/.git")))
+    (find-file-noselect "src/a.txt")
+    (qwen-companion-context--update-roots)
+    (should (equal '(".") (qwen-companion-roots-test--sent)))
+    (dired-noselect "b")
+    (with-current-buffer (generate-new-buffer "terminal")
+      (cd "c")
+      (term-mode))
+    (with-current-buffer (generate-new-buffer "another")
+      (cd "d"))
+    (qwen-companion-context--update-roots)
+    (should (equal '("." "b" "c") (qwen-companion-roots-test--sent)))
+    (let ((sent (length (qwen-companion-test-sent 'roots))))
+      (qwen-companion-context--update-roots)
+      (should (= sent (length (qwen-companion-test-sent 'roots)))))))
+
+(ert-deftest qwen-companion-roots-test-nested-projects ()
+  (qwen-companion-roots-test--with-files '(("a.txt" "") ("inner/b.txt" "") ("inner/deep/c.txt" ""))
+    (make-directory "inner/.git")
+    (find-file-noselect "a.txt")
+    (find-file-noselect "inner/deep/c.txt")
+    (qwen-companion-context--update-roots)
+    (should (equal '("." "inner") (qwen-companion-roots-test--sent)))))
+
+(ert-deftest qwen-companion-roots-test-worktrees ()
+  "A worktree is a project of its own, also below the one it belongs to."
+  (qwen-companion-roots-test--with-files '(("a.txt" "one\n"))
+    (delete-directory ".git" t)
+    (qwen-companion-roots-test--git "init" "-q")
+    (qwen-companion-roots-test--git "add" "a.txt")
+    (qwen-companion-roots-test--git "commit" "-q" "-m" "Start")
+    (qwen-companion-roots-test--git "worktree" "add" "-q" "trees/fix")
+    (find-file-noselect "trees/fix/a.txt")
+    (qwen-companion-context--update-roots)
+    (should (equal '("trees/fix") (qwen-companion-roots-test--sent)))
+    (find-file-noselect "a.txt")
+    (qwen-companion-context--update-roots)
+    (should (equal '("." "trees/fix") (qwen-companion-roots-test--sent)))))
+
+(ert-deftest qwen-companion-roots-test-outside-any-project ()
+  (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/b.txt" ""))
+    (delete-directory ".git" t)
+    (find-file-noselect "one/a.txt")
+    (find-file-noselect "two/b.txt")
+    (with-current-buffer (generate-new-buffer "terminal")
+      (term-mode))
+    (qwen-companion-context--update-roots)
+    (should (equal '("." "one" "two") (qwen-companion-roots-test--sent)))
+    (let ((qwen-companion-roots-outside-projects nil))
+      (qwen-companion-context--update-roots)
+      (should-not (qwen-companion-roots-test--sent)))))
+
+(ert-deftest qwen-companion-roots-test-a-directory-becomes-a-project ()
+  "A root is looked up again after a while."
+  (qwen-companion-roots-test--with-files '(("sub/a.txt" ""))
+    (delete-directory ".git" t)
+    (find-file-noselect "sub/a.txt")
+    (qwen-companion-context--update-roots)
+    (should (equal '("sub") (qwen-companion-roots-test--sent)))
+    (make-directory ".git")
+    (let ((now (float-time)))
+      (cl-letf (((symbol-function 'float-time)
+                 (lambda (&optional _)
+                   (+ now 1 qwen-companion-context--root-age))))
+        (qwen-companion-context--update-roots)))
+    (should (equal '(".") (qwen-companion-roots-test--sent)))))
+
+(ert-deftest qwen-companion-roots-test-remote-files-have-none ()
+  (qwen-companion-roots-test--with-files nil
+    (with-current-buffer (generate-new-buffer "remote")
+      (setq default-directory "/ssh:host:/home/user/"
+            buffer-file-name "/ssh:host:/home/user/a.txt")
+      (qwen-companion-context--update-roots)
+      (setq buffer-file-name nil))
+    (should-not (qwen-companion-roots-test--sent))))
+
+(ert-deftest qwen-companion-roots-test-a-name-that-is-no-text ()
+  "It cannot be told to a CLI; the user hears of it, once, and the others go on."
+  (qwen-companion-roots-test--with-files '(("a.txt" ""))
+    (let ((odd (decode-coding-string "odd\351" 'utf-8))
+          (qwen-companion-backend--noticed nil))
+      (should (string-match-p
+               "odd.* is left out"
+               (qwen-companion-test-messages
+                 (find-file-noselect "a.txt")
+                 (with-current-buffer (generate-new-buffer "terminal")
+                   (setq default-directory (concat "/" odd "/"))
+                   (term-mode))
+                 (qwen-companion-context--update-roots))))
+      (should (equal '(".") (qwen-companion-roots-test--sent)))
+      (should (equal "" (qwen-companion-test-messages
+                          (qwen-companion-context--update-roots)))))))
+
+(ert-deftest qwen-companion-roots-test-no-root ()
+  "Said once, and shown as long as it is so."
+  (qwen-companion-roots-test--with-files nil
+    (let ((qwen-companion-backend--state 'ready))
+      (should-not (qwen-companion-context-unreachable))
+      (should (string-match-p
+               "no CLI can connect: no file.*qwen-companion-run"
+               (qwen-companion-test-messages
+                 (qwen-companion-context-on-published '(:roots nil :reachable nil)))))
+      (should (equal " Qwen:no-root" (qwen-companion--lighter)))
+      (should (string-match-p "no CLI can connect"
+                              (get-text-property 0 'help-echo (qwen-companion--lighter))))
+      (should (equal "" (qwen-companion-test-messages
+                          (qwen-companion-context-on-published
+                           '(:roots ("/a:b") :reachable nil)))))
+      (qwen-companion-context-on-published '(:roots ("/a") :reachable t))
+      (should (equal " Qwen" (qwen-companion--lighter)))
+      (should (equal "" (qwen-companion-test-messages
+                          (qwen-companion-context-on-published '(:roots nil :reachable nil))))))))
+
+(ert-deftest qwen-companion-roots-test-imitating-vscode-is-told ()
+  (qwen-companion-roots-test--with-files nil
+    (qwen-companion-context--update-roots)
+    (let ((qwen-companion-imitate-vscode t))
+      (qwen-companion-context--update-roots))
+    (should (equal '(nil t)
+                   (mapcar (lambda (payload) (plist-get payload :imitate-vscode))
+                           (qwen-companion-test-sent 'roots))))))
+
+(provide 'qwen-companion-roots-test)
+;;; qwen-companion-roots-test.el ends here
