@@ -32,6 +32,7 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.ide.context import normalise
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.models import context_update
+from qwen_companion.ide.peers import find_caller
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.mailbox import Mailbox
@@ -86,6 +87,7 @@ class Companion:
             changed=lambda states: self._bridge.tell(SessionList(states)),
             gone=self._session_gone,
             went_out=self._went_out,
+            find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
         )
         self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
         # A proposal of a session nobody remembers can end in no other way.

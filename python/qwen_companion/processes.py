@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psutil
 
 _SAME_START_S = 2.0
@@ -28,3 +30,9 @@ def is_alive(pid: int, started: float) -> bool:
         return True
     except (psutil.Error, ValueError):
         return False
+
+
+async def ended(pid: int, started: float, poll: float) -> None:
+    """Return when the process PID that started at STARTED has ended; looks every POLL seconds."""
+    while is_alive(pid, started):
+        await asyncio.sleep(poll)

@@ -13,12 +13,15 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from sexpdata import dumps
 
 import qwen_companion.__main__ as entry
+from qwen_companion.ide.sessions import RETURN_S
 from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 SECONDS_TO_STOP = 2.0
@@ -210,16 +213,15 @@ class TestRestart:
     """A killed backend is replaced without the CLI noticing."""
 
     def restart(self, old: Backend, proposals: list[dict[str, str]] | None = None) -> Backend:
-        sessions = [
-            {key: item[key] for key in ("id", "protocol", "client", "version")} for item in self.last_sessions(old)
-        ]
+        sessions = [*map(as_dict, self.last_sessions(old))]
         return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
 
-    def last_sessions(self, old: Backend) -> list[dict[str, str]]:
+    def last_sessions(self, old: Backend, key: str = "streaming") -> list[object]:
+        """The sessions told last, once one has KEY."""
         payload = old.emacs.wait_until(
-            "sessions", lambda values: any(as_dict(item)["streaming"] for item in values["sessions"])
+            "sessions", lambda values: any(as_dict(item).get(key) for item in values["sessions"])
         )
-        return [as_dict(item) for item in payload["sessions"]]
+        return payload["sessions"]
 
     def test_context_and_an_open_review_go_on(self, backend: Backend, home: Home) -> None:
         path = home.work / "a.txt"
@@ -267,6 +269,34 @@ class TestRestart:
             with cli.stream() as stream:
                 assert stream.event()["method"] == "ide/diffRejected"
                 assert new.emacs.wait_for("delivered") == {"id": proposal["id"]}
+
+    def test_the_process_of_a_cli_stays_known(self, backend: Backend) -> None:
+        cli = backend.cli()
+        with cli.stream():
+            (item,) = self.last_sessions(backend, "pid")
+            told = as_dict(item)
+            assert (told["pid"], told["directory"]) == (os.getpid(), os.getcwd())
+            assert abs(told["started"] - psutil.Process().create_time() * 1000) < 1
+            backend.kill()
+        sessions = [told]
+        with Backend(backend.home, port=backend.port, token=backend.token, sessions=sessions) as new:
+            new.greet()
+            with cli.stream():
+                # The first that is told: without having been looked for.
+                (item,) = new.emacs.wait_for("sessions")["sessions"]
+                assert as_dict(item) == told
+
+    def test_a_cli_that_ended_meanwhile_is_given_up_at_once(self, home: Home) -> None:
+        session: dict[str, object] = {"id": "s", "protocol": "2025-11-25", "client": "c", "version": "1"}
+        # The number is in use, but it is not that process.
+        peer: dict[str, object] = {"pid": os.getpid(), "started": 1000, "ancestors": [os.getpid()]}
+        proposal = {"id": "p", "session": "s", "path": "/a"}
+        with Backend(home, sessions=[session | peer], proposals=[proposal]) as backend:
+            began = time.monotonic()
+            backend.greet()
+            assert backend.emacs.wait_for("sessions") == {"sessions": []}
+            assert backend.emacs.wait_for("diff-orphan") == {"id": "p"}
+            assert time.monotonic() - began < RETURN_S
 
     def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
         with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a"}]) as backend:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from qwen_companion.processes import is_alive, start_time
+from qwen_companion.processes import ended, start_time
 
 POLL_S = 2.0
 
@@ -32,5 +32,5 @@ def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
 async def process_end(pid: int, poll: float = POLL_S) -> None:
     """Return when process PID has ended; looks every POLL seconds."""
     started = start_time(pid)
-    while started is not None and is_alive(pid, started):
-        await asyncio.sleep(poll)
+    if started is not None:
+        await ended(pid, started, poll)

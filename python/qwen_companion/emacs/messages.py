@@ -90,6 +90,10 @@ class Plist:
         """Whether there is anything but nil at KEY."""
         return not _is_nil(self._values.get(key))
 
+    def optional_symbol(self, key: str) -> str | None:
+        """The name of the symbol at KEY; None for nil or no such key."""
+        return None if _is_nil(self._values.get(key)) else self.symbol(key)
+
     def integer(self, key: str) -> int:
         """The number at KEY, cut to an integer: Emacs may well compute a time as a float."""
         value = self._values.get(key)
@@ -100,6 +104,13 @@ class Plist:
     def optional_integer(self, key: str) -> int | None:
         """The number at KEY; None for nil or no such key."""
         return None if _is_nil(self._values.get(key)) else self.integer(key)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """The list of whole numbers at KEY."""
+        items = _sequence(self._values.get(key), key)
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            raise MessageError(f"{key} is not a list of whole numbers")
+        return cast("tuple[int, ...]", tuple(items))
 
     def strings(self, key: str) -> tuple[str, ...]:
         """The list of strings at KEY."""
@@ -150,19 +161,75 @@ def _sequence(value: Sexp, what: str) -> Sequence[Sexp]:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """The process at the other end of a session.
+
+    It started at STARTED, in seconds since the epoch: its number alone may be another's by now.  DIRECTORY is the one
+    it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.  ANCESTORS are
+    the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when Emacs is
+    not among them.
+    """
+
+    pid: int
+    started: float
+    directory: str | None
+    family: str | None
+    ancestors: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, values: Plist) -> Peer | None:
+        """From `(:pid :started :directory :family :ancestors)`; None when there is no :pid."""
+        pid = values.optional_integer(":pid")
+        if pid is None:
+            return None
+        return cls(
+            pid,
+            values.integer(":started") / 1000,
+            values.optional_string(":directory"),
+            values.optional_symbol(":family"),
+            values.integers(":ancestors"),
+        )
+
+    def to_plist(self) -> list[Sexp]:
+        """What `parse` reads."""
+        return plist(
+            pid=self.pid,
+            started=round(self.started * 1000),
+            directory=self.directory,
+            family=None if self.family is None else Symbol(self.family),
+            ancestors=list(self.ancestors),
+        )
+
+
+@dataclass(frozen=True)
 class KnownSession:
-    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version."""
+    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version.
+
+    CLIENT and VERSION are those of the CLI, "" where nothing that tells the user anything is known.  PEER is None for
+    a process that was not found, or not yet.
+    """
 
     id: str
     protocol: str
     client: str
     version: str
+    peer: Peer | None = None
+
+    @property
+    def label(self) -> str:
+        """Name and version of the CLI for a person; may be empty."""
+        return f"{self.client} {self.version}".rstrip() if self.client else ""
 
     @classmethod
     def parse(cls, values: Plist) -> KnownSession:
-        """From `(:id :protocol :client :version)`."""
+        """From `(:id :protocol :client :version)` and what `Peer.parse` reads."""
         keys = (":id", ":protocol", ":client", ":version")
-        return cls(*(values.string(key) for key in keys))
+        return cls(*(values.string(key) for key in keys), peer=Peer.parse(values))
+
+    def to_plist(self) -> list[Sexp]:
+        """What `parse` reads."""
+        head = plist(id=self.id, protocol=self.protocol, client=self.client, version=self.version)
+        return head + (self.peer.to_plist() if self.peer else [])
 
 
 @dataclass(frozen=True)
@@ -392,24 +459,19 @@ class SessionList(Told):
     sessions: tuple[SessionState, ...]
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:sessions ((:id :protocol :client :version :streaming)...))`."""
-        return plist(
-            sessions=[
-                plist(
-                    id=state.session.id,
-                    protocol=state.session.protocol,
-                    client=state.session.client,
-                    version=state.session.version,
-                    streaming=state.streaming,
-                )
-                for state in self.sessions
-            ]
-        )
+        """`(:sessions ((:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)...))`.
+
+        Without the keys from :pid to :ancestors where the process was not found.
+        """
+        return plist(sessions=[state.session.to_plist() + plist(streaming=state.streaming) for state in self.sessions])
 
 
 @dataclass(frozen=True)
 class DiffOpen(Outgoing["str | None"]):
-    """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None."""
+    """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
+
+    CLIENT is the CLI's name for a person, with its version; "" when it is not known.
+    """
 
     method = "diff-open"
     id: str

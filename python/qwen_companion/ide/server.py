@@ -33,6 +33,7 @@ from qwen_companion import __version__
 from qwen_companion.emacs.messages import KnownSession
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
+from qwen_companion.ide.peers import Connection
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
@@ -150,11 +151,17 @@ class McpServer:
     async def _get(self, session: KnownSession, accept: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if not any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*")):
             await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
-        elif not await self._sessions.serve_stream(session.id, receive, send):
+            return
+        self._identify(session, scope)
+        if not await self._sessions.serve_stream(session.id, receive, send):
             # Closing would wait for the client that takes nothing.
             cast("_Protocol", scope["state"][_CONNECTION]).transport.abort()
             # uvicorn is to see the end of the connection before it sees an answer that was not completed.
             await asyncio.sleep(0)
+
+    def _identify(self, session: KnownSession, scope: Scope) -> None:
+        if scope["client"] is not None:
+            self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive)
@@ -194,9 +201,11 @@ class McpServer:
         result = await call_next(ctx)
         client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
-        name = "" if client.name == ANONYMOUS_CLIENT else client.name
-        exchange.session = self._sessions.open(name, client.version, protocol)
+        name, version = ("", "") if client.name == ANONYMOUS_CLIENT else (client.name, client.version)
+        exchange.session = self._sessions.open(name, version, protocol)
         exchange.is_new = True
+        request: Any = ctx.request
+        self._identify(exchange.session, request.scope)
         return result
 
     async def _call_tool(
@@ -206,7 +215,7 @@ class McpServer:
         # `_admit` lets no tool call through without one.
         session = cast("KnownSession", exchange.session)
         result = await self._tools.call(
-            session.id, session.client, params.name, params.arguments or {}, damaged=exchange.damaged
+            session.id, session.label, params.name, params.arguments or {}, damaged=exchange.damaged
         )
         content = [] if result.text is None else [types.TextContent(text=result.text)]
         return types.CallToolResult(content=[*content], is_error=result.is_error)

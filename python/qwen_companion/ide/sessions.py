@@ -5,7 +5,8 @@ Each stream is served by a task of its own, so a CLI that does not read holds up
 the decisions it has not taken: context is never queued, a stream is sent the newest one when it can take it.
 
 A CLI never says good-bye, it only lets its stream end; and a stream also ends when this process is killed.  So a
-session lives on for a while without a stream, and the sessions an earlier process had are taken over.
+session lives on for a while without a stream, and the sessions an earlier process had are taken over.  Where the
+process of the CLI is known, its end is the end of the session.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qwen_companion.emacs.messages import KnownSession, SessionState
+from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
+from qwen_companion.ide.peers import Caller, Connection
+from qwen_companion.processes import ended
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
@@ -40,6 +44,12 @@ FIRST_STREAM_S = 60.0
 STALL_S = 600.0
 """How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
 
+WATCH_S = 2.0
+"""How often the process of a CLI is looked after while its stream is open."""
+
+LOST_WATCH_S = 0.1
+"""The same while it is not: a process closes its connections a moment before it has ended."""
+
 SESSION_HEADER = b"mcp-session-id"
 
 
@@ -51,6 +61,8 @@ class Timing:
     give_up: float = RETURN_S
     first_stream: float = FIRST_STREAM_S
     stall: float = STALL_S
+    watch: float = WATCH_S
+    lost_watch: float = LOST_WATCH_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +97,17 @@ class _Session:
     outbox: list[_Posted] = field(default_factory=list[_Posted])
     stream: _Stream | None = None
     reaper: asyncio.TimerHandle | None = None
+    connections: list[Connection] = field(default_factory=list[Connection])
+    """Those whose process is still to be looked for."""
+
+    lookup: asyncio.Task[None] | None = None
+    watch: asyncio.Task[None] | None = None
+
+    def stop_watching(self) -> None:
+        """End the work for it that goes on in the background."""
+        for work in (self.reaper, self.lookup, self.watch):
+            if work is not None:
+                work.cancel()
 
 
 class Sessions:
@@ -96,16 +119,19 @@ class Sessions:
         changed: Callable[[tuple[SessionState, ...]], None],
         gone: Callable[[str], None],
         went_out: Callable[[str], None],
+        find_caller: Callable[[Connection], Caller | None],
         timing: Timing | None = None,
     ) -> None:
         """KNOWN are those of an earlier process.  Must be made on the event loop.
 
         CHANGED is called with all sessions after each change, GONE with the id of one given up, WENT_OUT with the key
-        of a notification once the whole of it has been handed to the operating system for an open stream.
+        of a notification once the whole of it has been handed to the operating system for an open stream.  FIND_CALLER
+        tells whose connection it is; it is called in a thread.
         """
         self._changed = changed
         self._gone = gone
         self._went_out = went_out
+        self._find_caller = find_caller
         self._timing = timing or Timing()
         self._loop = asyncio.get_running_loop()
         self._context: bytes | None = None
@@ -116,6 +142,7 @@ class Sessions:
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up)
             self._reap_later(session)
+            self._watch_process(session)
 
     # --- Sessions ---
 
@@ -143,7 +170,7 @@ class Sessions:
         session = self._sessions.pop(identifier, None)
         if session is None:
             return
-        self._keep(session)
+        session.stop_watching()
         if session.stream is not None:
             session.stream.end()
         self._tell()
@@ -155,12 +182,49 @@ class Sessions:
         FOR_GOOD says that no other process will serve them: each CLI is made to look soon, and to say that it is alone.
         """
         for session in self._sessions.values():
-            self._keep(session)
+            session.stop_watching()
         self._sessions.clear()
         for stream in self._open_streams:
             stream.end(_retry(LAST_RETRY_MS) if for_good else b"")
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._no_streams.wait(), timeout)
+
+    # --- Processes ---
+
+    def identify(self, identifier: str, connection: Connection) -> None:
+        """Find out, in the background, whose CONNECTION to that session it is, if that is not known yet."""
+        session = self._sessions[identifier]
+        if session.known.peer is None:
+            session.connections.append(connection)
+            if session.lookup is None:
+                session.lookup = asyncio.create_task(self._look_up(session))
+
+    async def _look_up(self, session: _Session) -> None:
+        while session.connections and session.known.peer is None:
+            caller = await in_thread(self._find_caller, session.connections.pop(0))
+            if caller is None:
+                continue
+            session.known = replace(session.known, peer=caller.peer)
+            if caller.name:
+                session.known = replace(session.known, client=caller.name, version=caller.version)
+            self._watch_process(session)
+            self._tell()
+        session.lookup = None
+
+    def _watch_process(self, session: _Session) -> None:
+        """Give SESSION up when its process has ended; from now on look as often as its stream demands."""
+        if session.watch is not None:
+            session.watch.cancel()
+        if session.known.peer is not None:
+            poll = self._timing.lost_watch if session.stream is None else self._timing.watch
+            session.watch = asyncio.create_task(self._close_at_end(session, session.known.peer, poll))
+
+    async def _close_at_end(self, session: _Session, peer: Peer, poll: float) -> None:
+        await ended(peer.pid, peer.started, poll)
+        session.watch = None
+        self.close(session.known.id)
+
+    # --- Time limits ---
 
     def _keep(self, session: _Session) -> None:
         if session.reaper is not None:
@@ -218,6 +282,7 @@ class Sessions:
         self._open_streams.add(stream)
         self._no_streams.clear()
         self._keep(session)
+        self._watch_process(session)
         self._tell()
         watcher = asyncio.create_task(_watch(stream, receive))
         try:
@@ -231,6 +296,7 @@ class Sessions:
                 session.stream = None
                 if self._sessions.get(identifier) is session:
                     self._reap_later(session)
+                    self._watch_process(session)
                     self._tell()
 
     async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:

@@ -72,7 +72,8 @@ class DiffTools:
     ) -> ToolResult:
         """Call the tool NAME for SESSION.
 
-        CLIENT is the name the CLI gave itself.  DAMAGED says that the request held text that is no Unicode.
+        CLIENT is the CLI's name for a person, "" when it is not known.  DAMAGED says that the request held text that
+        is no Unicode.
         """
         try:
             if name == OPEN_DIFF:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from qwen_companion.emacs.messages import (
     Notice,
     Outcome,
     Outgoing,
+    Peer,
     Published,
     Roots,
     Serving,
@@ -33,9 +35,10 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from support import as_dict
 
+SESSIONS = '((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'
 HELLO = (
     '(:protocol 1 :secret "s" :emacs-pid 7 :port 0 :token nil :spool "/spool/"'
-    ' :sessions ((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'
+    f" :sessions {SESSIONS}"
     ' :proposals ((:id "p" :session "i" :path "/a")))\n'
 )
 
@@ -61,11 +64,30 @@ def test_hello_is_read_whole() -> None:
     )
 
 
+PEER = Peer(7, 1700000000.25, "/d", "qwen", (7, 6))
+
+
+@pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=())])
+def test_a_session_comes_back_as_it_was_told(peer: Peer | None, spool: Spool) -> None:
+    session = KnownSession("i", "2025-11-25", "c", "1", peer)
+    told = SessionList((SessionState(session, True),)).payload(spool)
+    # Emacs keeps the list as it is and puts it into the next hello.
+    items = dumps(as_dict(told)["sessions"])
+    assert Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (session,)
+
+
+@pytest.mark.parametrize(("client", "version", "label"), [("c", "1", "c 1"), ("c", "", "c"), ("", "1", "")])
+def test_a_client_without_name_is_called_nothing(client: str, version: str, label: str) -> None:
+    assert KnownSession("i", "p", client, version).label == label
+
+
 @pytest.mark.parametrize(
     "change",
     [
         (":port 0", ":port 70000"),
         (":port 0", ":port nan"),
+        (':version "1"', ':version "1" :pid 7'),
+        (':version "1"', ':version "1" :pid 7 :started 1 :ancestors (a)'),
         (":port 0", ""),
         (":emacs-pid 7", ":emacs-pid 0"),
         (":emacs-pid 7", ":emacs-pid t"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -18,9 +19,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
-from qwen_companion.emacs.messages import KnownSession, SessionState
+from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
 from qwen_companion.ide import server as module
 from qwen_companion.ide.diffs import Decision, Proposals
+from qwen_companion.ide.peers import Caller, Connection, find_caller
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
@@ -46,7 +48,15 @@ class Site:
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
         self.states: asyncio.Queue[Sequence[SessionState]] = asyncio.Queue()
-        self.sessions = Sessions((RESTORED,), self.states.put_nowait, self.gone.put_nowait, self.out.put_nowait, TIMING)
+        self.find_caller: Callable[[Connection], Caller | None] = lambda connection: None
+        self.sessions = Sessions(
+            (RESTORED,),
+            self.states.put_nowait,
+            self.gone.put_nowait,
+            self.out.put_nowait,
+            lambda connection: self.find_caller(connection),
+            TIMING,
+        )
         self.tools = DiffTools(Proposals(), self.editor, self.sessions)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
 
@@ -144,8 +154,36 @@ async def test_the_name_that_every_cli_gives_is_none(site: Site) -> None:
     info = {"name": "streamable-http-client", "version": "1"}
     _, headers, _ = await away(site.cli().request, "initialize", {**INITIALIZE, "clientInfo": info})
     assert site.sessions.get(headers["mcp-session-id"]) == KnownSession(
-        headers["mcp-session-id"], str(INITIALIZE["protocolVersion"]), "", "1"
+        headers["mcp-session-id"], str(INITIALIZE["protocolVersion"]), "", ""
     )
+
+
+async def peer(site: Site) -> Peer:
+    """The process of the first session, once it is told."""
+    while True:
+        for state in await soon(site.states.get()):
+            if state.session.peer is not None:
+                return state.session.peer
+
+
+async def test_the_process_of_a_client_is_known_from_its_first_connection(site: Site) -> None:
+    site.find_caller = lambda connection: find_caller(connection, os.getppid())
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+    client = httpx2.AsyncClient(headers=site.cli().headers)
+    async with client:
+        await client.post(f"http://127.0.0.1:{site.port}/mcp", json=message)
+        found = await peer(site)
+    assert (found.pid, found.directory, found.ancestors) == (os.getpid(), os.getcwd(), (os.getpid(),))
+
+
+@pytest.mark.parametrize("session", ["", "restored"])
+async def test_the_process_of_a_client_is_looked_for_again_when_its_stream_opens(site: Site, session: str) -> None:
+    cli = site.cli(session)
+    if not session:
+        await away(cli.initialize)
+    site.find_caller = lambda connection: find_caller(connection, os.getppid())
+    with await away(cli.stream):
+        assert (await peer(site)).pid == os.getpid()
 
 
 async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
@@ -274,7 +312,7 @@ async def test_a_review_from_proposal_to_outcome(site: Site) -> None:
         "isError": False,
     }
     proposal, client, text = site.editor.opened[0]
-    assert (proposal.session, client, text) == (cli.session, "test-client", "new")
+    assert (proposal.session, client, text) == (cli.session, "test-client 1.2", "new")
     site.tools.decide(proposal.id, Decision("edited é"))
     assert await away(stream.event) == {
         "jsonrpc": "2.0",

@@ -2,13 +2,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Iterator
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import pytest
 
-from qwen_companion.emacs.messages import KnownSession, SessionState
+from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
+from qwen_companion.ide.peers import Caller, Connection
 from qwen_companion.ide.sessions import Sessions, Timing
+from qwen_companion.processes import start_time
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -26,11 +32,31 @@ class Table:
     """Sessions, with a record of what they told."""
 
     def __init__(self, known: tuple[KnownSession, ...] = (), **timing: float) -> None:
-        limits = {"keep_alive": NEVER, "give_up": NEVER, "first_stream": NEVER, "stall": NEVER, **timing}
+        limits = {field.name: NEVER for field in fields(Timing)} | timing
         self.states: list[tuple[SessionState, ...]] = []
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
-        self.sessions = Sessions(known, self.states.append, self.gone.put_nowait, self.out.put_nowait, Timing(**limits))
+        self.callers: dict[int, Caller] = {}
+        """By port."""
+
+        self.asked: asyncio.Queue[int] = asyncio.Queue()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self._loop = asyncio.get_running_loop()
+        self.sessions = Sessions(
+            known,
+            self.states.append,
+            self.gone.put_nowait,
+            self.out.put_nowait,
+            self._find_caller,
+            Timing(**limits),
+        )
+
+    def _find_caller(self, connection: Connection) -> Caller | None:
+        port = connection.client[1]
+        self._loop.call_soon_threadsafe(self.asked.put_nowait, port)
+        self.may_answer.wait(TIMEOUT_S)
+        return self.callers.get(port)
 
     def open(self) -> str:
         return self.sessions.open("c", "1", "2025-11-25").id
@@ -331,3 +357,158 @@ async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
     await soon(table.sessions.end_streams(AT_ONCE, for_good=True))
     get.lose()
     await soon(get.task)
+
+
+# --- Processes ---
+
+
+class Child:
+    """A process that stands for a CLI."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        started = start_time(self.process.pid)
+        assert started is not None
+        self.peer = Peer(self.process.pid, started, "/d", "qwen", (self.process.pid,))
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    child = Child()
+    with child.process:
+        yield child
+        child.process.kill()
+
+
+def connection(port: int) -> Connection:
+    return Connection(("127.0.0.1", port), ("127.0.0.1", 1))
+
+
+async def told(table: Table, session: str) -> SessionState:
+    """The state of SESSION told last, once it has a process."""
+
+    async def look() -> SessionState:
+        while True:
+            for state in table.states[-1]:
+                if state.session.id == session and state.session.peer is not None:
+                    return state
+            await asyncio.sleep(0)
+
+    return await soon(look())
+
+
+async def test_a_session_is_there_at_once_and_whose_it_is_is_told_later(child: Child) -> None:
+    table = Table()
+    table.callers[7] = Caller(child.peer, "Qwen Code", "0.24.4")
+    table.may_answer.clear()
+    session = table.open()
+    table.sessions.identify(session, connection(7))
+    assert await soon(table.asked.get()) == 7
+    known = table.sessions.get(session)
+    assert known is not None
+    assert (known.label, known.peer) == ("c 1", None)
+    table.may_answer.set()
+    state = await told(table, session)
+    assert state.session == table.sessions.get(session)
+    assert (state.session.label, state.session.peer) == ("Qwen Code 0.24.4", child.peer)
+    table.sessions.identify(session, connection(8))
+    assert table.asked.empty()
+
+
+async def test_a_process_that_was_not_found_is_looked_for_again(child: Child) -> None:
+    table = Table()
+    table.callers[8] = Caller(child.peer, "", "")
+    table.may_answer.clear()
+    session = table.open()
+    table.sessions.identify(session, connection(7))
+    assert await soon(table.asked.get()) == 7
+    # The stream opens before that has been answered.
+    table.sessions.identify(session, connection(8))
+    table.may_answer.set()
+    state = await told(table, session)
+    # What it said itself stays where its process does not tell.
+    assert (state.session.label, state.session.peer) == ("c 1", child.peer)
+
+
+async def test_a_client_that_nobody_knows_stays_unknown() -> None:
+    table = Table()
+    session = table.open()
+    for port in (7, 8):
+        table.sessions.identify(session, connection(port))
+        assert await soon(table.asked.get()) == port
+    known = table.sessions.get(session)
+    assert known is not None
+    assert known.peer is None
+    get = await Get(table, session).ready()
+    get.lose()
+    await soon(get.task)
+
+
+async def test_a_session_closed_while_its_process_is_looked_for(child: Child) -> None:
+    table = Table(watch=AT_ONCE, lost_watch=AT_ONCE)
+    table.callers[7] = Caller(child.peer, "Qwen Code", "")
+    table.may_answer.clear()
+    session = table.open()
+    table.sessions.identify(session, connection(7))
+    await soon(table.asked.get())
+    table.sessions.close(session)
+    table.may_answer.set()
+    other = table.open()
+    table.sessions.identify(other, connection(7))
+    await told(table, other)
+    assert [state.session.id for state in table.states[-1]] == [other]
+    assert table.gone.qsize() == 1
+
+
+def known_session(child: Child) -> KnownSession:
+    return KnownSession("old", "2025-11-25", "c", "1", child.peer)
+
+
+async def test_a_session_whose_stream_and_process_end_is_given_up_at_once(child: Child) -> None:
+    # Until the stream ends nobody looks.
+    table = Table((known_session(child),), lost_watch=AT_ONCE)
+    get = await Get(table, "old").ready()
+    get.lose()
+    await soon(get.task)
+    assert table.sessions.get("old") is not None
+    # Killed, and nobody has waited for it yet.
+    child.process.kill()
+    assert await soon(table.gone.get()) == "old"
+    assert table.states[-1] == ()
+
+
+async def test_a_session_whose_process_ends_is_given_up_though_its_stream_is_open(child: Child) -> None:
+    table = Table((known_session(child),), watch=AT_ONCE)
+    get = await Get(table, "old").ready()
+    child.process.kill()
+    assert await soon(table.gone.get()) == "old"
+    assert await soon(get.task)
+
+
+async def test_a_session_whose_process_lives_is_waited_for(child: Child) -> None:
+    table = Table((known_session(child),), give_up=0.2, lost_watch=AT_ONCE)
+    get = await Get(table, "old").ready()
+    get.lose()
+    await soon(get.task)
+    began = asyncio.get_running_loop().time()
+    assert await soon(table.gone.get()) == "old"
+    assert asyncio.get_running_loop().time() - began > 0.1
+
+
+async def test_another_process_of_the_same_number_does_not_keep_a_session(child: Child) -> None:
+    earlier = Peer(child.peer.pid, child.peer.started - 100, None, None, (child.peer.pid,))
+    table = Table((KnownSession("old", "2025-11-25", "c", "1", earlier),))
+    assert await soon(table.gone.get()) == "old"
+
+
+async def test_the_end_of_this_process_gives_no_session_up(child: Child) -> None:
+    table = Table((known_session(child),), watch=AT_ONCE, lost_watch=AT_ONCE)
+    get = await Get(table, "old").ready()
+    await soon(table.sessions.end_streams(NEVER, for_good=False))
+    await soon(get.task)
+    child.process.kill()
+    child.process.wait(TIMEOUT_S)
+    # As often as it would have been looked after.
+    other = Table((known_session(child),))
+    assert await soon(other.gone.get()) == "old"
+    assert table.gone.empty()

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which process is at the other end of a connection?  Nothing on the wire says so, the operating system does.
+
+Nothing here is for the event loop: it goes over processes and reads files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import psutil
+
+from qwen_companion.emacs.messages import Peer
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Both ends of a TCP connection on this machine, as the server sees it."""
+
+    client: Address
+    server: Address
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who is calling.  NAME and VERSION are "" where the process does not tell."""
+
+    peer: Peer
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A CLI as its npm package, its program and a person name it."""
+
+    package: str
+    program: str
+    name: str
+    family: str
+
+
+_PRODUCTS = (
+    _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen"),
+    _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini"),
+)
+
+_FORWARDERS = frozenset(
+    (
+        *("ssh", "sshd", "sshd-session", "socat", "kubectl"),
+        *("docker-proxy", "com.docker.backend", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "gvproxy"),
+    )
+)
+"""Programs that carry a connection for a process elsewhere: theirs is neither the directory nor the life of the CLI."""
+
+_INTERPRETER = re.compile(r"(node|nodejs|bun|deno)[\d.]*")
+
+_OPTIONS_WITH_VALUE = frozenset(
+    (
+        *("-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "--title"),
+        *("--env-file", "--env-file-if-exists", "--preload", "--config", "-c"),
+    )
+)
+"""Options of the interpreters whose value may be the next argument, and a file."""
+
+_MAX_MANIFEST_BYTES = 1024 * 1024
+_MAX_NAME = 80
+
+
+def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
+    """The process of this user that holds the client's end of CONNECTION.
+
+    None for one of another user, and for one that cannot be seen: in a container, behind a tunnel.  The ancestors end
+    below the process EMACS_PID, or at the top where that is none of them.
+    """
+    try:
+        process = _holder(connection)
+        if process is None or not _is_ours(process) or process.name() in _FORWARDERS:
+            return None
+        directory = _directory(process)
+        name, version, family = _identity(process, directory)
+        ancestors = tuple(_ancestors(process, emacs_pid))
+        return Caller(Peer(process.pid, process.create_time(), directory, family, ancestors), name, version)
+    except (psutil.Error, OSError):
+        return None  # It has ended, or the system tells nothing.
+
+
+def _holder(connection: Connection) -> psutil.Process | None:
+    try:
+        pids = [item.pid for item in psutil.net_connections("tcp") if item.pid and _joins(item, connection)]
+        return psutil.Process(pids[0]) if pids else None
+    except psutil.AccessDenied:
+        # macOS shows all at once to root only.
+        return next((process for process in psutil.process_iter() if _holds(process, connection)), None)
+
+
+def _holds(process: psutil.Process, connection: Connection) -> bool:
+    try:
+        return _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
+    except psutil.Error:
+        return False
+
+
+def _joins(item: Any, connection: Connection) -> bool:
+    """Whether ITEM, a connection by psutil, is CONNECTION seen from the client."""
+    return bool(item.laddr and item.raddr) and (
+        (_ipv4(item.laddr.ip), item.laddr.port) == connection.client
+        and (_ipv4(item.raddr.ip), item.raddr.port) == connection.server
+    )
+
+
+def _ipv4(address: str) -> str:
+    """ADDRESS without the prefix it has on a socket that speaks both versions."""
+    return address.removeprefix("::ffff:")
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    return process.uids().real == os.getuid()
+
+
+def _directory(process: psutil.Process) -> str | None:
+    try:
+        directory = process.cwd()
+        directory.encode("utf-8")
+    except (psutil.AccessDenied, UnicodeEncodeError):
+        return None
+    return directory or None
+
+
+def _ancestors(process: psutil.Process, emacs_pid: int) -> Iterator[int]:
+    current: psutil.Process | None = process
+    while current is not None and current.pid != emacs_pid:
+        yield current.pid
+        try:
+            current = current.parent()
+        except psutil.Error:
+            return
+
+
+# --- Name and version ---
+
+
+def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str, str | None]:
+    """Name, version and family; "" and None where they cannot be had."""
+    try:
+        command, program = process.cmdline(), process.exe()
+    except psutil.AccessDenied:
+        return "", "", None
+    name = version = ""
+    if _INTERPRETER.fullmatch(os.path.basename(program)):
+        script = _script(command[1:], directory)
+        if script is None:
+            return "", "", None
+        program = script
+        name, version = _package(os.path.realpath(script))
+    for product in _PRODUCTS:
+        if name == product.package:
+            return product.name, version, product.family
+    # A single file is known by its name: the package of the directory it lies in is another's.
+    stems = {os.path.basename(path).partition(".")[0] for path in (program, os.path.realpath(program))}
+    for product in _PRODUCTS:
+        if product.program in stems:
+            return product.name, "", product.family
+    return name, version, None
+
+
+def _script(arguments: Sequence[str], directory: str | None) -> str | None:
+    """The first of ARGUMENTS that is a file and not the value of an option."""
+    is_value = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            is_value = argument in _OPTIONS_WITH_VALUE
+            continue
+        path = os.path.join(directory or "/", argument)
+        if not is_value and os.path.isfile(path):
+            return path
+        is_value = False
+    return None
+
+
+def _package(program: str) -> tuple[str, str]:
+    """Name and version of the npm package that PROGRAM is a file of; "" where there is none."""
+    folder = os.path.dirname(program)
+    # What is above a `node_modules` is the package that uses this one.
+    while os.path.basename(folder) != "node_modules":
+        manifest = _manifest(os.path.join(folder, "package.json"))
+        name = _label(manifest.get("name"))
+        if name:
+            return name, _label(manifest.get("version"))
+        above = os.path.dirname(folder)
+        if above == folder:
+            break
+        folder = above
+    return "", ""
+
+
+def _manifest(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read(_MAX_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def _label(value: object) -> str:
+    """VALUE if it is fit to be shown as a name, else ""."""
+    return value if isinstance(value, str) and len(value) <= _MAX_NAME and value.isprintable() else ""
