@@ -96,8 +96,8 @@ Its value is a list of property lists (:id :session :path).")
 (defvar qwen-companion-backend--token nil)
 (defvar qwen-companion-backend--port nil)
 (defvar qwen-companion-backend--sessions nil
-  "The connected CLIs as the Python process told them last.
-A list of property lists (:id :protocol :client :version :streaming).")
+  "The connected CLIs, see `qwen-companion-backend-sessions'.
+As the Python process told them last, and as a new one is told them.")
 (defvar qwen-companion-backend--spool nil
   "Private directory through which long texts travel.")
 (defvar qwen-companion-backend--noticed nil
@@ -115,8 +115,24 @@ could not be started, see the message)."
 
 (defun qwen-companion-backend-sessions ()
   "Return the connected CLIs, a list of property lists.
-Keys are :id, :protocol, :client, :version and :streaming."
+:id names the connection, :protocol is the version of what it speaks,
+:client and :version are those of the CLI, each \"\" when not known, and
+:streaming is non-nil while it listens.
+
+Further keys are there when the CLI's process was found, which it is
+soon after it has connected if it is one of this user's on this machine
+and not behind a tunnel: :pid and :started (in milliseconds), its
+:directory at that time (nil if it cannot be had), its :family (`qwen',
+`gemini' or nil), and :ancestors, the ids of the process, its parent
+and so on up to the child of this Emacs; or up to the first process
+there is when it runs outside of this Emacs."
   qwen-companion-backend--sessions)
+
+(defun qwen-companion-backend-session (id)
+  "Return the connected CLI ID, see `qwen-companion-backend-sessions'.
+Return nil when it has gone."
+  (cl-find id qwen-companion-backend--sessions :test #'equal
+           :key (lambda (session) (plist-get session :id))))
 
 (defun qwen-companion-backend-connected-p ()
   "Return non-nil when the Python process can be called."

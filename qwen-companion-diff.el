@@ -280,7 +280,7 @@ there after an earlier acceptance."
       (qwen-companion-diff--file proposal))))
 
 (defun qwen-companion-diff--set-header (text)
-  "Give the current buffer a header line with the keys, TEXT and the file.
+  "Give the current buffer a header line with the keys, the file and TEXT.
 The keys come first: a long name must not push them off the screen."
   (setq header-line-format
         (replace-regexp-in-string
@@ -288,8 +288,8 @@ The keys come first: a long name must not push them off the screen."
          (format " %s accept  %s reject  %s: %s"
                  (substitute-command-keys "\\[qwen-companion-diff-accept]")
                  (substitute-command-keys "\\[qwen-companion-diff-reject]")
-                 text
-                 (qwen-companion-diff--place qwen-companion-diff--proposal))
+                 (qwen-companion-diff--place qwen-companion-diff--proposal)
+                 text)
          t t)))
 
 (defun qwen-companion-diff--text (proposal)

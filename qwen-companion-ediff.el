@@ -34,6 +34,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'qwen-companion-diff)
+(require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-ediff-layout 'auto
   "How the two sides of a review are laid out.
@@ -94,18 +95,28 @@ that stays visible beside the review (nil when it has FRAME for itself)."
 
 ;;; Windows
 
+(defun qwen-companion-ediff--terminals (proposal)
+  "Return the terminal buffers in which the CLI of PROPOSAL may run.
+One when that is known, else all in which one was started that may
+change the file."
+  (if-let ((buffer (qwen-companion-terminal-session-buffer
+                    (qwen-companion-backend-session
+                     (qwen-companion-proposal-session proposal)))))
+      (list buffer)
+    (cl-remove-if-not
+     (lambda (buffer)
+       (file-in-directory-p (qwen-companion-proposal-path proposal)
+                            (buffer-local-value 'default-directory buffer)))
+     (qwen-companion-terminal-buffers))))
+
 (defun qwen-companion-ediff--frame (proposal)
   "Return the frame in which PROPOSAL is to be shown.
-That of the terminal its CLI may run in, else the selected frame."
-  (let* ((path (qwen-companion-proposal-path proposal))
-         (window (cl-some
-                  (lambda (buffer)
-                    (and (file-in-directory-p
-                          path (buffer-local-value 'default-directory buffer))
-                         (get-buffer-window buffer 'visible)))
-                  (when (fboundp 'qwen-companion-terminal-buffers)
-                    (qwen-companion-terminal-buffers)))))
-    (if window (window-frame window) (selected-frame))))
+That of the terminal in which its CLI runs, else the selected frame."
+  (if-let ((window (cl-some (lambda (buffer)
+                              (get-buffer-window buffer 'visible))
+                            (qwen-companion-ediff--terminals proposal))))
+      (window-frame window)
+    (selected-frame)))
 
 (defun qwen-companion-ediff--remember-windows (frame)
   "Remember the windows of FRAME, unless a review is on it already."

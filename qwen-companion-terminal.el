@@ -106,6 +106,23 @@ What they were given before and is not among VARIABLES is taken back."
   "Take the variables away again; what the user had set comes back."
   (qwen-companion-terminal-set-environment nil))
 
+;;; Terminals of the connected CLIs
+
+(defun qwen-companion-terminal-session-buffer (session)
+  "Return the live buffer of the terminal of SESSION, or nil.
+SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
+of the nearest process of this Emacs above the CLI, be it a terminal, a
+shell or another.  There is none for a CLI in a terminal outside of this
+Emacs, in a tmux, or whose process is not known."
+  (cl-some (lambda (pid)
+             (cl-some (lambda (process)
+                        (and (eql pid (process-id process))
+                             (process-live-p process)
+                             (buffer-live-p (process-buffer process))
+                             (process-buffer process)))
+                      (process-list)))
+           (plist-get session :ancestors)))
+
 ;;; Waiting for the discovery files
 
 (defvar qwen-companion-terminal--waiting nil

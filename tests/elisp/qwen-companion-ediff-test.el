@@ -41,6 +41,30 @@
                        "*terminal*")
                      (qwen-companion-ediff-test--buffers))))))
 
+(ert-deftest qwen-companion-ediff-test-belongs-beside-its-own-terminal ()
+  "Where that is not known, beside any that was started in the project."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+           (here (get-buffer-create "*here*"))
+           (own (get-buffer-create "*own*"))
+           (process (make-process :name "own" :buffer own :noquery t
+                                  :command '("sleep" "1000")))
+           (qwen-companion-backend--sessions
+            (list (list :id "session-1" :ancestors (list (process-id process)))
+                  (list :id "session-2"))))
+      (with-current-buffer here
+        (setq qwen-companion-terminal-directory default-directory))
+      (with-current-buffer own
+        (setq default-directory "/somewhere/"))
+      (unwind-protect
+          (should (equal (list own)
+                         (qwen-companion-ediff--terminals proposal)))
+        (delete-process process))
+      (dolist (session '("session-1" "session-2" "gone"))
+        (setf (qwen-companion-proposal-session proposal) session)
+        (should (equal (list here)
+                       (qwen-companion-ediff--terminals proposal)))))))
+
 (ert-deftest qwen-companion-ediff-test-windows-come-back ()
   "Whatever ends the review, the frame looks as before."
   (dolist (end (list #'qwen-companion-diff-accept

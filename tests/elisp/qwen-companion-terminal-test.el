@@ -192,6 +192,58 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
     (let ((qwen-companion-approval-mode nil))
       (should (equal '("sh" "-x") (qwen-companion-terminal--command))))))
 
+(defmacro qwen-companion-terminal-test-with-process (&rest body)
+  "Run BODY with a running `process' in `buffer', and its `pid'."
+  (declare (indent 0) (debug t))
+  `(with-temp-buffer
+     (let* ((buffer (current-buffer))
+            (process (make-process :name "terminal" :buffer buffer
+                                   :command '("sleep" "1000")
+                                   :sentinel #'ignore :noquery t))
+            (pid (process-id process)))
+       (unwind-protect
+           (progn ,@body)
+         (delete-process process)))))
+
+(ert-deftest qwen-companion-terminal-test-buffer-of-a-session ()
+  "It is the buffer of the nearest process above the CLI."
+  (qwen-companion-terminal-test-with-process
+    (should (eq buffer (qwen-companion-terminal-session-buffer
+                        (list :pid 1 :ancestors (list 1 pid)))))
+    (let ((outer buffer)
+          (outer-pid pid))
+      (qwen-companion-terminal-test-with-process
+        (should (eq buffer (qwen-companion-terminal-session-buffer
+                            (list :ancestors (list pid outer-pid)))))
+        (should (eq outer (qwen-companion-terminal-session-buffer
+                           (list :ancestors (list outer-pid pid)))))
+        ;; What has no buffer, like a job of the user's, is no terminal.
+        (set-process-buffer process nil)
+        (should (eq outer (qwen-companion-terminal-session-buffer
+                           (list :ancestors (list pid outer-pid)))))))))
+
+(ert-deftest qwen-companion-terminal-test-session-without-buffer ()
+  (let ((connection (make-network-process :name "server" :server t
+                                          :host 'local :service t
+                                          :buffer (current-buffer)
+                                          :noquery t)))
+    (unwind-protect
+        (progn
+          (should-not (qwen-companion-terminal-session-buffer nil))
+          (should-not (qwen-companion-terminal-session-buffer '(:id "s")))
+          (should-not (qwen-companion-terminal-session-buffer
+                       '(:ancestors (1 2)))))
+      (delete-process connection)))
+  (let (session ended)
+    (qwen-companion-terminal-test-with-process
+      (setq session (list :ancestors (list pid))
+            ended process)
+      (should (qwen-companion-terminal-session-buffer session))
+      (delete-process process)
+      (should-not (qwen-companion-terminal-session-buffer session)))
+    (should-not (process-live-p ended))
+    (should-not (qwen-companion-terminal-session-buffer session))))
+
 (ert-deftest qwen-companion-terminal-test-missing-program ()
   "Nothing is started, not even the mode, and the error names the way out."
   (let ((qwen-companion-qwen-command '("no-such-qwen")))

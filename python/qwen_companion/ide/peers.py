@@ -154,6 +154,9 @@ def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str,
         command, program = process.cmdline(), process.exe()
     except psutil.AccessDenied:
         return "", "", None
+    if not program:
+        # The system hides it, or the file has been deleted.
+        return "", "", None
     name = version = ""
     if _INTERPRETER.fullmatch(os.path.basename(program)):
         script = _script(command[1:], directory)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Emacs knows of the CLIs that are connected: which process, where it runs, and when it has gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from editor import lisp_string
+from sandbox import BUILD, GREETING
+from stage import Stage
+from terminal import PATIENCE, Screen
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+NO_CLI = re.compile(r" Qwen(?![\[:])\b")
+AT_ONCE_S = 5.0
+"""Half the time a CLI that may come back is waited for; it takes a quarter of a second."""
+
+VERSION = json.loads((BUILD / "node/node_modules/@qwen-code/qwen-code/package.json").read_text())["version"]
+
+# The only session as JSON, with its buffer, once its process is known.
+SESSION = """
+(progn
+  (with-timeout (30 (error "Its process is not known"))
+    (while (not (plist-get (car (qwen-companion-backend-sessions)) :pid))
+      (accept-process-output nil 0.05)))
+  (let* ((session (car (qwen-companion-backend-sessions)))
+         (buffer (qwen-companion-terminal-session-buffer session)))
+    (json-serialize
+     (list :count (length (qwen-companion-backend-sessions))
+           :pid (plist-get session :pid)
+           :started (plist-get session :started)
+           :directory (plist-get session :directory)
+           :client (plist-get session :client)
+           :version (plist-get session :version)
+           :family (symbol-name (plist-get session :family))
+           :ancestors (vconcat (plist-get session :ancestors))
+           :buffer (if buffer (buffer-name buffer) :null)))))
+"""
+
+
+def session(stage: Stage) -> dict[str, Any]:
+    return json.loads(stage.emacs.text(SESSION))
+
+
+def cli(stage: Stage) -> psutil.Process:
+    """The process of the only CLI that does its work: the others only wait for it."""
+    (found,) = (process for process in stage.sandbox.clis() if not process.children())
+    return found
+
+
+def assert_session_is(stage: Stage, process: psutil.Process, directory: Path, buffer: str | None) -> None:
+    found = session(stage)
+    assert found["count"] == 1
+    assert (found["pid"], found["directory"]) == (process.pid, str(directory))
+    assert abs(found["started"] / 1000 - process.create_time()) < 1
+    assert (found["client"], found["version"], found["family"]) == ("Qwen Code", VERSION, "qwen")
+    assert found["buffer"] == buffer
+
+
+def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    process = cli(stage)
+    assert_session_is(stage, process, stage.sandbox.project, "*qwen: project*")
+    assert stage.emacs.process.pid not in session(stage)["ancestors"]
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    assert f"Qwen Code {VERSION} proposes a change" in stage.emacs.buffer_text("*Messages*")
+    proposal = '(get-buffer "*qwen-companion proposal: greeting.py*")'
+    header = stage.emacs.text(f"(buffer-local-value 'header-line-format {proposal})")
+    assert header.endswith(f"greeting.py [project]: proposed by Qwen Code {VERSION}")
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+
+
+def test_a_cli_in_a_shell_in_another_directory(stage: Stage) -> None:
+    below = stage.sandbox.project / "below"
+    below.mkdir()
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
+    stage.emacs.command("vterm-other-window")
+    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+    stage.screen.type("cd below; qwen --approval-mode default")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    assert_session_is(stage, cli(stage), below, "*vterm*")
+
+
+def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    before = session(stage)
+    stage.emacs.eval("(put 'qwen-companion-mode 'before-the-kill (qwen-companion-backend-sessions))")
+    stage.sandbox.backend().kill()
+    # The new one tells them when the CLI is back.
+    stage.emacs.eval(
+        """(with-timeout (30 (error "Nothing told"))
+             (while (eq (get 'qwen-companion-mode 'before-the-kill) (qwen-companion-backend-sessions))
+               (accept-process-output nil 0.05)))""",
+        timeout=2 * PATIENCE,
+    )
+    assert session(stage) == before
+    assert_session_is(stage, cli(stage), stage.sandbox.project, "*qwen: project*")
+
+
+def test_a_cli_outside_of_emacs(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    # Its terminal is no child of Emacs.
+    place = stage.sandbox.run / "outside"
+    place.mkdir()
+    outside = Screen(place, stage.environment)
+    try:
+        outside.start(["qwen", "--approval-mode", "default"], stage.sandbox.project)
+        outside.wait_for("Type your message")
+        stage.screen.wait_for("Qwen[1]")
+        process = cli(stage)
+        assert_session_is(stage, process, stage.sandbox.project, None)
+        assert session(stage)["ancestors"][0] == process.pid
+        # Its review opens where the user is.
+        stage.script_change(stage.sandbox.greeting, EDITED)
+        outside.type("change the greeting")
+        outside.keys("Enter")
+        stage.screen.wait_for("C-c C-c accept")
+        outside.wait_for("Yes, allow once")
+        stage.model.say("All done.")
+        stage.emacs.command("qwen-companion-diff-accept")
+        outside.wait_for("All done.")
+        assert stage.sandbox.greeting.read_text() == EDITED
+    finally:
+        outside.close()
+    stage.screen.wait_for(NO_CLI)
+
+
+def test_a_killed_cli_is_gone_at_once(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    session(stage)
+    process = cli(stage)
+    began = time.monotonic()
+    process.kill()
+    stage.screen.wait_for(NO_CLI, timeout=AT_ONCE_S)
+    assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_a_killed_cli_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    for process in stage.sandbox.clis():
+        process.kill()
+    stage.screen.wait_for(NO_CLI, timeout=AT_ONCE_S)
+    stage.screen.wait_gone("C-c C-c accept")
+    assert stage.emacs.buffer_text("*qwen-companion kept: greeting.py*") == EDITED
+    assert f"Qwen Code {VERSION} has gone" in stage.emacs.buffer_text("*Messages*")
