@@ -27,6 +27,10 @@
 ;; changed by Lisp) are caught by hooks that arm a timer of the same
 ;; length.  A snapshot that equals the one before costs a comparison and is
 ;; not sent.
+;;
+;; A "view" is the buffer in which the user is in a file: the one that
+;; visits it, an indirect one, or an Org edit buffer.  Positions are told as
+;; positions in the file, selections as the text that is marked in the view.
 
 ;;; Code:
 
@@ -34,11 +38,21 @@
 (require 'project)
 (require 'qwen-companion-backend)
 
+(autoload 'qwen-companion-evil-region "qwen-companion-evil")
+
+(declare-function apply-on-rectangle "rect" (function start end &rest args))
+(declare-function extract-rectangle-line "rect" (startcol endcol lines))
+
+(defvar org-src--beg-marker)
+(defvar org-src--end-marker)
+
 (defconst qwen-companion-context--delay 0.05
   "Seconds without a change after which a snapshot is taken.")
 
 (defconst qwen-companion-context--selection-limit 16384
-  "Most characters of a selection that are copied; no CLI takes more.")
+  "Most characters of a selection that are copied; no CLI takes more.
+The CLIs count in UTF-16 units: the last cut is made when the text is
+encoded for them.")
 
 (defconst qwen-companion-context--file-limit 50
   "Most files that are reported.
@@ -53,7 +67,11 @@ later.")
 (defvar qwen-companion-context--focused nil
   "The files that had the focus, newest first: (BUFFER . MILLISECONDS).")
 (defvar qwen-companion-context--active nil
-  "The window that showed the active file last.")
+  "Where the user was in a file last: (WINDOW VIEW BUFFER), or nil.
+BUFFER visits the file.")
+(defvar qwen-companion-context--left nil
+  "State of the text when the user left the last file, nil while in it.
+A value of `buffer-chars-modified-tick' in the view.")
 (defvar qwen-companion-context--key nil
   "What the last snapshot depended on; equal means nothing to do.")
 (defvar qwen-companion-context--sent nil
@@ -63,27 +81,44 @@ later.")
 
 (defun qwen-companion-context-line (position)
   "Return the line of POSITION in the whole buffer, 1-based."
-  (line-number-at-pos position t))
+  ;; Its own argument for that takes no position that is narrowed away.
+  (save-restriction
+    (widen)
+    (line-number-at-pos position)))
 
 (defun qwen-companion-context-character (position)
   "Return the column of POSITION, 1-based, in UTF-16 code units.
-A tab is one unit, a character outside the Basic Multilingual Plane two."
+A tab is one unit, a character outside the Basic Multilingual Plane two,
+a line end none, even where the carriage return is in the buffer."
   (save-excursion
     (save-restriction
       (widen)
       (goto-char position)
-      (let* ((start (let ((inhibit-field-text-motion t))
-                      (line-beginning-position)))
-             (characters (- position start)))
-        (1+ (if (= characters (- (position-bytes position)
-                                 (position-bytes start)))
-                ;; All ASCII: nothing to look for, however long the line.
-                characters
-              (goto-char start)
-              (let ((case-fold-search nil))
-                (while (re-search-forward "[\U00010000-\U0010FFFF]" position t)
-                  (setq characters (1+ characters))))
-              characters))))))
+      (when (and (eolp) (eq (char-before) ?\r))
+        (backward-char))
+      (let ((start (let ((inhibit-field-text-motion t))
+                     (line-beginning-position))))
+        (1+ (qwen-companion-context--utf16-length start (point)))))))
+
+(defun qwen-companion-context--utf16-length (start end)
+  "Return the number of UTF-16 code units between START and END.
+The line may be a megabyte long, so most of it is never looked at
+character by character."
+  (let* ((characters (- end start))
+         (more-bytes (- (position-bytes end) (position-bytes start) characters))
+         (case-fold-search nil))
+    (save-excursion
+      (goto-char start)
+      (cond
+       ((zerop more-bytes) characters)
+       ;; Nothing but characters of one byte and of four, two units each.
+       ((not (re-search-forward "[\u0080-\uFFFF]" end t))
+        (+ characters (/ more-bytes 3)))
+       (t
+        (goto-char start)
+        (while (re-search-forward "[\U00010000-\U0010FFFF]+" end t)
+          (cl-incf characters (- (match-end 0) (match-beginning 0))))
+        characters)))))
 
 ;;; Files and focus
 
@@ -91,11 +126,27 @@ A tab is one unit, a character outside the Basic Multilingual Plane two."
   "Return TIME, now by default, as milliseconds since the epoch."
   (floor (* 1000 (float-time time))))
 
-(defun qwen-companion-context--file-buffer (buffer)
-  "Return the buffer that visits the local file BUFFER is about, or nil."
-  (let* ((base (or (buffer-base-buffer buffer) buffer))
+(defconst qwen-companion-context--not-unicode
+  "[^\0-\uD7FF\uE000-\U0010FFFF]"
+  "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
+
+(defun qwen-companion-context--org-marker (buffer)
+  "Return the start of the text that BUFFER edits for Org, a marker, or nil."
+  (when (boundp 'org-src--beg-marker)
+    (let ((marker (buffer-local-value 'org-src--beg-marker buffer)))
+      (and (markerp marker) (marker-buffer marker) marker))))
+
+(defun qwen-companion-context--file-buffer (view)
+  "Return the buffer that visits the local file VIEW is about, or nil."
+  (let* ((marker (qwen-companion-context--org-marker view))
+         (buffer (if marker (marker-buffer marker) view))
+         (base (or (buffer-base-buffer buffer) buffer))
          (file (buffer-file-name base)))
-    (and file (not (file-remote-p file)) base)))
+    (and file
+         (not (file-remote-p file))
+         ;; A name that cannot be told would make the whole call fail.
+         (not (string-match-p qwen-companion-context--not-unicode file))
+         base)))
 
 (defun qwen-companion-context-frame-p ()
   "Return non-nil when the selected frame is one a user can see.
@@ -103,14 +154,19 @@ The first frame of a daemon is not."
   (not (equal (terminal-name) "initial_terminal")))
 
 (defun qwen-companion-context--note-focus ()
-  "Note the file in the selected window, if there is one."
+  "Note the file in the selected window, or that the user has left it."
   (let* ((window (if (window-minibuffer-p)
                      (minibuffer-selected-window)
                    (selected-window)))
-         (buffer (and window (qwen-companion-context--file-buffer
-                              (window-buffer window)))))
-    (when buffer
-      (setq qwen-companion-context--active window)
+         (view (and window (window-buffer window)))
+         (buffer (and view (qwen-companion-context--file-buffer view))))
+    (if (not buffer)
+        (unless qwen-companion-context--left
+          (when-let ((last (qwen-companion-context--last-view)))
+            (setq qwen-companion-context--left
+                  (buffer-chars-modified-tick last))))
+      (setq qwen-companion-context--active (list window view buffer)
+            qwen-companion-context--left nil)
       (unless (eq buffer (caar qwen-companion-context--focused))
         (setq qwen-companion-context--focused
               (cons (cons buffer (qwen-companion-context--milliseconds))
@@ -122,19 +178,36 @@ The first frame of a daemon is not."
   (setq qwen-companion-context--focused
         (cl-loop for buffer in (buffer-list)
                  for time = (buffer-local-value 'buffer-display-time buffer)
-                 when (and time (qwen-companion-context--file-buffer buffer)
-                           (not (buffer-base-buffer buffer)))
+                 when (and time
+                           (eq buffer (qwen-companion-context--file-buffer buffer)))
                  collect (cons buffer (qwen-companion-context--milliseconds time)))
         qwen-companion-context--focused
         (sort qwen-companion-context--focused
               (lambda (a b) (> (cdr a) (cdr b))))))
 
-(defun qwen-companion-context--active-window (buffer)
-  "Return the window whose point counts for the file of BUFFER, or nil."
-  (let ((window qwen-companion-context--active))
+(defun qwen-companion-context--last-view ()
+  "Return the view in which the user was in the focused file last, or nil."
+  (let ((buffer (caar qwen-companion-context--focused)))
+    (when (buffer-live-p buffer)
+      (pcase-let ((`(,_ ,view ,visiting) qwen-companion-context--active))
+        (if (and (eq visiting buffer) (buffer-live-p view))
+            view
+          buffer)))))
+
+(defun qwen-companion-context--window (view)
+  "Return the window in which the user was in VIEW last, or nil.
+It is nil too when that window shows something else now."
+  (let ((window (car qwen-companion-context--active)))
     (and (window-live-p window)
-         (eq (qwen-companion-context--file-buffer (window-buffer window)) buffer)
+         (eq (window-buffer window) view)
          window)))
+
+(defun qwen-companion-context-unsaved-p ()
+  "Return non-nil when the file in focus has text that is not on disk.
+Quick enough for the mode line."
+  (when-let ((view (qwen-companion-context--last-view)))
+    (or (buffer-modified-p view)
+        (buffer-modified-p (caar qwen-companion-context--focused)))))
 
 ;;; Roots
 
@@ -281,71 +354,159 @@ Say so once when no CLI can connect for want of a root."
 
 ;;; Snapshot
 
-(defun qwen-companion-context--point (buffer)
-  "Return the position of the cursor in the file of BUFFER."
-  (if-let ((window (qwen-companion-context--active-window buffer)))
+(defun qwen-companion-context--point (view)
+  "Return the position of the cursor in VIEW."
+  (if-let ((window (qwen-companion-context--window view)))
       (window-point window)
-    (with-current-buffer buffer (point))))
+    (with-current-buffer view (point))))
 
-(defun qwen-companion-context--region (buffer)
-  "Return the selection in BUFFER as (START . END), or nil.
-The selection outlives a change of the window, as in the terminal that
-shall be asked about it."
-  (let ((shown (if-let ((window (qwen-companion-context--active-window buffer)))
-                   (window-buffer window)
-                 buffer)))
-    (with-current-buffer shown
-      (when (and transient-mark-mode mark-active (mark t))
-        (let ((point (qwen-companion-context--point buffer))
-              (mark (mark t)))
-          (unless (= point mark)
-            (cons (min point mark) (max point mark))))))))
+(defun qwen-companion-context--file-position (view position)
+  "Return where POSITION in VIEW is in the buffer that visits the file."
+  (if (not (qwen-companion-context--org-marker view))
+      position
+    (with-current-buffer view
+      (save-excursion
+        (save-restriction
+          (widen)
+          (goto-char position)
+          (qwen-companion-context--org-position
+           (1- (line-number-at-pos)) (- (line-end-position) position)
+           org-src--beg-marker org-src--end-marker))))))
+
+(defun qwen-companion-context--org-position (lines left start end)
+  "Return a position in the text between the markers START and END.
+It is LINES below the first and LEFT characters before the line's end.
+Org takes indentation, commas and colons from the starts of lines, so
+only the ends of lines are the same in its edit buffers."
+  (with-current-buffer (marker-buffer start)
+    (save-excursion
+      (save-restriction
+        (widen)
+        (goto-char end)
+        (let ((last (if (bolp) (1- end) end)))
+          (goto-char start)
+          (forward-line lines)
+          (max start
+               (min last
+                    (max (line-beginning-position)
+                         (- (line-end-position) left)))))))))
+
+(defun qwen-companion-context--region (view)
+  "Return the selection in VIEW as (START END EACH-LINE CORNER), or nil.
+EACH-LINE is nil or, when a rectangle is selected, a function like
+`apply-on-rectangle'; CORNER tells one from another with the same START
+and END.  The selection outlives a change of the window, as to the
+terminal that shall be asked about it."
+  (when (memql qwen-companion-context--left
+               (list nil (buffer-chars-modified-tick view)))
+    (let ((point (qwen-companion-context--point view))
+          (window (qwen-companion-context--window view)))
+      (with-current-buffer view
+        (save-excursion
+          (goto-char point)
+          (pcase-let ((`(,start ,end ,each-line)
+                       (or (and (bound-and-true-p evil-local-mode)
+                                (qwen-companion-evil-region))
+                           (and (use-region-p)
+                                (list (region-beginning) (region-end)
+                                      (and (bound-and-true-p rectangle-mark-mode)
+                                           #'qwen-companion-context--each-line))))))
+            (unless (eql start end)
+              (goto-char start)
+              (if (and each-line (> end (line-end-position)))
+                  (list start end each-line
+                        (window-parameter window 'rectangle--point-crutches))
+                (list start end nil nil)))))))))
+
+(defun qwen-companion-context--region-text (view region)
+  "Return the text of REGION in VIEW, plain and cut."
+  (pcase-let* ((`(,start ,end ,each-line) region)
+               (limit qwen-companion-context--selection-limit)
+               (text (with-current-buffer view
+                       (if each-line
+                           (qwen-companion-context--rectangle
+                            start end each-line limit)
+                         (buffer-substring-no-properties
+                          start (min end (+ start limit)))))))
+    (unless (multibyte-string-p text)
+      (setq text (decode-coding-string text 'utf-8-unix t)))
+    (replace-regexp-in-string qwen-companion-context--not-unicode "\uFFFD"
+                              text t t)))
+
+(defun qwen-companion-context--each-line (function start end)
+  "Call FUNCTION with the columns of each line of a rectangle.
+START and END are the positions of its corners.  Corners beyond the ends
+of lines are known to the window only, which is selected for that."
+  (save-excursion
+    (with-selected-window (or (qwen-companion-context--window (current-buffer))
+                              (selected-window))
+      (apply-on-rectangle function start end))))
+
+(defun qwen-companion-context--rectangle (start end each-line limit)
+  "Return the lines of a rectangle as one string of at most LIMIT columns.
+START, END and EACH-LINE are as in `qwen-companion-context--region'."
+  (let ((room limit)
+        lines)
+    (catch 'full
+      (funcall each-line
+               (lambda (left right)
+                 (let ((line (list nil)))
+                   (when (= left right)
+                     (throw 'full nil))
+                   (extract-rectangle-line left (min right (+ left room)) line)
+                   (push (substring-no-properties (cadr line)) lines)
+                   (cl-decf room (1+ (- right left)))
+                   (unless (> room 0)
+                     (throw 'full nil))))
+               start end))
+    (string-join (nreverse lines) "\n")))
 
 (defun qwen-companion-context--current-key ()
   "Return what a snapshot depends on, to tell whether one is needed."
-  (let* ((buffer (caar qwen-companion-context--focused))
-         (live (and (buffer-live-p buffer) (qwen-companion-context-frame-p))))
+  (let ((view (and (qwen-companion-context-frame-p)
+                   (qwen-companion-context--last-view))))
     (list qwen-companion-context--changes
-          (and live buffer)
-          (and live (qwen-companion-context--point buffer))
-          (and live (qwen-companion-context--region buffer))
-          (and live (buffer-chars-modified-tick buffer))
-          (buffer-local-value 'default-directory (window-buffer)))))
+          (buffer-local-value 'default-directory (window-buffer))
+          (qwen-companion-context-unsaved-p)
+          view
+          (and view (qwen-companion-context--point view))
+          (and view (qwen-companion-context--region view))
+          (and view (buffer-chars-modified-tick view))
+          ;; Another one than the view's in an Org edit buffer only.
+          (and view (buffer-chars-modified-tick
+                     (caar qwen-companion-context--focused))))))
 
 (defun qwen-companion-context--active-payload (buffer)
   "Return the part of a payload that is about the focused file of BUFFER."
-  (let ((point (qwen-companion-context--point buffer))
-        (region (qwen-companion-context--region buffer)))
+  (let* ((view (qwen-companion-context--last-view))
+         (region (qwen-companion-context--region view))
+         (position (qwen-companion-context--file-position
+                    view (qwen-companion-context--point view))))
     (with-current-buffer buffer
-      (save-restriction
-        (widen)
-        (append
-         (list :active buffer-file-name
-               :line (qwen-companion-context-line point)
-               :character (qwen-companion-context-character point))
-         (when region
-           (qwen-companion-backend-pack-text
-            (buffer-substring-no-properties
-             (car region)
-             (min (cdr region)
-                  (+ (car region)
-                     qwen-companion-context--selection-limit))))))))))
+      (append
+       (list :active buffer-file-name
+             :line (qwen-companion-context-line position)
+             :character (qwen-companion-context-character position))
+       (when region
+         (qwen-companion-backend-pack-text
+          (qwen-companion-context--region-text view region)))))))
 
 (defun qwen-companion-context-payload ()
   "Return the context as a payload for the Python process."
   (setq qwen-companion-context--focused
-        (cl-delete-if-not #'buffer-live-p qwen-companion-context--focused
+        (cl-delete-if-not (lambda (buffer)
+                            (and (buffer-live-p buffer)
+                                 (qwen-companion-context--file-buffer buffer)))
+                          qwen-companion-context--focused
                           :key #'car))
   (let ((active (caar qwen-companion-context--focused)))
     (append
      (list :files
            (cl-loop for (buffer . time) in qwen-companion-context--focused
-                    for file = (buffer-file-name buffer)
                     repeat qwen-companion-context--file-limit
-                    when file collect (list :path file :timestamp time)))
-     (when (and active
-                (buffer-file-name active)
-                (qwen-companion-context-frame-p))
+                    collect (list :path (buffer-file-name buffer)
+                                  :timestamp time)))
+     (when (and active (qwen-companion-context-frame-p))
        (qwen-companion-context--active-payload active)))))
 
 (defun qwen-companion-context--update ()
@@ -355,11 +516,12 @@ shall be asked about it."
     (qwen-companion-context--note-focus))
   (let ((key (qwen-companion-context--current-key)))
     (unless (equal key qwen-companion-context--key)
-      (let ((moved-only (equal (car key) (car qwen-companion-context--key)))
-            (same-place (equal (nth 5 key) (nth 5 qwen-companion-context--key))))
+      (pcase-let ((`(,changes ,directory ,unsaved) qwen-companion-context--key))
         (setq qwen-companion-context--key key)
-        (unless (and moved-only same-place)
+        (unless (and (equal changes (nth 0 key)) (equal directory (nth 1 key)))
           (qwen-companion-context--update-roots))
+        (unless (eq unsaved (nth 2 key))
+          (force-mode-line-update t))
         (qwen-companion-context--send (qwen-companion-context-payload))))))
 
 (defun qwen-companion-context--send (payload)
@@ -379,19 +541,34 @@ shall be asked about it."
 
 (defun qwen-companion-context--files-changed ()
   "Note that a file was opened, closed or renamed."
-  (when (or buffer-file-name (derived-mode-p 'dired-mode))
+  (when (or buffer-file-name
+            (derived-mode-p 'dired-mode)
+            ;; It visits its file no longer.
+            (assq (current-buffer) qwen-companion-context--focused))
     (cl-incf qwen-companion-context--changes)
     (qwen-companion-context--arm)))
+
+(defun qwen-companion-context--saved ()
+  "Tell the context anew: the file may not have been on disk before."
+  (setq qwen-companion-context--sent nil)
+  (qwen-companion-context--files-changed))
+
+(defun qwen-companion-context--focus-moved (&rest _)
+  "Note another selected window at once, as one may be left soon."
+  (when (qwen-companion-context-frame-p)
+    (qwen-companion-context--note-focus))
+  (qwen-companion-context--arm))
 
 (defun qwen-companion-context--buffers-shown (&rest _)
   "Note the change of a window to another buffer, perhaps of another project."
   (cl-incf qwen-companion-context--changes)
-  (qwen-companion-context--arm))
+  (qwen-companion-context--focus-moved))
 
 (defconst qwen-companion-context--hooks
-  '((window-selection-change-functions . qwen-companion-context--arm)
+  '((window-selection-change-functions . qwen-companion-context--focus-moved)
     (window-buffer-change-functions . qwen-companion-context--buffers-shown)
     (find-file-hook . qwen-companion-context--files-changed)
+    (after-save-hook . qwen-companion-context--saved)
     (kill-buffer-hook . qwen-companion-context--files-changed)
     (after-set-visited-file-name-hook . qwen-companion-context--files-changed)
     (dired-mode-hook . qwen-companion-context--files-changed)
@@ -423,6 +600,7 @@ shall be asked about it."
         qwen-companion-context--changes 0
         qwen-companion-context--focused nil
         qwen-companion-context--active nil
+        qwen-companion-context--left nil
         qwen-companion-context--key nil
         qwen-companion-context--sent nil
         qwen-companion-context--extra-roots nil

@@ -7,6 +7,9 @@
 ;;; Code:
 
 (require 'dired)
+(require 'org)
+(require 'org-src)
+(require 'rect)
 (require 'qwen-companion-test-helper)
 
 (defun qwen-companion-context-test--look-at (file)
@@ -17,6 +20,40 @@
   "Return the newest context that was sent, after a snapshot."
   (qwen-companion-context--update)
   (car (last (qwen-companion-test-sent 'context))))
+
+(defun qwen-companion-context-test--place ()
+  "Return line and character of the newest context, after a snapshot."
+  (let ((sent (qwen-companion-context-test--last)))
+    (list (plist-get sent :line) (plist-get sent :character))))
+
+(defun qwen-companion-context-test--text ()
+  "Return the selection in the newest context, after a snapshot."
+  (plist-get (qwen-companion-context-test--last) :text))
+
+(defun qwen-companion-context-test--active ()
+  "Return the name of the active file in the newest context, after a snapshot."
+  (when-let ((file (plist-get (qwen-companion-context-test--last) :active)))
+    (file-name-nondirectory file)))
+
+(defun qwen-companion-context-test--files ()
+  "Return the names of the files in the newest context, after a snapshot."
+  (mapcar (lambda (file) (file-name-nondirectory (plist-get file :path)))
+          (plist-get (qwen-companion-context-test--last) :files)))
+
+(defun qwen-companion-context-test--go-to (text)
+  "Put point behind the first TEXT in the current buffer."
+  (goto-char (point-min))
+  (search-forward text))
+
+(defmacro qwen-companion-context-test--with (files &rest body)
+  "Run BODY in a project with FILES, connected, the windows restored."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (save-window-excursion
+         (delete-other-windows)
+         (let ((transient-mark-mode t))
+           ,@body)))))
 
 (ert-deftest qwen-companion-context-test-positions ()
   "Lines count in the whole buffer, columns in UTF-16 units from 1."
@@ -46,6 +83,71 @@
     (narrow-to-region (1- (point)) (point-max))
     (should (= 3 (qwen-companion-context-line (point))))
     (should (= 5 (qwen-companion-context-character (point))))))
+
+(ert-deftest qwen-companion-context-test-line-ends-are-no-characters ()
+  "Neither where Emacs hides them nor where it shows them as ^M."
+  (pcase-dolist (`(,bytes ,search ,line ,character)
+                 '(("one\r\ntwo\r\n" "tw" 2 3)
+                   ("one\r\ntwo\r\n" "two" 2 4)
+                   ;; Both kinds in one file: Emacs keeps the carriage return.
+                   ("one\r\ntwo\nthree\n" "one\r" 1 4)
+                   ("one\r\ntwo\nthree\n" "one" 1 4)
+                   ("a\rb\n" "a\r" 1 3)))
+    (qwen-companion-context-test--with '(("a.txt" ""))
+      (let ((coding-system-for-write 'no-conversion))
+        (write-region bytes nil "a.txt" nil 'silent))
+      (qwen-companion-context-test--look-at "a.txt")
+      (qwen-companion-context-test--go-to search)
+      (should (equal (list bytes line character)
+                     (cons bytes (qwen-companion-context-test--place)))))))
+
+(ert-deftest qwen-companion-context-test-byte-order-mark-is-no-character ()
+  (qwen-companion-context-test--with '(("a.txt" "\uFEFFone\ntwo\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-context-test--go-to "on")
+    (should (equal '(1 3) (qwen-companion-context-test--place)))))
+
+(ert-deftest qwen-companion-context-test-invisible-text-counts ()
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (put-text-property 2 9 'invisible t)
+    (qwen-companion-context-test--go-to "thr")
+    (should (equal '(3 4) (qwen-companion-context-test--place)))))
+
+(ert-deftest qwen-companion-context-test-long-line-does-not-block ()
+  "A snapshot at the end of a line of 1 MB takes less than 5 ms."
+  (pcase-dolist (`(,what ,text ,character)
+                 `(("ASCII" ,(make-string 1000000 ?a) 1000001)
+                   ("one accent" ,(concat "é" (make-string 1000000 ?a)) 1000002)
+                   ("emoji" ,(make-string 250000 ?😀) 500001)
+                   ("emoji in text"
+                    ,(mapconcat #'identity (make-list 200000 "a😀") "") 600001)))
+    (qwen-companion-context-test--with '(("a.txt" ""))
+      (qwen-companion-context-test--look-at "a.txt")
+      (buffer-disable-undo)
+      (insert text)
+      (let ((times (cl-loop repeat 7
+                            do (setq qwen-companion-context--key nil)
+                            collect (car (benchmark-run 1
+                                           (qwen-companion-context--update))))))
+        (should (equal (list what 1 character)
+                       (cons what (qwen-companion-context-test--place))))
+        ;; The quickest one: the machine may be busy with something else.
+        (should (< (apply #'min times) 0.005))))))
+
+(ert-deftest qwen-companion-context-test-selected-window-of-two-counts ()
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-context-test--go-to "three")
+    (let ((lower (split-window)))
+      (set-window-point lower 6)
+      (should (equal '(3 6) (qwen-companion-context-test--place)))
+      (select-window lower)
+      (should (equal '(2 2) (qwen-companion-context-test--place)))
+      ;; The window in which the user was counts, not the other one.
+      (select-window (split-window))
+      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (should (equal '(2 2) (qwen-companion-context-test--place))))))
 
 (ert-deftest qwen-companion-context-test-active-file-and-cursor ()
   (qwen-companion-test-with-files '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
@@ -99,6 +201,111 @@
           (with-current-buffer buffer (deactivate-mark))
           (should-not (plist-get (qwen-companion-context-test--last) :text)))))))
 
+(ert-deftest qwen-companion-context-test-selection-ends-when-its-text-changes ()
+  "Once the user has left it; back there, what is highlighted counts again."
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
+    (let ((buffer (qwen-companion-context-test--look-at "a.txt"))
+          (file-window (selected-window)))
+      (goto-char (point-min))
+      (push-mark (point) t t)
+      (forward-char 3)
+      (insert "!")
+      (should (equal "one!" (qwen-companion-context-test--text)))
+      (select-window (split-window))
+      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (should (equal "one!" (qwen-companion-context-test--text)))
+      (with-current-buffer buffer
+        (save-excursion (goto-char 2) (insert "n")))
+      (should-not (qwen-companion-context-test--text))
+      (select-window file-window)
+      (should (equal "onne!" (qwen-companion-context-test--text))))))
+
+(ert-deftest qwen-companion-context-test-selection-of-a-closed-window ()
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (goto-char (point-min))
+    (push-mark (point) t t)
+    (forward-char 3)
+    (qwen-companion-context--update)
+    (select-window (split-window))
+    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (delete-other-windows)
+    (should (equal "one" (qwen-companion-context-test--text)))))
+
+(ert-deftest qwen-companion-context-test-empty-selection-is-none ()
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
+    (let ((use-empty-active-region t))
+      (qwen-companion-context-test--look-at "a.txt")
+      (push-mark (point) t t)
+      (should (use-region-p))
+      (should-not (qwen-companion-context-test--text)))))
+
+(ert-deftest qwen-companion-context-test-selection-that-is-no-unicode ()
+  "What no CLI could be told is replaced as in every other editor."
+  (qwen-companion-context-test--with '(("a.txt" ""))
+    (let ((file (expand-file-name "a.txt")))
+      (let ((coding-system-for-write 'no-conversion))
+        (write-region "caf\xE9 \xC3\xA9\n" nil file nil 'silent))
+      (dolist (literally '(nil t))
+        (switch-to-buffer (let ((coding-system-for-read (unless literally 'utf-8)))
+                            (find-file-noselect file nil literally)))
+        (push-mark (point-min) t t)
+        (goto-char (1- (point-max)))
+        (should (equal "caf\uFFFD é" (qwen-companion-context-test--text)))
+        (kill-buffer)))))
+
+(ert-deftest qwen-companion-context-test-rectangle ()
+  (qwen-companion-context-test--with
+      '(("a.txt" "abcdef\ngh\nij日lmn\nop\tqr\nend\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-context-test--go-to "ab")
+    (rectangle-mark-mode)
+    (search-forward "op\tq")
+    (should (equal "cdef   \n       \n日lmn  \n      q"
+                   (qwen-companion-context-test--text)))
+    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (should (equal "cdef   \n       \n日lmn  \n      q"
+                   (qwen-companion-context-test--text)))))
+
+(ert-deftest qwen-companion-context-test-rectangle-beyond-the-line-ends ()
+  "A corner where no text is moves without point."
+  (qwen-companion-context-test--with '(("a.txt" "abcdef\ngh\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (rectangle-mark-mode)
+    (qwen-companion-context-test--go-to "gh")
+    (should (equal "ab\ngh" (qwen-companion-context-test--text)))
+    (rectangle-forward-char 2)
+    (should (equal "abcd\ngh  " (qwen-companion-context-test--text)))
+    (rectangle-forward-char 1)
+    (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))
+    (select-window (split-window))
+    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (setq qwen-companion-context--sent nil qwen-companion-context--key nil)
+    (should (equal "abcde\ngh   " (qwen-companion-context-test--text)))))
+
+(ert-deftest qwen-companion-context-test-rectangle-without-columns-is-none ()
+  (qwen-companion-context-test--with '(("a.txt" "abc\ndef\nghi\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (rectangle-mark-mode)
+    (forward-line 2)
+    (should (equal "" (qwen-companion-context-test--text)))))
+
+(ert-deftest qwen-companion-context-test-rectangle-is-cut ()
+  "No more lines are copied than are told."
+  (qwen-companion-context-test--with
+      `(("a.txt" ,(mapconcat #'identity (make-list 10000 "0123456789") "\n")))
+    (qwen-companion-context-test--look-at "a.txt")
+    (rectangle-mark-mode)
+    (goto-char (point-max))
+    (let ((copied 0)
+          (original (symbol-function 'extract-rectangle-line)))
+      (cl-letf (((symbol-function 'extract-rectangle-line)
+                 (lambda (left right lines)
+                   (cl-incf copied (- right left))
+                   (funcall original left right lines))))
+        (should (= 16384 (length (qwen-companion-context-test--text))))
+        (should (< 14000 copied 16385))))))
+
 (ert-deftest qwen-companion-context-test-selection-is-cut-and-plain ()
   (qwen-companion-test-with-files
       `(("a.txt" ,(make-string 20000 ?x)))
@@ -125,6 +332,60 @@
             (should (equal (expand-file-name "a.txt") (plist-get sent :active)))
             (should (= 3 (plist-get sent :line)))))))))
 
+(ert-deftest qwen-companion-context-test-indirect-buffer-that-was-left ()
+  "From the terminal, the place is still that in the indirect buffer."
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\nthree\n"))
+    (let ((base (find-file-noselect "a.txt")))
+      (with-current-buffer base (narrow-to-region 1 4))
+      (switch-to-buffer (make-indirect-buffer base "indirect" t))
+      (widen)
+      (qwen-companion-context-test--go-to "one\n")
+      (push-mark (point) t t)
+      (search-forward "two\nth")
+      (narrow-to-region 7 (point-max))
+      (should (equal '(3 3) (qwen-companion-context-test--place)))
+      ;; What is narrowed away is not selected.
+      (should (equal "o\nth" (qwen-companion-context-test--text)))
+      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (should (equal '(3 3) (qwen-companion-context-test--place)))
+      (should (equal "o\nth" (qwen-companion-context-test--text)))
+      (kill-buffer "indirect")
+      (should (equal "a.txt" (qwen-companion-context-test--active)))
+      (should (equal '(1 1) (qwen-companion-context-test--place))))))
+
+(ert-deftest qwen-companion-context-test-org-edit-buffer-is-its-file ()
+  (qwen-companion-context-test--with
+      '(("a.org" "* Heading\n- item\n  #+begin_src text\n    one\n    ,* two\n      three\n  #+end_src\nend\n"))
+    (let ((org-src-window-setup 'current-window)
+          (org-inhibit-startup t))
+      (qwen-companion-context-test--look-at "a.org")
+      (qwen-companion-context-test--go-to "one")
+      (should (equal '(4 8) (qwen-companion-context-test--place)))
+      (org-edit-src-code)
+      (unwind-protect
+          (progn
+            (should-not buffer-file-name)
+            (pcase-dolist (`(,text ,line ,character)
+                           '(("o" 4 6) ("one" 4 8) ("one\n" 5 6) ("* tw" 5 10)
+                             ("three" 6 12)))
+              (qwen-companion-context-test--go-to text)
+              (should (equal (list text line character)
+                             (cons text (qwen-companion-context-test--place)))))
+            (should (equal "a.org" (qwen-companion-context-test--active)))
+            (push-mark (point) t t)
+            (search-backward "two")
+            (should (equal "two\n  three" (qwen-companion-context-test--text)))
+            (narrow-to-region (point) (point-max))
+            (should (equal '(5 8) (qwen-companion-context-test--place)))
+            (should-not (qwen-companion-context-unsaved-p))
+            (widen)
+            ;; Lines that Org does not know of yet: the last one it does.
+            (goto-char (point-max))
+            (insert "\nfour\nfive\nsix")
+            (should (equal '(6 12) (qwen-companion-context-test--place)))
+            (should (qwen-companion-context-unsaved-p)))
+        (org-edit-src-exit)))))
+
 (ert-deftest qwen-companion-context-test-no-frame-no-active-file ()
   (qwen-companion-test-with-files '(("a.txt" "one\n"))
     (qwen-companion-test-with-backend
@@ -148,6 +409,124 @@
                          (mapcar (lambda (file) (plist-get file :path))
                                  (plist-get (qwen-companion-context-payload)
                                             :files)))))))))
+
+(ert-deftest qwen-companion-context-test-other-buffers-leave-the-last-file-active ()
+  (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "b\n"))
+    (qwen-companion-context-test--look-at "b.txt")
+    (qwen-companion-context--update)
+    (qwen-companion-context-test--look-at "a.txt")
+    (forward-line)
+    (qwen-companion-context--update)
+    (dolist (buffer (list (get-buffer-create "*Help*")
+                          (qwen-companion-backend--log-buffer)
+                          (dired-noselect ".")))
+      (switch-to-buffer buffer)
+      (should (equal "a.txt" (qwen-companion-context-test--active)))
+      (should (equal '(2 1) (qwen-companion-context-test--place))))
+    (select-window (minibuffer-window))
+    (should (equal "a.txt" (qwen-companion-context-test--active)))
+    (should (equal '("a.txt" "b.txt") (qwen-companion-context-test--files)))))
+
+(ert-deftest qwen-companion-context-test-focus-times-are-real ()
+  "The time is when the file got the focus, not when it was last told."
+  (qwen-companion-context-test--with '(("a.txt" "") ("b.txt" ""))
+    (cl-flet ((times () (mapcar (lambda (file) (plist-get file :timestamp))
+                                (plist-get (qwen-companion-context-test--last)
+                                           :files))))
+      (let ((now 1000))
+        (cl-letf (((symbol-function 'qwen-companion-context--milliseconds)
+                   (lambda (&optional _) now)))
+          (qwen-companion-context-test--look-at "a.txt")
+          (should (equal '(1000) (times)))
+          (setq now 2000)
+          (qwen-companion-context-test--look-at "b.txt")
+          (should (equal '(2000 1000) (times)))
+          (setq now 3000)
+          (insert "more")
+          (should (equal '(2000 1000) (times)))
+          (qwen-companion-context-test--look-at "a.txt")
+          (should (equal '(3000 2000) (times))))))))
+
+(ert-deftest qwen-companion-context-test-files-from-before-have-their-times ()
+  (qwen-companion-context-test--with '(("a.txt" "") ("b.txt" "") ("c.txt" ""))
+    (find-file-noselect "c.txt")
+    (with-current-buffer (find-file-noselect "a.txt")
+      (setq buffer-display-time '(0 5)))
+    (with-current-buffer (find-file-noselect "b.txt")
+      (setq buffer-display-time '(0 7)))
+    (switch-to-buffer "*scratch*")
+    (qwen-companion-context--adopt-open-files)
+    (should (equal '(("b.txt" . 7000) ("a.txt" . 5000))
+                   (cl-loop for (buffer . time) in qwen-companion-context--focused
+                            when (member (buffer-name buffer)
+                                         '("a.txt" "b.txt" "c.txt"))
+                            collect (cons (buffer-name buffer) time))))))
+
+(ert-deftest qwen-companion-context-test-other-names ()
+  "A file follows its buffer to another name, and goes when it has none."
+  (qwen-companion-context-test--with '(("a.txt" "one\n") ("b.txt" "b\n"))
+    (qwen-companion-context-enable)
+    (qwen-companion-context-test--look-at "b.txt")
+    (qwen-companion-context--update)
+    (qwen-companion-context-test--look-at "a.txt")
+    (should (equal "a.txt" (qwen-companion-context-test--active)))
+    (set-visited-file-name "renamed.txt" t)
+    (should (equal "renamed.txt" (qwen-companion-context-test--active)))
+    (let ((inhibit-message t)) (write-file "written.txt"))
+    (should (equal "written.txt" (qwen-companion-context-test--active)))
+    (let ((inhibit-message t)) (revert-buffer t t))
+    (should (equal "written.txt" (qwen-companion-context-test--active)))
+    (set-visited-file-name nil)
+    (should (equal "b.txt" (qwen-companion-context-test--active)))
+    (should (equal '("b.txt") (qwen-companion-context-test--files)))))
+
+(ert-deftest qwen-companion-context-test-first-save-is-told ()
+  "Whether a file is on disk is for the Python process to see again."
+  (qwen-companion-context-test--with nil
+    (qwen-companion-context-enable)
+    (qwen-companion-context-test--look-at "new.txt")
+    (insert "text")
+    (qwen-companion-context--update)
+    (let ((sent (length (qwen-companion-test-sent 'context)))
+          (inhibit-message t))
+      (save-buffer)
+      (qwen-companion-context--update)
+      (should (= (1+ sent) (length (qwen-companion-test-sent 'context)))))))
+
+(ert-deftest qwen-companion-context-test-what-is-no-local-file ()
+  "A remote file, or one with a name that is no text, changes nothing."
+  (qwen-companion-context-test--with '(("a.txt" "one\n"))
+    (qwen-companion-context-test--look-at "a.txt")
+    (qwen-companion-context--update)
+    (dolist (name '("/ssh:example.org:/tmp/b.txt" "/tmp/caf\x3FFFE9"))
+      (with-temp-buffer
+        (setq buffer-file-name name)
+        (switch-to-buffer (current-buffer))
+        (should (equal "a.txt" (qwen-companion-context-test--active)))
+        (should (equal '("a.txt") (qwen-companion-context-test--files)))
+        (setq buffer-file-name nil)))))
+
+(ert-deftest qwen-companion-context-test-mode-line-marks-unsaved-text ()
+  "The file that a CLI is told of, only while there is a CLI."
+  (qwen-companion-context-test--with '(("a.txt" "one\n") ("b.txt" "b\n"))
+    (let ((qwen-companion-backend--state 'ready)
+          (qwen-companion-backend--sessions '((:id "1"))))
+      (qwen-companion-context-test--look-at "a.txt")
+      (qwen-companion-context--update)
+      (should (equal " Qwen[1]" (qwen-companion--lighter)))
+      (insert "x")
+      (let ((text (qwen-companion--lighter)))
+        (should (equal " Qwen[1]*" text))
+        (should (string-search "unsaved"
+                               (get-text-property (1- (length text)) 'help-echo text))))
+      (switch-to-buffer (get-buffer-create "*terminal*"))
+      (qwen-companion-context--update)
+      (should (equal " Qwen[1]*" (qwen-companion--lighter)))
+      (let ((qwen-companion-backend--sessions nil))
+        (should (equal " Qwen" (qwen-companion--lighter))))
+      (qwen-companion-context-test--look-at "b.txt")
+      (qwen-companion-context--update)
+      (should (equal " Qwen[1]" (qwen-companion--lighter))))))
 
 (ert-deftest qwen-companion-context-test-enable-disable-is-symmetric ()
   (let ((hooks (mapcar #'car qwen-companion-context--hooks))

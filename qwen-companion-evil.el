@@ -1,0 +1,46 @@
+;;; qwen-companion-evil.el --- What is selected in Evil  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Evil's visual states select more than the region between point and mark:
+;; the character under the cursor, whole lines, a block.  This is loaded when
+;; a buffer that uses Evil is looked at, and never elsewhere.
+
+;;; Code:
+
+(declare-function evil-apply-on-block "ext:evil-common"
+                  (func beg end pass-columns &rest args))
+(declare-function evil-visual-range "ext:evil-states" ())
+(defvar evil-state)
+
+(defun qwen-companion-evil-region ()
+  "Return the visual selection as (START END EACH-LINE), or nil.
+EACH-LINE is as in `qwen-companion-context--region'."
+  (when (eq evil-state 'visual)
+    (pcase-let ((`(,start ,end ,type) (evil-visual-range)))
+      (list start end
+            (and (eq type 'block) #'qwen-companion-evil--each-line)))))
+
+(defun qwen-companion-evil--each-line (function start end)
+  "Call FUNCTION with the columns of each line of the block START to END."
+  (evil-apply-on-block function start end t))
+
+(provide 'qwen-companion-evil)
+;;; qwen-companion-evil.el ends here
