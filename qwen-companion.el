@@ -55,21 +55,25 @@
 ;;; Mode line
 
 (defun qwen-companion--lighter ()
-  "Return the text for the mode line: state, CLIs, proposals that wait."
+  "Return the text for the mode line: state, CLIs, proposals, unsaved text."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-diff-proposals))))
     (pcase (qwen-companion-state)
       ('starting " Qwen:starting")
       ('error (propertize " Qwen:error" 'face 'error
                           'help-echo (qwen-companion-backend-failure)))
-      (_ (cond ((> proposals 0)
-                (propertize (format " Qwen[%d!%d]" sessions proposals)
-                            'face 'warning))
-               ((> sessions 0) (format " Qwen[%d]" sessions))
-               ((qwen-companion-context-unreachable)
-                (propertize " Qwen:no-root" 'face 'warning
-                            'help-echo (qwen-companion-context-unreachable)))
-               (t " Qwen"))))))
+      (_ (concat
+          (cond ((> proposals 0)
+                 (propertize (format " Qwen[%d!%d]" sessions proposals)
+                             'face 'warning))
+                ((> sessions 0) (format " Qwen[%d]" sessions))
+                ((qwen-companion-context-unreachable)
+                 (propertize " Qwen:no-root" 'face 'warning
+                             'help-echo (qwen-companion-context-unreachable)))
+                (t " Qwen"))
+          (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
+            (propertize "*" 'help-echo
+                        "The file you are in has unsaved text: the CLI reads it from disk")))))))
 
 ;;; Wiring
 
@@ -134,8 +138,14 @@ In a review, \\<qwen-companion-diff-buffer-mode-map>\\[qwen-companion-diff-accep
 and \\[qwen-companion-diff-reject] rejects it.
 
 The mode line says whether the companion is starting, could not be
+<<<<<<< HEAD
 started, has no project for a CLI to run in, how many CLIs are
 connected, and how many proposals wait."
+=======
+started, how many CLIs are connected, and how many proposals wait.
+While a CLI is connected, a star marks that the file it is told of has
+unsaved text: the CLI reads the disk."
+>>>>>>> 09611bf (The mode line marks a focused file with unsaved text: the CLI reads the disk)
   :global t
   :lighter (:eval (qwen-companion--lighter))
   (if qwen-companion-mode
