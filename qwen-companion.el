@@ -138,14 +138,10 @@ In a review, \\<qwen-companion-diff-buffer-mode-map>\\[qwen-companion-diff-accep
 and \\[qwen-companion-diff-reject] rejects it.
 
 The mode line says whether the companion is starting, could not be
-<<<<<<< HEAD
 started, has no project for a CLI to run in, how many CLIs are
-connected, and how many proposals wait."
-=======
-started, how many CLIs are connected, and how many proposals wait.
-While a CLI is connected, a star marks that the file it is told of has
-unsaved text: the CLI reads the disk."
->>>>>>> 09611bf (The mode line marks a focused file with unsaved text: the CLI reads the disk)
+connected, and how many proposals wait.  While a CLI is connected, a
+star marks that the file it is told of has unsaved text: the CLI reads
+the disk."
   :global t
   :lighter (:eval (qwen-companion--lighter))
   (if qwen-companion-mode
