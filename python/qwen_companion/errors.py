@@ -34,3 +34,15 @@ class EmacsBusyError(EmacsUnavailableError):
 
 class EmacsRefusedError(EmacsUnavailableError):
     """The Elisp handler signalled an error, or the call could not be sent at all."""
+
+
+class UnknownNameError(CompanionError):
+    """The true name of a file cannot be found."""
+
+
+class PatternError(CompanionError):
+    """A line is no pattern of the gitignore format."""
+
+
+class RuleFileError(CompanionError):
+    """A file of patterns is there but cannot be used."""

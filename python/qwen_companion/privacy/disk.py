@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Small files of rules, and whether they have changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+Signature = tuple[int, ...]
+"""Differs when what is under a name differs.  Of a directory only which one it is counts, not what is in it."""
+
+
+def signature(path: str) -> Signature:
+    """The signature of what PATH leads to, or of there being nothing."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return (error.errno or 0,)
+    except ValueError:  # No file can have that name.
+        return (-1,)
+    which = (found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode))
+    if stat.S_ISDIR(found.st_mode):
+        return which
+    return (*which, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def read_start(path: str, size: int) -> bytes:
+    """At most SIZE bytes of the regular file PATH.  OSError when it is none or cannot be read."""
+    # A pipe would keep us waiting for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "It is no regular file", path)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(size)
+    finally:
+        os.close(descriptor)

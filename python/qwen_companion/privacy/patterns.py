@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Patterns of the gitignore format, for files that no repository has to know of.
+
+pathspec translates the patterns.  It decides about a name as a whole, though; git, and the library the CLIs use, decide
+about each directory on the way, and what is in an excluded directory stays excluded.  So the way is walked here.  Like
+that library, and unlike git, this does not tell upper from lower case.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qwen_companion.errors import PatternError, RuleFileError
+from qwen_companion.privacy.disk import read_start
+
+_MAX_BYTES = 64 * 1024
+
+_MAX_LINE = 1000
+
+# In how many places one line may leave open what its asterisks stand for: with each, a match takes the length of the
+# name longer, and Python holds its lock meanwhile.
+_MAX_FREEDOM = 3
+
+_TOKEN = re.compile(r"\\.|\[[!^]?\]?(?:\[:\w*:\]|\\.|[^\]\\])*\]", re.DOTALL)
+_STARS = re.compile(r"\\.|\*+", re.DOTALL)
+
+# What a regular expression reads otherwise than git does, or warns of.
+_HARD = re.compile(r"\A\]|[\[\\/]|--|&&|\|\||~~")
+_RANGE = re.compile(r"(.)-(.)", re.DOTALL)
+
+# No pattern has a line break, and the dot of a regular expression does not stand for one.
+_LINE_BREAK = "\uffff"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A pattern as its author wrote it; NUMBER counts the lines of the file from 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    line: Line
+    excludes: bool
+    regex: re.Pattern[str]
+
+
+class Patterns:
+    """Lines of a gitignore file.  The last one that means a name decides about it."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        """Lines that git would never apply are left out."""
+        self._compiled: list[_Compiled] = []
+        for line in lines:
+            try:
+                compiled = _compile(line)
+            except PatternError:
+                continue
+            self._compiled.insert(0, compiled)
+
+    def match(self, name: str) -> Line | None:
+        """The line that excludes the file NAME, which is relative to the directory of the patterns."""
+        parts = name.lower().replace("\n", _LINE_BREAK).split("/")
+        for depth in range(1, len(parts) + 1):
+            level = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
+            for compiled in self._compiled:
+                if compiled.regex.fullmatch(level):
+                    if compiled.excludes:
+                        return compiled.line
+                    break
+        return None
+
+
+def check(text: str) -> None:
+    """PatternError when TEXT is no pattern or an exception from others."""
+    if not _compile(Line(1, text)).excludes:
+        raise PatternError("an exception from other patterns is not possible here")
+
+
+def escape(name: str) -> str:
+    """The pattern of exactly NAME."""
+    return re.sub(r"([\\\[\]*?!# ])", r"\\\1", name)
+
+
+def read(path: str) -> list[Line] | None:
+    """The lines of the file PATH, None when there is none.  RuleFileError when it cannot be used."""
+    try:
+        data = read_start(path, _MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RuleFileError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise RuleFileError(f"{path} is longer than {_MAX_BYTES // 1024} KiB")
+    text = os.fsdecode(data.removeprefix(b"\xef\xbb\xbf"))
+    lines = [Line(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    for line in lines:
+        if len(line.text) > _MAX_LINE:
+            raise RuleFileError(f"{path} has a line of more than {_MAX_LINE} characters")
+    return lines
+
+
+def _compile(line: Line) -> _Compiled:
+    """PatternError when LINE is a comment, empty, or one of those that match nothing for git."""
+    # It takes some time, and most projects have no such file.
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    text = _trim(line.text)
+    excludes = not text.startswith("!")
+    if not excludes:
+        text = text[1:]
+        if text.startswith(("#", "!")):
+            text = "\\" + text
+    pattern, exact = _simplify(text.lower())
+    if not exact and not excludes:
+        raise PatternError("too complicated for an exception")
+    try:
+        translated, _ = GitIgnoreSpecPattern.pattern_to_regex(pattern)
+        if translated is None:
+            raise PatternError("it means no file")
+        # In git no set of characters has the slash.
+        return _Compiled(line, excludes, re.compile(re.sub(r"\[\^(?!/)", "[^/", translated)))
+    except (ValueError, re.error) as error:
+        raise PatternError(str(error)) from None
+
+
+def _trim(text: str) -> str:
+    """TEXT without the spaces at its end, but with one that a backslash keeps."""
+    trimmed = text.rstrip(" ")
+    backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
+    return trimmed + " " if backslashes % 2 and trimmed != text else trimmed
+
+
+def _simplify(text: str) -> tuple[str, bool]:
+    """A pattern for pathspec that means what TEXT does, and True; or one that means more files, and False.
+
+    In the result every name, directories too, is matched to its end.
+    """
+    exact = True
+
+    def token(found: re.Match[str]) -> str:
+        nonlocal exact
+        text = found[0]
+        if text.startswith("\\"):
+            return "/" if text == "\\/" and found.start() else text
+        inside = text[2:-1] if text[1] in "!^" else text[1:-1]
+        if _HARD.search(inside) or any(low <= "/" <= high for low, high in _RANGE.findall(inside)):
+            exact = False
+            return "?"
+        return text
+
+    text = _TOKEN.sub(token, text)
+    slash = "/" if text.endswith("/") else ""
+    names: list[str] = []
+    for name in text.removesuffix("/").split("/"):
+        name = "**" if len(name) > 2 and set(name) == {"*"} else name
+        if name != "**" or names[-1:] != ["**"]:
+            names.append(name)
+    freedom = 0
+    for index, name in enumerate(names):
+        stars = [star.end() for star in _STARS.finditer(name) if star[0].startswith("*")]
+        allowed = _MAX_FREEDOM - freedom
+        freedom += 1 if name == "**" else max(0, len(stars) - 1)
+        if freedom > _MAX_FREEDOM:
+            names[index:] = [name if name == "**" else name[: stars[allowed]]]
+            exact, slash = False, ""
+            break
+    if names[-1] == "*" or names == ["**"]:
+        names[-1] = "?*"
+    elif names[-1] == "**":
+        names.append("?*")
+    return "/".join(names) + slash, exact
