@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is decided about a file, in words for a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a CLI must not hear of a file, and the RULE that says so.
+
+    The RULE of a file that is not EXCLUDED is empty, or says why a rule that could have excluded it was not applied.
+    A verdict that is not LASTING may become another one without any change on the disk.
+    """
+
+    excluded: bool
+    rule: str = ""
+    lasting: bool = True
+
+
+ALLOWED = Verdict(False)
+
+
+def excluded(rule: str, lasting: bool = True) -> Verdict:
+    """The verdict that excludes by RULE."""
+    return Verdict(True, printable(rule), lasting)
+
+
+def printable(text: str) -> str:
+    """TEXT on one line and fit for UTF-8: file names and patterns may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
