@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What git ignores, by its own word."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from qwen_companion.privacy.disk import read_start
+from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded, printable
+
+TIMEOUT_S = 5.0
+
+# A repository may come from anybody: none of its programs runs, it reaches no network, and nothing is written to it.
+_OPTIONS = (
+    "--no-pager",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    f"core.hooksPath={os.devnull}",
+    "-c",
+    "core.untrackedCache=false",
+    "-c",
+    "safe.bareRepository=explicit",
+)
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+
+
+class _GitError(Exception):
+    """Git gave no answer; the text says why."""
+
+
+class Git:
+    """The git of an environment.  The methods wait for the disk and for git."""
+
+    def __init__(self, environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
+        """TIMEOUT_S is how long one process may take."""
+        self._path = os.pathsep.join(
+            part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
+        )
+        self._home = environ.get("HOME") or os.path.expanduser("~")
+        self._configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(self._home, ".config")
+        # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
+        kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+        settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
+        self._environ = {**kept, **settings, **_ENVIRONMENT}
+        self._timeout_s = timeout_s
+
+    def program(self) -> str | None:
+        """The git that would be asked."""
+        return shutil.which("git", path=self._path)
+
+    def ask(self, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
+        """What the repository in the directory TOP says about PATHS, which have no link in any directory."""
+        program = self.program()
+        if program is None:
+            return dict.fromkeys(paths, ALLOWED)
+        try:
+            return self._check_ignore(program, top, paths)
+        except _GitError as error:
+            message = str(error)
+        if message.startswith("not a git repository (or any"):
+            return dict.fromkeys(paths, ALLOWED)
+        if message.startswith("detected dubious ownership"):
+            note = Verdict(False, printable(f"git was not asked: {top} is another user's (safe.directory)"))
+            return dict.fromkeys(paths, note)
+        if len(paths) == 1 or message == self._too_slow():
+            return dict.fromkeys(paths, excluded(f"git could not be asked: {message}", lasting=False))
+        # One name that git does not want keeps it from answering about the others.
+        return {path: verdict for single in paths for path, verdict in self.ask(top, [single]).items()}
+
+    def rule_files(self, top: str) -> list[str]:
+        """The files outside the work tree that decide what the repository in TOP ignores, there or not."""
+        files = [
+            self._environ.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig"),
+            self._environ.get("GIT_CONFIG_GLOBAL", os.path.join(self._home, ".gitconfig")),
+            os.path.join(self._configuration, "git/config"),
+            os.path.join(self._configuration, "git/ignore"),
+        ]
+        directory = _git_directory(top)
+        common = _common_directory(directory)
+        files += [os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index")]
+        files += [os.path.join(common, name) for name in ("config", "info/exclude")]
+        program = self.program()
+        if program is not None:
+            with suppress(_GitError):  # Then nothing is known about the paths either.
+                files += self._configured(program, top)
+        return list(dict.fromkeys(files))
+
+    def _check_ignore(self, program: str, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
+        data = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        command = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching")
+        output, message = self._run(program, top, command, data, (0, 1))
+        for line in message.splitlines():
+            # Git goes on without a file of rules it cannot read.  One that is a link it never reads.
+            if "unable to access" in line and os.strerror(errno.ELOOP) not in line:
+                raise _GitError(_plain(line))
+        fields = [os.fsdecode(field) for field in output.split(b"\0")]
+        verdicts: dict[str, Verdict] = {}
+        for source, number, pattern, path in zip(*(fields[start:-1:4] for start in range(4)), strict=True):
+            matches = source and not pattern.startswith("!")
+            verdicts[path] = excluded(f"git ignores it ({source}:{number}: {pattern})") if matches else ALLOWED
+        if verdicts.keys() != set(paths):
+            raise _GitError("its answer is not complete")
+        return verdicts
+
+    def _configured(self, program: str, top: str) -> Iterator[str]:
+        """The files of the configuration, those it includes, and the patterns for all repositories."""
+        output, _ = self._run(program, top, ("config", "-z", "--list", "--show-origin"), b"", (0,))
+        fields = [os.fsdecode(field) for field in output.split(b"\0")]
+        for origin, entry in zip(fields[0:-1:2], fields[1::2], strict=False):
+            kind, _, file = origin.partition(":")
+            file = os.path.join(top, file) if kind == "file" else ""
+            if file:
+                yield file
+            name, _, value = entry.partition("\n")
+            if name == "core.excludesfile":
+                yield os.path.join(top, self._expanded(value))
+            elif name.startswith("include") and name.endswith(".path"):
+                yield os.path.join(os.path.dirname(file), self._expanded(value))
+
+    def _expanded(self, path: str) -> str:
+        return self._home + path[1:] if path.startswith("~/") else os.path.expanduser(path)
+
+    def _run(
+        self, program: str, top: str, command: Sequence[str], data: bytes, good: Sequence[int]
+    ) -> tuple[bytes, str]:
+        """Standard output and error of git.  _GitError unless its status is GOOD."""
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own git
+                [program, *_OPTIONS, *command],
+                cwd=top,
+                env=self._environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _GitError(error.strerror or str(error)) from None
+        try:
+            output, errors = process.communicate(data, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # Whatever git has started holds its pipes open.
+            process.communicate()
+            raise _GitError(self._too_slow()) from None
+        message = errors.decode("utf-8", "replace")
+        if process.returncode not in good:
+            raise _GitError(_plain(message) or f"it ended with status {process.returncode}")
+        return output, message
+
+    def _too_slow(self) -> str:
+        return f"no answer within {self._timeout_s:g} s"
+
+
+def _plain(message: str) -> str:
+    """The first line of what git says, without the word in front."""
+    line = message.strip().partition("\n")[0]
+    return line.removeprefix("fatal: ").removeprefix("error: ").removeprefix("warning: ")
+
+
+def repository(path: str) -> str | None:
+    """The closest directory around PATH, which has no links, that has the mark of a repository."""
+    return next((each for each in _around(path) if os.path.lexists(os.path.join(each, ".git"))), None)
+
+
+def work_tree_files(path: str) -> Iterator[str]:
+    """The files around PATH, there or not, whose coming, going or change can change what git says about it."""
+    for directory in _around(path):
+        yield os.path.join(directory, ".git")
+        yield os.path.join(directory, ".gitignore")
+
+
+def _around(path: str) -> Iterator[str]:
+    """The directories that PATH is in, the closest first."""
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path
+
+
+def _git_directory(top: str) -> str:
+    """Where the repository of the work tree TOP is: a worktree or submodule has a file that says it."""
+    mark = os.path.join(top, ".git")
+    named = _line(mark).removeprefix("gitdir:").strip()
+    return os.path.join(top, named) if named else mark
+
+
+def _common_directory(directory: str) -> str:
+    """The git directory that all worktrees share with the git DIRECTORY of one."""
+    return os.path.join(directory, _line(os.path.join(directory, "commondir")))
+
+
+def _line(path: str) -> str:
+    """The short text in the file PATH, empty when there is none."""
+    try:
+        return os.fsdecode(read_start(path, 4096)).strip()
+    except (OSError, ValueError):  # It is not there, or no file can have that name.
+        return ""
