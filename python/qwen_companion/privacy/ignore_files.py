@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files in a root by which a CLI is told what not to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from qwen_companion.errors import RuleFileError
+from qwen_companion.privacy.patterns import Patterns, read
+from qwen_companion.privacy.verdicts import Verdict, excluded
+
+IGNORE_FILES: Mapping[str, tuple[str, ...]] = {
+    "qwen": (".qwenignore", ".agentignore", ".aiignore"),
+    "gemini": (".geminiignore",),
+}
+"""Their names, by the family of CLIs that reads them."""
+
+
+@dataclass(frozen=True)
+class IgnoreFile:
+    """The file NAME, there or not, of the CLIs of FAMILY in the directory that has the names ROOT."""
+
+    family: str
+    name: str
+    root: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """Its absolute name."""
+        return os.path.join(self.root[0], self.name)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What an ignore file says now; everything is excluded when it cannot be used."""
+
+    file: IgnoreFile
+    patterns: Patterns | None
+    problem: Verdict | None
+
+    def verdict(self, spellings: Sequence[str]) -> Verdict | None:
+        """The verdict that excludes a file with the absolute names SPELLINGS."""
+        for root in self.file.root:
+            below = root.rstrip("/") + "/"
+            for spelling in spellings:
+                # Some disks do not tell upper from lower case.
+                if spelling[: len(below)].lower() != below.lower():
+                    continue
+                if self.problem is not None:
+                    return self.problem
+                line = self.patterns.match(spelling[len(below) :]) if self.patterns is not None else None
+                if line is not None:
+                    return excluded(f"{self.file.name}:{line.number}: {line.text}")
+        return None
+
+
+def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
+    """All that may be in ROOTS, each given by its names."""
+    for root in roots:
+        for family, file_names in IGNORE_FILES.items():
+            for name in file_names:
+                yield IgnoreFile(family, name, root)
+
+
+def load(file: IgnoreFile) -> Rules:
+    """What FILE says."""
+    try:
+        lines = read(file.path)
+    except RuleFileError as error:
+        return Rules(file, None, excluded(str(error)))
+    return Rules(file, None if lines is None else Patterns(lines), None)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the user has set about single files and directories."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+from qwen_companion.errors import PatternError, UnknownNameError
+from qwen_companion.privacy import patterns
+from qwen_companion.privacy.names import names
+from qwen_companion.privacy.patterns import Line, Patterns
+from qwen_companion.privacy.verdicts import printable
+
+_GLOB = re.compile(r"[*?\[\\]")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user has set.
+
+    PATTERNS are of the gitignore format: from "/" or "~" for that place; relative to the home directory when there is a
+    slash before their end; for a name anywhere when not.  AUTH_SOURCES are the files that Emacs takes passwords from.
+    """
+
+    patterns: tuple[str, ...] = ()
+    auth_sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A RULE in words and its gitignore PATTERN, relative to the root directory, for the disk as it is now."""
+
+    rule: str
+    pattern: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """START is an absolute name without asterisks and the like, or empty for anywhere; REST a pattern below it."""
+
+    rule: str
+    start: str
+    rest: str
+
+
+class UserRules:
+    """The options in force.  WARNINGS name what cannot be used and protects nothing."""
+
+    def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
+        """ENVIRON says what "~" is."""
+        self._home = environ.get("HOME") or os.path.expanduser("~")
+        self._places: list[_Place] = []
+        warnings: list[str] = []
+        for parse, texts in ((self._pattern, options.patterns), (self._auth_source, options.auth_sources)):
+            for text in texts:
+                try:
+                    self._places.append(parse(text))
+                except PatternError as error:
+                    warnings.append(printable(f'nothing is excluded by "{text}": {error}'))
+        self.warnings = tuple(warnings)
+
+    def settle(self, links: dict[str, str | None]) -> tuple[Settled, ...]:
+        """The rules for the places as they were set and for their true names, which differ where there are links.
+
+        LINKS is as for `names`.
+        """
+        settled: list[Settled] = []
+        for place in self._places:
+            starts = [place.start]
+            if place.start:
+                with suppress(UnknownNameError):  # Then the true name of a file below it is not known either.
+                    starts.append(names(place.start, links).true)
+            settled += [
+                Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest) for start in dict.fromkeys(starts)
+            ]
+        return tuple(settled)
+
+    def _pattern(self, text: str) -> _Place:
+        patterns.check(text)
+        rule = f"the option: {text}"
+        if not text.startswith("~") and "/" not in text.rstrip("/"):
+            return _Place(rule, "", text)
+        start, rest = ("/", text) if text.startswith("/") else self._from_home(text)
+        parts = rest.strip("/").split("/")
+        while parts and not _GLOB.search(parts[0]):
+            start = os.path.join(start, parts.pop(0))
+        below = "".join(f"/{part}" for part in parts) + ("/" if text.endswith("/") else "")
+        return _Place(rule, os.path.normpath(start), below)
+
+    def _auth_source(self, name: str) -> _Place:
+        start = os.path.join(*self._from_home(name))
+        return _Place(f"an auth-source file: {name}", os.path.normpath(start), "")
+
+    def _from_home(self, name: str) -> tuple[str, str]:
+        """The home directory that NAME starts at, and the rest of NAME."""
+        if not name.startswith("~"):
+            return self._home, name
+        user, _, rest = name.partition("/")
+        directory = self._home if user == "~" else os.path.expanduser(user)
+        if not os.path.isabs(directory):
+            raise PatternError(f"there is no user {user[1:]}")
+        return directory, rest
+
+
+@lru_cache(maxsize=8)
+def _compiled(settled: tuple[Settled, ...]) -> Patterns:
+    return Patterns(Line(index, each.pattern) for index, each in enumerate(settled))
+
+
+def match(settled: tuple[Settled, ...], spellings: Sequence[str]) -> str | None:
+    """The rule in words that means a file with one of the absolute names SPELLINGS."""
+    if not settled:
+        return None
+    for name in spellings:
+        line = _compiled(settled).match(name.lstrip("/"))
+        if line is not None:
+            return settled[line.number].rule
+    return None
