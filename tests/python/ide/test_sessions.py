@@ -55,7 +55,7 @@ class Table:
     def _find_caller(self, connection: Connection) -> Caller | None:
         port = connection.client[1]
         self._loop.call_soon_threadsafe(self.asked.put_nowait, port)
-        self.may_answer.wait(TIMEOUT_S)
+        self.may_answer.wait(2 * TIMEOUT_S)
         return self.callers.get(port)
 
     def open(self) -> str:
@@ -444,20 +444,14 @@ async def test_a_client_that_nobody_knows_stays_unknown() -> None:
     await soon(get.task)
 
 
-async def test_a_session_closed_while_its_process_is_looked_for(child: Child) -> None:
-    table = Table(watch=AT_ONCE, lost_watch=AT_ONCE)
+async def test_a_process_found_later_is_watched_as_well(child: Child) -> None:
+    table = Table(lost_watch=AT_ONCE)
     table.callers[7] = Caller(child.peer, "Qwen Code", "")
-    table.may_answer.clear()
     session = table.open()
     table.sessions.identify(session, connection(7))
-    await soon(table.asked.get())
-    table.sessions.close(session)
-    table.may_answer.set()
-    other = table.open()
-    table.sessions.identify(other, connection(7))
-    await told(table, other)
-    assert [state.session.id for state in table.states[-1]] == [other]
-    assert table.gone.qsize() == 1
+    await told(table, session)
+    child.process.kill()
+    assert await soon(table.gone.get()) == session
 
 
 def known_session(child: Child) -> KnownSession:
@@ -501,14 +495,20 @@ async def test_another_process_of_the_same_number_does_not_keep_a_session(child:
     assert await soon(table.gone.get()) == "old"
 
 
-async def test_the_end_of_this_process_gives_no_session_up(child: Child) -> None:
+@pytest.mark.parametrize("end", ["of a session", "of this process"])
+async def test_nothing_goes_on_after_the_end(child: Child, end: str) -> None:
+    before = asyncio.all_tasks()
     table = Table((known_session(child),), watch=AT_ONCE, lost_watch=AT_ONCE)
-    get = await Get(table, "old").ready()
-    await soon(table.sessions.end_streams(NEVER, for_good=False))
-    await soon(get.task)
-    child.process.kill()
-    child.process.wait(TIMEOUT_S)
-    # As often as it would have been looked after.
-    other = Table((known_session(child),))
-    assert await soon(other.gone.get()) == "old"
-    assert table.gone.empty()
+    sought = table.open()
+    table.may_answer.clear()
+    table.sessions.identify(sought, connection(7))
+    await soon(table.asked.get())
+    if end == "of this process":
+        await soon(table.sessions.end_streams(NEVER, for_good=False))
+        assert table.gone.empty()
+    else:
+        for session in ("old", sought):
+            table.sessions.close(session)
+    left = asyncio.all_tasks() - before
+    await soon(asyncio.gather(*left, return_exceptions=True))
+    table.may_answer.set()
