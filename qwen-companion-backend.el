@@ -318,10 +318,6 @@ Return non-nil when the call was sent; answers come as calls of their own."
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
        nil))))
 
-(defun qwen-companion-backend-text-p (string)
-  "Return non-nil when STRING can be sent: it has no undecoded bytes."
-  (not (string-match-p "[\x3fff80-\x3fffff]" string)))
-
 (defun qwen-companion-backend-pack-text (text)
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)

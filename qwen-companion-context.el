@@ -37,6 +37,7 @@
 (require 'cl-lib)
 (require 'project)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-privacy)
 
 (autoload 'qwen-companion-evil-region "qwen-companion-evil")
 
@@ -137,16 +138,16 @@ character by character."
       (and (markerp marker) (marker-buffer marker) marker))))
 
 (defun qwen-companion-context--file-buffer (view)
-  "Return the buffer that visits the local file VIEW is about, or nil."
+  "Return the buffer that visits the file VIEW is about, or nil."
   (let* ((marker (qwen-companion-context--org-marker view))
          (buffer (if marker (marker-buffer marker) view))
-         (base (or (buffer-base-buffer buffer) buffer))
-         (file (buffer-file-name base)))
-    (and file
-         (not (file-remote-p file))
-         ;; A name that cannot be told would make the whole call fail.
-         (not (string-match-p qwen-companion-context--not-unicode file))
-         base)))
+         (base (or (buffer-base-buffer buffer) buffer)))
+    (and (buffer-file-name base) base)))
+
+(defun qwen-companion-context--text-p (name)
+  "Return non-nil when NAME can be told: it has nothing but Unicode.
+Another one would make the whole call fail."
+  (not (string-match-p qwen-companion-context--not-unicode name)))
 
 (defun qwen-companion-context-frame-p ()
   "Return non-nil when the selected frame is one a user can see.
@@ -277,7 +278,7 @@ The name has no slash at its end.  Remote directories have no root."
                             (not (file-remote-p directory))
                             (directory-file-name
                              (expand-file-name directory))))))
-    (if (qwen-companion-backend-text-p root)
+    (if (qwen-companion-context--text-p root)
         root
       (qwen-companion-backend-notice-once
        (format "%s is left out: its name is no text in the file system's coding"
@@ -503,15 +504,23 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
     (append
      (list :files
            (cl-loop for (buffer . time) in qwen-companion-context--focused
+                    for file = (buffer-file-name buffer)
                     repeat qwen-companion-context--file-limit
-                    collect (list :path (buffer-file-name buffer)
-                                  :timestamp time)))
-     (when (and active (qwen-companion-context-frame-p))
-       (qwen-companion-context--active-payload active)))))
+                    when (qwen-companion-context--text-p file)
+                    collect (append
+                             (list :path file :timestamp time)
+                             (qwen-companion-privacy-exposure buffer))))
+     (when (and active
+                (qwen-companion-context-frame-p)
+                (qwen-companion-context--text-p (buffer-file-name active)))
+       (if (qwen-companion-privacy-secret-p active)
+           (list :active (buffer-file-name active))
+         (qwen-companion-context--active-payload active))))))
 
 (defun qwen-companion-context--update ()
   "Send a snapshot if something has changed since the last one."
   (setq qwen-companion-context--one-shot nil)
+  (qwen-companion-privacy-update)
   (when (qwen-companion-context-frame-p)
     (qwen-companion-context--note-focus))
   (let ((key (qwen-companion-context--current-key)))
@@ -572,6 +581,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
     (kill-buffer-hook . qwen-companion-context--files-changed)
     (after-set-visited-file-name-hook . qwen-companion-context--files-changed)
     (dired-mode-hook . qwen-companion-context--files-changed)
+    (qwen-companion-privacy-changed-hook . qwen-companion-context--files-changed)
     (deactivate-mark-hook . qwen-companion-context--arm))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
@@ -594,6 +604,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
                        qwen-companion-context--roots-timer))
     (when timer (cancel-timer timer)))
   (clrhash qwen-companion-context--root-of)
+  (qwen-companion-privacy-forget)
   (setq qwen-companion-context--idle-timer nil
         qwen-companion-context--one-shot nil
         qwen-companion-context--roots-timer nil
@@ -611,6 +622,8 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
   "Tell a Python process that has just come up everything anew."
   (setq qwen-companion-context--sent-roots nil
         qwen-companion-context--sent nil)
+  (qwen-companion-privacy-forget)
+  (qwen-companion-privacy-update)
   (qwen-companion-context--update-roots)
   (when (qwen-companion-context-frame-p)
     (qwen-companion-context--note-focus))

@@ -26,12 +26,14 @@ from qwen_companion.emacs.messages import (
     Roots,
     Serving,
     SessionList,
+    SessionState,
+    Settings,
     Snapshot,
+    Watch,
 )
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.ide.context import normalise
+from qwen_companion.ide.audience import Audience
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
-from qwen_companion.ide.models import context_update
 from qwen_companion.ide.peers import find_caller
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
@@ -82,19 +84,26 @@ class Companion:
         self._spool = Spool(hello.spool)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
+        self._audience = Audience(
+            os.environ,
+            deliver=self._deliver_context,
+            report=self._bridge.tell,
+            warn=lambda text: self._bridge.tell(Notice("warning", text)),
+        )
         self._sessions = Sessions(
             hello.sessions,
-            changed=lambda states: self._bridge.tell(SessionList(states)),
+            changed=self._sessions_changed,
             gone=self._session_gone,
             went_out=self._went_out,
+            told=self._audience.sent,
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
         )
         self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
+        self._audience.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
         self._roots: Mailbox[Roots] = Mailbox()
-        self._snapshots: Mailbox[Snapshot] = Mailbox()
         self._server: McpServer | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emacs_is_gone = False
@@ -116,7 +125,7 @@ class Companion:
                 self._publish(),
                 self._look_after_files(RENEW_S, self._discovery.renew),
                 self._look_after_files(ANCESTORS_S, self._discovery.follow_ancestors),
-                self._follow(),
+                self._audience.run(),
                 self._watch_emacs(),
                 self._serve(),
             )
@@ -155,14 +164,26 @@ class Companion:
         """A call by Emacs, in order."""
         if isinstance(message, Roots):
             self._roots.put(message)
+            self._audience.set_roots(message.roots)
+        elif isinstance(message, Settings):
+            self._audience.set_settings(message)
         elif isinstance(message, Snapshot):
-            self._snapshots.put(message)
+            self._audience.set_snapshot(message)
+        elif isinstance(message, Watch):
+            self._audience.watch(message.on)
         elif isinstance(message, Outcome):
             self._tools.decide(message.id, Decision(message.content))
         else:
             self._end_for_good()
 
-    # The sessions and the tools know each other, so one of them has to be told of the other afterwards.
+    def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
+        self._bridge.tell(SessionList(states))
+        self._audience.set_sessions(states)
+
+    # The sessions and those they work with know each other, so some have to be told of the others afterwards.
+
+    def _deliver_context(self, session: str, context: bytes) -> None:
+        self._sessions.set_context(session, context)
 
     def _session_gone(self, session: str) -> None:
         self._tools.session_gone(session)
@@ -190,11 +211,6 @@ class Companion:
             await asyncio.sleep(interval)
             for warning in await in_thread(lambda _: task(), None):
                 self._bridge.tell(Notice("warning", warning))
-
-    async def _follow(self) -> None:
-        while True:
-            snapshot = await self._snapshots.take()
-            self._sessions.set_context(context_update(await in_thread(normalise, snapshot)))
 
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)

@@ -6,6 +6,8 @@
 
 ;;; Code:
 
+(defvar auth-sources)
+
 (require 'dired)
 (require 'org)
 (require 'org-src)
@@ -493,18 +495,86 @@
       (qwen-companion-context--update)
       (should (= (1+ sent) (length (qwen-companion-test-sent 'context)))))))
 
-(ert-deftest qwen-companion-context-test-what-is-no-local-file ()
-  "A remote file, or one with a name that is no text, changes nothing."
+(ert-deftest qwen-companion-context-test-a-name-that-is-no-text ()
+  "It cannot be told; while it has the focus, no file is active."
   (qwen-companion-context-test--with '(("a.txt" "one\n"))
     (qwen-companion-context-test--look-at "a.txt")
     (qwen-companion-context--update)
-    (dolist (name '("/ssh:example.org:/tmp/b.txt" "/tmp/caf\x3FFFE9"))
-      (with-temp-buffer
-        (setq buffer-file-name name)
-        (switch-to-buffer (current-buffer))
-        (should (equal "a.txt" (qwen-companion-context-test--active)))
-        (should (equal '("a.txt") (qwen-companion-context-test--files)))
-        (setq buffer-file-name nil)))))
+    (with-temp-buffer
+      (setq buffer-file-name "/tmp/caf\x3FFFE9")
+      (switch-to-buffer (current-buffer))
+      (should-not (qwen-companion-context-test--active))
+      (should (equal '("a.txt") (qwen-companion-context-test--files)))
+      (setq buffer-file-name nil))))
+
+(ert-deftest qwen-companion-context-test-secret-text-stays-here ()
+  "A remote or hidden file is named, for the rules, but its text is not sent."
+  (qwen-companion-context-test--with '(("a.txt" "one\n"))
+    (qwen-companion-context-enable)
+    (qwen-companion-context-test--look-at "a.txt")
+    (set-mark 1)
+    (goto-char 3)
+    (setq mark-active t transient-mark-mode t)
+    (qwen-companion-context--update)
+    (should (equal "on" (plist-get (qwen-companion-context-test--last) :text)))
+    (qwen-companion-toggle-exclusion)
+    (qwen-companion-context--update)
+    (let ((sent (qwen-companion-context-test--last)))
+      (should (equal "a.txt" (file-name-nondirectory (plist-get sent :active))))
+      (should (equal 'hide (plist-get (car (plist-get sent :files)) :exposure)))
+      (should-not (plist-member sent :line))
+      (should-not (plist-member sent :text)))
+    (qwen-companion-toggle-exclusion)
+    (qwen-companion-context--update)
+    (should (equal "on" (plist-get (qwen-companion-context-test--last) :text)))
+    (qwen-companion-toggle-exclusion t)
+    (qwen-companion-context--update)
+    (should (equal 'show (plist-get (car (plist-get (qwen-companion-context-test--last) :files))
+                                    :exposure)))
+    (with-temp-buffer
+      (insert "secret")
+      (setq buffer-file-name "/ssh:example.org:/tmp/b.txt")
+      (switch-to-buffer (current-buffer))
+      (qwen-companion-context--update)
+      (let ((sent (qwen-companion-context-test--last)))
+        (should (equal "/ssh:example.org:/tmp/b.txt" (plist-get sent :active)))
+        (should-not (plist-member sent :line)))
+      (setq buffer-file-name nil))))
+
+(ert-deftest qwen-companion-context-test-options-are-told-first-and-when-they-change ()
+  (qwen-companion-context-test--with '(("a.txt" "one\n"))
+    (let ((qwen-companion-excluded-files nil)
+          (qwen-companion-trust nil)
+          (qwen-companion-tell-all-roots nil))
+      (qwen-companion-context-test--look-at "a.txt")
+      (qwen-companion-context-resend)
+      (should (equal '(settings context)
+                     (cl-remove-if-not (lambda (method) (memq method '(settings context)))
+                                       (reverse (mapcar #'car qwen-companion-test-calls)))))
+      (qwen-companion-context--update)
+      (should (= 1 (length (qwen-companion-test-sent 'settings))))
+      (setq qwen-companion-excluded-files '("*.secret")
+            qwen-companion-trust '("~/work")
+            qwen-companion-tell-all-roots t)
+      (let ((auth-sources '("~/passwords.gpg" password-store (:source "~/more") (:source default))))
+        (qwen-companion-context--update)
+        (should (equal (list :patterns '("*.secret")
+                             :auth-sources '("~/passwords.gpg" "~/more")
+                             :all-roots t
+                             :trusted nil
+                             :trusted-directories (list (expand-file-name "~/work")))
+                       (car (last (qwen-companion-test-sent 'settings)))))))))
+
+(ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
+  (should (safe-local-variable-p 'qwen-companion-exposure 'hide))
+  (should-not (safe-local-variable-p 'qwen-companion-exposure 'show)))
+
+(ert-deftest qwen-companion-context-test-exclusion-needs-a-file ()
+  (with-temp-buffer
+    (rename-buffer "no file" t)
+    (should (string-match-p "no file visits no file"
+                            (cadr (should-error (qwen-companion-toggle-exclusion)
+                                                :type 'user-error))))))
 
 (ert-deftest qwen-companion-context-test-mode-line-marks-unsaved-text ()
   "The file that a CLI is told of, only while there is a CLI."

@@ -37,13 +37,18 @@ Only what BODY opens counts as open."
                           "-c" "protocol.file.allow=always" arguments))
       (ert-fail (buffer-string)))))
 
+(defun qwen-companion-roots-test--update ()
+  "Look for the roots until all are known; a slow machine needs several slices."
+  (qwen-companion-context--update-roots)
+  (qwen-companion-test-wait-for (not qwen-companion-context--roots-timer)))
+
 (ert-deftest qwen-companion-roots-test-files-dired-and-terminals ()
   "Projects of files, Dired and terminals are roots; other buffers are not."
   (qwen-companion-roots-test--with-files '(("src/a.txt" "one\n") ("b/x" "") ("c/x" "") ("d/x" ""))
     (dolist (name '("b" "c" "d"))
       (make-directory (concat name "/.git")))
     (find-file-noselect "src/a.txt")
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '(".") (qwen-companion-roots-test--sent)))
     (dired-noselect "b")
     (with-current-buffer (generate-new-buffer "terminal")
@@ -51,10 +56,10 @@ Only what BODY opens counts as open."
       (term-mode))
     (with-current-buffer (generate-new-buffer "another")
       (cd "d"))
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("." "b" "c") (qwen-companion-roots-test--sent)))
     (let ((sent (length (qwen-companion-test-sent 'roots))))
-      (qwen-companion-context--update-roots)
+      (qwen-companion-roots-test--update)
       (should (= sent (length (qwen-companion-test-sent 'roots)))))))
 
 (ert-deftest qwen-companion-roots-test-nested-projects ()
@@ -62,7 +67,7 @@ Only what BODY opens counts as open."
     (make-directory "inner/.git")
     (find-file-noselect "a.txt")
     (find-file-noselect "inner/deep/c.txt")
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("." "inner") (qwen-companion-roots-test--sent)))))
 
 (ert-deftest qwen-companion-roots-test-worktrees ()
@@ -74,10 +79,10 @@ Only what BODY opens counts as open."
     (qwen-companion-roots-test--git "commit" "-q" "-m" "Start")
     (qwen-companion-roots-test--git "worktree" "add" "-q" "trees/fix")
     (find-file-noselect "trees/fix/a.txt")
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("trees/fix") (qwen-companion-roots-test--sent)))
     (find-file-noselect "a.txt")
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("." "trees/fix") (qwen-companion-roots-test--sent)))))
 
 (ert-deftest qwen-companion-roots-test-outside-any-project ()
@@ -87,10 +92,10 @@ Only what BODY opens counts as open."
     (find-file-noselect "two/b.txt")
     (with-current-buffer (generate-new-buffer "terminal")
       (term-mode))
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("." "one" "two") (qwen-companion-roots-test--sent)))
     (let ((qwen-companion-roots-outside-projects nil))
-      (qwen-companion-context--update-roots)
+      (qwen-companion-roots-test--update)
       (should-not (qwen-companion-roots-test--sent)))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-becomes-a-project ()
@@ -98,14 +103,14 @@ Only what BODY opens counts as open."
   (qwen-companion-roots-test--with-files '(("sub/a.txt" ""))
     (delete-directory ".git" t)
     (find-file-noselect "sub/a.txt")
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (should (equal '("sub") (qwen-companion-roots-test--sent)))
     (make-directory ".git")
     (let ((now (float-time)))
       (cl-letf (((symbol-function 'float-time)
                  (lambda (&optional _)
                    (+ now 1 qwen-companion-context--root-age))))
-        (qwen-companion-context--update-roots)))
+        (qwen-companion-roots-test--update)))
     (should (equal '(".") (qwen-companion-roots-test--sent)))))
 
 (ert-deftest qwen-companion-roots-test-remote-files-have-none ()
@@ -113,7 +118,7 @@ Only what BODY opens counts as open."
     (with-current-buffer (generate-new-buffer "remote")
       (setq default-directory "/ssh:host:/home/user/"
             buffer-file-name "/ssh:host:/home/user/a.txt")
-      (qwen-companion-context--update-roots)
+      (qwen-companion-roots-test--update)
       (setq buffer-file-name nil))
     (should-not (qwen-companion-roots-test--sent))))
 
@@ -129,10 +134,10 @@ Only what BODY opens counts as open."
                  (with-current-buffer (generate-new-buffer "terminal")
                    (setq default-directory (concat "/" odd "/"))
                    (term-mode))
-                 (qwen-companion-context--update-roots))))
+                 (qwen-companion-roots-test--update))))
       (should (equal '(".") (qwen-companion-roots-test--sent)))
       (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-context--update-roots)))))))
+                          (qwen-companion-roots-test--update)))))))
 
 (ert-deftest qwen-companion-roots-test-no-root ()
   "Said once, and shown as long as it is so."
@@ -156,9 +161,9 @@ Only what BODY opens counts as open."
 
 (ert-deftest qwen-companion-roots-test-imitating-vscode-is-told ()
   (qwen-companion-roots-test--with-files nil
-    (qwen-companion-context--update-roots)
+    (qwen-companion-roots-test--update)
     (let ((qwen-companion-imitate-vscode t))
-      (qwen-companion-context--update-roots))
+      (qwen-companion-roots-test--update))
     (should (equal '(nil t)
                    (mapcar (lambda (payload) (plist-get payload :imitate-vscode))
                            (qwen-companion-test-sent 'roots))))))

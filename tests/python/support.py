@@ -192,6 +192,8 @@ class Backend:
         """Connect and name the roots; what was published."""
         self.connect()
         self.emacs.call("roots", dumps({"roots": [str(self.home.work)]}))
+        # What a test opens lies in a temporary directory, and the CLI that it plays works somewhere else.
+        self.emacs.call("settings", dumps({"all-roots": True}))
         published = self.emacs.wait_for("published")
         self.port, self.token = published["port"], published["token"]
         return published

@@ -298,10 +298,14 @@ class Roots:
 
 @dataclass(frozen=True)
 class VisitedFile:
-    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch."""
+    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch.
+
+    EXPOSURE is the user's word on this one file: `HIDE`, `SHOW`, or None to leave it to the rules.
+    """
 
     path: str
     timestamp: int
+    exposure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,28 @@ class Snapshot:
     line: int | None
     character: int | None
     selection: str | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
+
+    ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
+    trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
+    CLI hears: see `privacy.exclusions.Options`.
+    """
+
+    all_roots: bool = False
+    trust: bool | tuple[str, ...] | None = None
+    patterns: tuple[str, ...] = ()
+    auth_sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Watch:
+    """`watch`: the user has begun, or ceased, to look at what the CLIs are told."""
+
+    on: bool
 
 
 @dataclass(frozen=True)
@@ -328,7 +354,10 @@ class Stop:
     """`stop`: end, and leave nothing behind."""
 
 
-Incoming = Roots | Snapshot | Outcome | Stop
+Incoming = Roots | Settings | Snapshot | Watch | Outcome | Stop
+
+HIDE = "hide"
+SHOW = "show"
 
 
 def _parse_roots(values: Plist, _spool: Spool) -> Roots:
@@ -337,12 +366,35 @@ def _parse_roots(values: Plist, _spool: Spool) -> Roots:
 
 def _parse_context(values: Plist, spool: Spool) -> Snapshot:
     return Snapshot(
-        files=tuple(VisitedFile(item.string(":path"), item.integer(":timestamp")) for item in values.plists(":files")),
+        files=tuple(
+            VisitedFile(item.string(":path"), item.integer(":timestamp"), _parse_exposure(item))
+            for item in values.plists(":files")
+        ),
         active=values.optional_string(":active"),
         line=values.optional_integer(":line"),
         character=values.optional_integer(":character"),
         selection=values.text(spool),
     )
+
+
+def _parse_exposure(values: Plist) -> str | None:
+    exposure = values.optional_symbol(":exposure")
+    if exposure not in (None, HIDE, SHOW):
+        raise MessageError(":exposure is neither hide nor show")
+    return exposure
+
+
+def _parse_settings(values: Plist, _spool: Spool) -> Settings:
+    return Settings(
+        all_roots=values.boolean(":all-roots"),
+        trust=True if values.boolean(":trusted") else values.strings(":trusted-directories") or None,
+        patterns=values.strings(":patterns"),
+        auth_sources=values.strings(":auth-sources"),
+    )
+
+
+def _parse_watch(values: Plist, _spool: Spool) -> Watch:
+    return Watch(values.boolean(":on"))
 
 
 def _parse_outcome(values: Plist, spool: Spool) -> Outcome:
@@ -364,7 +416,9 @@ def _parse_stop(_values: Plist, _spool: Spool) -> Stop:
 
 _INCOMING = {
     "roots": _parse_roots,
+    "settings": _parse_settings,
     "context": _parse_context,
+    "watch": _parse_watch,
     "outcome": _parse_outcome,
     "stop": _parse_stop,
 }
@@ -445,10 +499,11 @@ class Serving(Told):
 
 @dataclass(frozen=True)
 class SessionState:
-    """One MCP session as told to Emacs; STREAMING says whether its event stream is open."""
+    """One MCP session: whether its event stream is open, and whether its process has been looked for."""
 
     session: KnownSession
     streaming: bool
+    identified: bool = True
 
 
 @dataclass(frozen=True)
@@ -464,6 +519,48 @@ class SessionList(Told):
         Without the keys from :pid to :ancestors where the process was not found.
         """
         return plist(sessions=[state.session.to_plist() + plist(streaming=state.streaming) for state in self.sessions])
+
+
+@dataclass(frozen=True)
+class ContextSent(Told):
+    """`context-sent`: what the CLI of a session was told last, while the user is looking; TEXT is the exact JSON.
+
+    ROOTS are those below which it hears of files, None for everywhere; SENT is when, in ms since the epoch.
+    """
+
+    method = "context-sent"
+    session: str
+    roots: tuple[str, ...] | None
+    sent: int
+    text: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:session ID :everywhere B :roots (S...) :sent MS)` and the text."""
+        head = plist(session=self.session, everywhere=self.roots is None, roots=list(self.roots or ()), sent=self.sent)
+        return head + text_plist(self.text, spool)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """No CLI hears of PATH, by RULE in words for a person; or only that of SESSION does not."""
+
+    path: str
+    rule: str
+    session: str | None = None
+
+
+@dataclass(frozen=True)
+class ExclusionList(Told):
+    """`exclusions`: the open files of which a CLI does not hear, while the user is looking."""
+
+    method = "exclusions"
+    exclusions: tuple[Exclusion, ...]
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:exclusions ((:path S :rule S :session ID-or-nil)...))`."""
+        return plist(
+            exclusions=[plist(path=item.path, rule=item.rule, session=item.session) for item in self.exclusions]
+        )
 
 
 @dataclass(frozen=True)

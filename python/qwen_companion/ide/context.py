@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From what Emacs shows to what a CLI should be told (spec C3-C6)."""
+"""From what Emacs shows to what one CLI should be told (spec C3-C6)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qwen_companion.emacs.messages import Snapshot
 from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
@@ -12,6 +13,31 @@ from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
 MAX_FILES = 10
 MAX_SELECTION_UNITS = 16384
 """UTF-16 code units, the unit in which the CLI counts (spec C6)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path as it was given and as it really is."""
+
+    path: str
+    real: str
+
+    @classmethod
+    def of(cls, path: str) -> Place:
+        """That of PATH.  May wait for a disk."""
+        return cls(path, os.path.realpath(path))
+
+    def is_below(self, root: Place) -> bool:
+        """Whether this is ROOT or lies in it, by either of its names: a link in a project belongs to the project."""
+        return any(
+            name == top or name.startswith(top.rstrip(os.sep) + os.sep)
+            for name, top in ((self.path, root.path), (self.real, root.real))
+        )
+
+
+def own_root(directory: Place, roots: Sequence[Place]) -> Place:
+    """The root of a CLI that works in DIRECTORY: the innermost of ROOTS it lies in, else the directory itself."""
+    return max((root for root in roots if directory.is_below(root)), key=lambda r: len(r.real), default=directory)
 
 
 def cut_utf16(text: str, units: int) -> str:
@@ -23,27 +49,27 @@ def cut_utf16(text: str, units: int) -> str:
     return encoded.decode("utf-16-le", "ignore")
 
 
-def normalise(snapshot: Snapshot, is_file: Callable[[str], bool] = os.path.isfile) -> IdeContext:
-    """The context of SNAPSHOT: existing files only, the newest ten, the active one newest of all.
-
-    A CLI takes the file with the newest timestamp for the active one, and no file when that one does not say so.  May
-    wait for a disk: not for the event loop.
-    """
+def newest_times(snapshot: Snapshot) -> dict[str, int]:
+    """The files of SNAPSHOT with the newest time of each."""
     newest: dict[str, int] = {}
     for file in snapshot.files:
         newest[file.path] = max(file.timestamp, newest.get(file.path, file.timestamp))
-    existing = [(path, stamp) for path, stamp in newest.items() if os.path.isabs(path) and is_file(path)]
-    existing.sort(key=lambda item: item[1], reverse=True)
-    if snapshot.active is None or all(path != snapshot.active for path, _ in existing):
-        return _context([File(path, stamp) for path, stamp in existing])
-    others = [File(path, stamp) for path, stamp in existing if path != snapshot.active]
-    stamp = max(newest[snapshot.active], others[0].timestamp + 1 if others else 0)
-    cursor = None
-    if snapshot.line is not None and snapshot.character is not None:
-        cursor = Cursor(max(1, snapshot.line), max(1, snapshot.character))
-    selection = cut_utf16(snapshot.selection, MAX_SELECTION_UNITS) if snapshot.selection else None
-    return _context([File(snapshot.active, stamp, True, cursor, selection), *others])
+    return newest
 
 
-def _context(files: list[File]) -> IdeContext:
-    return IdeContext(WorkspaceState(tuple(files[:MAX_FILES])))
+def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | None) -> IdeContext:
+    """The context of SNAPSHOT with the files ALLOWED, path to time: the newest ten, the active one newest of all.
+
+    A CLI takes the file with the newest timestamp for the active one, and no file when that one does not say so.  So
+    when the active file is not allowed, none is active.
+    """
+    files = sorted(allowed.items(), key=lambda item: item[1], reverse=True)
+    told = [File(path, stamp) for path, stamp in files if path != snapshot.active]
+    if snapshot.active is not None and snapshot.active in allowed:
+        cursor = None
+        if snapshot.line is not None and snapshot.character is not None:
+            cursor = Cursor(max(1, snapshot.line), max(1, snapshot.character))
+        selection = cut_utf16(snapshot.selection, MAX_SELECTION_UNITS) if snapshot.selection else None
+        stamp = max(allowed[snapshot.active], told[0].timestamp + 1 if told else 0)
+        told.insert(0, File(snapshot.active, stamp, True, cursor, selection))
+    return IdeContext(WorkspaceState(tuple(told[:MAX_FILES]), trusted))

@@ -91,9 +91,21 @@ class File:
 
 @dataclass(frozen=True)
 class WorkspaceState:
-    """The open files, newest first.  `isTrusted` is left out: a change of it makes the CLI ask for a restart."""
+    """The open files, newest first.
+
+    IS_TRUSTED must stay the same for the life of a connection: at a change of it the CLI asks for a restart.  None says
+    nothing of it.
+    """
 
     open_files: tuple[File, ...] = ()
+    is_trusted: bool | None = None
+
+    def to_wire(self) -> Json:
+        """The JSON object."""
+        wire: Json = {"openFiles": [file.to_wire() for file in self.open_files]}
+        if self.is_trusted is not None:
+            wire["isTrusted"] = self.is_trusted
+        return wire
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class IdeContext:
 
     def to_wire(self) -> Json:
         """The params of `CONTEXT_UPDATE`."""
-        return {"workspaceState": {"openFiles": [file.to_wire() for file in self.workspace_state.open_files]}}
+        return {"workspaceState": self.workspace_state.to_wire()}
 
 
 def context_update(context: IdeContext) -> bytes:

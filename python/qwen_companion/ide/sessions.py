@@ -94,6 +94,11 @@ class _Session:
     patience: float
     """Seconds without stream and request after which it is given up."""
 
+    identified: bool = False
+    """Whether its process was looked for, found or not."""
+
+    context: bytes | None = None
+
     outbox: list[_Posted] = field(default_factory=list[_Posted])
     stream: _Stream | None = None
     reaper: asyncio.TimerHandle | None = None
@@ -119,28 +124,30 @@ class Sessions:
         changed: Callable[[tuple[SessionState, ...]], None],
         gone: Callable[[str], None],
         went_out: Callable[[str], None],
+        told: Callable[[str, bytes], None],
         find_caller: Callable[[Connection], Caller | None],
         timing: Timing | None = None,
     ) -> None:
         """KNOWN are those of an earlier process.  Must be made on the event loop.
 
         CHANGED is called with all sessions after each change, GONE with the id of one given up, WENT_OUT with the key
-        of a notification once the whole of it has been handed to the operating system for an open stream.  FIND_CALLER
-        tells whose connection it is; it is called in a thread.
+        of a notification once the whole of it has been handed to the operating system for an open stream, TOLD with the
+        id of a session and the context that went out to it.  FIND_CALLER tells whose connection it is; it is called in
+        a thread.
         """
         self._changed = changed
         self._gone = gone
         self._went_out = went_out
+        self._told = told
         self._find_caller = find_caller
         self._timing = timing or Timing()
         self._loop = asyncio.get_running_loop()
-        self._context: bytes | None = None
         self._sessions: dict[str, _Session] = {}
         self._open_streams: set[_Stream] = set()
         self._no_streams = asyncio.Event()
         self._no_streams.set()
         for item in known:
-            session = self._sessions[item.id] = _Session(item, self._timing.give_up)
+            session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
             self._watch_process(session)
 
@@ -153,6 +160,13 @@ class Sessions:
         self._reap_later(session)
         self._tell()
         return known
+
+    def states(self) -> tuple[SessionState, ...]:
+        """All sessions."""
+        return tuple(
+            SessionState(item.known, streaming=item.stream is not None, identified=item.identified)
+            for item in self._sessions.values()
+        )
 
     def get(self, identifier: str) -> KnownSession | None:
         """The session of that id."""
@@ -208,8 +222,9 @@ class Sessions:
             if caller.name:
                 session.known = replace(session.known, client=caller.name, version=caller.version)
             self._watch_process(session)
-            self._tell()
         session.lookup = None
+        session.identified = True
+        self._tell()
 
     def _watch_process(self, session: _Session) -> None:
         """Give SESSION up when its process has ended; from now on look as often as its stream demands."""
@@ -236,14 +251,17 @@ class Sessions:
         session.reaper = self._loop.call_later(session.patience, self.close, session.known.id)
 
     def _tell(self) -> None:
-        self._changed(tuple(SessionState(item.known, item.stream is not None) for item in self._sessions.values()))
+        self._changed(self.states())
 
     # --- What goes out ---
 
-    def set_context(self, notification: bytes) -> None:
-        """Make NOTIFICATION the context every stream is sent, if it was not sent the same before."""
-        self._context = notification
-        self._wake_all()
+    def set_context(self, identifier: str, notification: bytes) -> None:
+        """Make NOTIFICATION the context of a session, if there is one; each of its streams is sent it once."""
+        session = self._sessions.get(identifier)
+        if session is not None:
+            session.context = notification
+            if session.stream is not None:
+                session.stream.wake.set()
 
     def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
         """Send NOTIFICATION on the stream of SESSION, now or when it opens; False when there is no such session."""
@@ -260,11 +278,6 @@ class Sessions:
         found = self._sessions.get(session)
         if found is not None:
             found.outbox = [item for item in found.outbox if item.key != key]
-
-    def _wake_all(self) -> None:
-        for session in self._sessions.values():
-            if session.stream is not None:
-                session.stream.wake.set()
 
     # --- Streams ---
 
@@ -305,9 +318,11 @@ class Sessions:
             await self._send(send, _body(_retry(RETRY_MS)))
             while not (stream.ended or stream.lost):
                 stream.wake.clear()
-                if self._context is not None and stream.context != self._context:
-                    stream.context = self._context
-                    await self._send(send, _event(self._context))
+                context = session.context
+                if context is not None and stream.context != context:
+                    stream.context = context
+                    await self._send(send, _event(context))
+                    self._told(session.known.id, context)
                 elif session.outbox:
                     await self._send_posted(session, stream, send, session.outbox[0])
                 else:

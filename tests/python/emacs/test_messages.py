@@ -8,11 +8,15 @@ import pytest
 from sexpdata import dumps, loads
 
 from qwen_companion.emacs.messages import (
+    HIDE,
     INLINE_TEXT_BYTES,
+    ContextSent,
     Delivered,
     DiffClose,
     DiffOpen,
     DiffOrphan,
+    Exclusion,
+    ExclusionList,
     Hello,
     KnownProposal,
     KnownSession,
@@ -25,9 +29,11 @@ from qwen_companion.emacs.messages import (
     Serving,
     SessionList,
     SessionState,
+    Settings,
     Snapshot,
     Stop,
     VisitedFile,
+    Watch,
     parse_incoming,
     read_sexp,
 )
@@ -111,6 +117,15 @@ def test_what_is_no_expression_is_a_message_error(text: str) -> None:
 
 def test_incoming_messages(spool: Spool) -> None:
     assert incoming("roots", '(:roots ("/a" "/b"))', spool) == Roots(("/a", "/b"), imitate_vscode=False)
+    assert incoming("settings", "nil", spool) == Settings()
+    assert incoming(
+        "settings", '(:all-roots t :trusted-directories ("/a") :patterns ("*.x") :auth-sources ("~/.authinfo"))', spool
+    ) == Settings(True, ("/a",), ("*.x",), ("~/.authinfo",))
+    assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
+    assert incoming("watch", "(:on t)", spool) == Watch(True)
+    assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
+        (VisitedFile("/a", 5, HIDE),), None, None, None, None
+    )
     assert incoming("roots", "(:roots nil)", spool) == Roots((), imitate_vscode=False)
     assert incoming("roots", "(:roots nil :imitate-vscode t)", spool) == Roots((), imitate_vscode=True)
     assert incoming("stop", "nil", spool) == Stop()
@@ -126,6 +141,8 @@ def test_incoming_messages(spool: Spool) -> None:
     [
         ("nothing", "nil"),
         ("roots", '(:roots "/a")'),
+        ("settings", "(:patterns t)"),
+        ("context", '(:files ((:path "/a" :timestamp 5 :exposure sometimes)))'),
         ("roots", "(:roots (a))"),
         ("roots", "5"),
         ("outcome", '(:id "p" :outcome "accepted" :text "x")'),
@@ -160,6 +177,16 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert outgoing(Serving(), spool) == []
     sessions = as_dict(outgoing(SessionList((SessionState(session, True), SessionState(session, False))), spool))
     assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
+    assert as_dict(outgoing(ContextSent("i", ("/r",), 5, "{}"), spool)) == {
+        "session": "i",
+        "everywhere": [],
+        "roots": ["/r"],
+        "sent": 5,
+        "text": "{}",
+    }
+    assert as_dict(outgoing(ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
+    (exclusion,) = as_dict(outgoing(ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
+    assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
     for message in (DiffClose("p"), DiffOrphan("p"), Delivered("p")):
         assert as_dict(outgoing(message, spool)) == {"id": "p"}
     assert {key: str(value) for key, value in as_dict(outgoing(Notice("warning", "w"), spool)).items()} == {

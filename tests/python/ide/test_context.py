@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_companion.emacs.messages import Snapshot, VisitedFile
-from qwen_companion.ide.context import MAX_FILES, MAX_SELECTION_UNITS, cut_utf16, normalise
-from qwen_companion.ide.models import Cursor, File, context_update
+from qwen_companion.ide.context import (
+    MAX_FILES,
+    MAX_SELECTION_UNITS,
+    Place,
+    cut_utf16,
+    describe,
+    newest_times,
+    own_root,
+)
+from qwen_companion.ide.models import Cursor, File, IdeContext, context_update
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -19,8 +27,14 @@ def snapshot(*files: tuple[str, int], active: str | None = None, selection: str 
     return Snapshot(tuple(VisitedFile(*file) for file in files), active, 3, 7, selection)
 
 
+def context(given: Snapshot, trusted: bool | None = None) -> IdeContext:
+    """That of GIVEN when only files with "secret" in their names are not allowed."""
+    allowed = {path: time for path, time in newest_times(given).items() if "secret" not in path}
+    return describe(given, allowed, trusted)
+
+
 def files(given: Snapshot) -> tuple[File, ...]:
-    return normalise(given, is_file=lambda path: "virtual" not in path).workspace_state.open_files
+    return context(given).workspace_state.open_files
 
 
 def units(text: str) -> int:
@@ -65,12 +79,12 @@ def test_two_files_of_the_same_time_leave_no_doubt() -> None:
     assert active.timestamp > other.timestamp
 
 
-def test_what_is_not_on_disk_is_left_out() -> None:
-    assert files(snapshot(("/virtual", 5), ("relative", 6), ("/b", 4))) == (File("/b", 4),)
+def test_what_is_not_allowed_is_left_out() -> None:
+    assert files(snapshot(("/secret", 5), ("/b", 4))) == (File("/b", 4),)
 
 
-def test_an_active_file_that_is_not_on_disk_leaves_none_active() -> None:
-    assert files(snapshot(("/virtual", 5), ("/b", 4), active="/virtual", selection="x")) == (File("/b", 4),)
+def test_an_active_file_that_is_not_allowed_leaves_none_active() -> None:
+    assert files(snapshot(("/secret", 5), ("/b", 4), active="/secret", selection="x")) == (File("/b", 4),)
     assert files(snapshot(("/b", 4), active="/elsewhere")) == (File("/b", 4),)
 
 
@@ -80,22 +94,47 @@ def test_a_file_named_twice_is_one() -> None:
 
 def test_no_position_and_no_selection_are_left_out() -> None:
     bare = Snapshot((VisitedFile("/a", 1),), "/a", None, None, "")
-    assert normalise(bare, is_file=lambda _: True).workspace_state.open_files == (File("/a", 1, True),)
+    assert files(bare) == (File("/a", 1, True),)
 
 
-def test_files_are_looked_for_on_the_disk(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "directory").mkdir()
-    names = ("file", "directory", "missing")
-    given = snapshot(*((str(tmp_path / name), 1) for name in names))
-    assert [file.path for file in normalise(given).workspace_state.open_files] == [str(tmp_path / "file")]
+@pytest.mark.parametrize("trusted", [True, False])
+def test_trust_is_told_when_there_is_a_word_on_it(trusted: bool) -> None:
+    assert json.loads(context_update(context(snapshot(), trusted)))["params"] == {
+        "workspaceState": {"openFiles": [], "isTrusted": trusted}
+    }
+
+
+def test_the_root_of_a_cli_is_the_innermost(tmp_path: Path) -> None:
+    inner = tmp_path / "outer/inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "outer/inner-not").mkdir()
+    outer, nested, other = (Place.of(str(tmp_path / name)) for name in ("outer", "outer/inner", "other"))
+    roots = [nested, outer, other]
+    assert own_root(Place.of(str(inner)), roots) == nested
+    assert own_root(Place.of(str(inner / "deep")), roots) == nested
+    assert own_root(Place.of(str(tmp_path / "outer/inner-not")), roots) == outer
+    assert own_root(Place.of("/elsewhere"), roots) == Place.of("/elsewhere")
+    assert own_root(Place.of("/elsewhere"), [Place.of("/")]) == Place.of("/")
+
+
+def test_a_link_is_below_where_it_lies_and_where_it_leads(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "two/file").write_text("")
+    (tmp_path / "one/link").symlink_to("../two/file")
+    (tmp_path / "alias").symlink_to("two")
+    link = Place.of(str(tmp_path / "one/link"))
+    assert link.is_below(Place.of(str(tmp_path / "one")))
+    assert link.is_below(Place.of(str(tmp_path / "two")))
+    assert link.is_below(Place.of(str(tmp_path / "alias")))
+    assert not link.is_below(Place.of(str(tmp_path / "one/other")))
 
 
 @given(text=UNICODE.filter(bool))
 @pytest.mark.parametrize("path", ["/a", "/with\nnewline", "/é\u2028"])
 def test_the_notification_is_one_line_with_everything_in_it(text: str, path: str) -> None:
     given = snapshot((path, 1), active=path, selection=text)
-    wire = context_update(normalise(given, is_file=lambda _: True))
+    wire = context_update(context(given))
     assert b"\n" not in wire
     assert b"\r" not in wire
     assert json.loads(wire) == {
@@ -118,4 +157,4 @@ def test_the_notification_is_one_line_with_everything_in_it(text: str, path: str
 
 
 def test_nothing_open_is_told_as_such() -> None:
-    assert json.loads(context_update(normalise(snapshot())))["params"] == {"workspaceState": {"openFiles": []}}
+    assert json.loads(context_update(context(snapshot())))["params"] == {"workspaceState": {"openFiles": []}}

@@ -54,11 +54,17 @@ class Site:
             self.states.put_nowait,
             self.gone.put_nowait,
             self.out.put_nowait,
+            lambda session, context: None,
             lambda connection: self.find_caller(connection),
             TIMING,
         )
         self.tools = DiffTools(Proposals(), self.editor, self.sessions)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
+
+    def tell(self, context: bytes) -> None:
+        """Make CONTEXT that of every session."""
+        for state in self.sessions.states():
+            self.sessions.set_context(state.session.id, context)
 
     def cli(self, session: str = "") -> Cli:
         return Cli(self.port, TOKEN, session)
@@ -106,7 +112,7 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     assert "content-type: text/event-stream" in head
     # No chunk sizes in between, and no event id, which some CLIs cannot digest.
     assert await soon(reader.readexactly(13)) == b"retry: 5000\n\n"
-    site.sessions.set_context(b'{"a": 1}')
+    site.tell(b'{"a": 1}')
     wanted = b'event: message\ndata: {"a": 1}\n\n'
     assert wanted in await soon(reader.readuntil(wanted))
     await site.server.stop(for_good=True)
@@ -406,7 +412,7 @@ async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_return
     cli, other = await site.connected(), await site.connected()
     deaf, listening = await away(cli.stream), await away(other.stream)
     assert await away(deaf.block) == ["retry: 5000"]
-    site.sessions.set_context(json.dumps({"x": "x" * 20_000_000}).encode())
+    site.tell(json.dumps({"x": "x" * 20_000_000}).encode())
     assert len((await away(listening.event))["x"]) == 20_000_000
     # Its stream was opened first, so only a cut can leave the other one alone.
     streaming: dict[str, bool] = {}
@@ -414,7 +420,7 @@ async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_return
         streaming = {state.session.id: state.streaming for state in await soon(site.states.get())}
     # What the system had taken before can still be read, and then it looks like a stream that ended well.
     assert len(await away(deaf.rest)) < 20_000_000
-    site.sessions.set_context(b'{"now": 1}')
+    site.tell(b'{"now": 1}')
     again = await away(cli.stream)
     assert await away(again.event) == {"now": 1}
     assert caplog.text == ""
@@ -453,7 +459,6 @@ class Listener(ClientExtension):
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_is_served(site: Site, mode: Literal["legacy", "auto"]) -> None:
     listener = Listener()
-    site.sessions.set_context(b'{"jsonrpc":"2.0","method":"ide/contextUpdate","params":{"workspaceState":{}}}')
     http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=TIMEOUT_S)
     async with (
         http,
@@ -469,4 +474,5 @@ async def test_the_official_client_is_served(site: Site, mode: Literal["legacy",
         site.editor.text = "edited"
         closed = await client.call_tool("closeDiff", {"filePath": "/nowhere/a", "suppressNotification": True})
         assert closed.content == [TextContent(text='{"content": "edited"}')]
+        site.tell(b'{"jsonrpc":"2.0","method":"ide/contextUpdate","params":{"workspaceState":{}}}')
         assert await soon(listener.heard.get()) == {"workspaceState": {}}

@@ -36,6 +36,7 @@ class Table:
         self.states: list[tuple[SessionState, ...]] = []
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
+        self.told: list[tuple[str, bytes]] = []
         self.callers: dict[int, Caller] = {}
         """By port."""
 
@@ -48,9 +49,15 @@ class Table:
             self.states.append,
             self.gone.put_nowait,
             self.out.put_nowait,
+            lambda session, context: self.told.append((session, context)),
             self._find_caller,
             Timing(**limits),
         )
+
+    def tell(self, context: bytes) -> None:
+        """Make CONTEXT that of every session."""
+        for state in self.sessions.states():
+            self.sessions.set_context(state.session.id, context)
 
     def _find_caller(self, connection: Connection) -> Caller | None:
         port = connection.client[1]
@@ -118,9 +125,11 @@ def event(data: bytes) -> bytes:
 
 async def test_a_stream_begins_with_the_time_to_come_back_and_the_context() -> None:
     table = Table()
-    table.sessions.set_context(b"context")
-    get = await Get(table, table.open()).ready()
+    session = table.open()
+    table.tell(b"context")
+    get = await Get(table, session).ready()
     assert await get.next() == event(b"context")
+    assert table.told == [(session, b"context")]
     assert get.start["status"] == 200
     headers = dict(get.start["headers"])
     assert headers[b"connection"] == b"close"
@@ -132,10 +141,10 @@ async def test_a_stream_begins_with_the_time_to_come_back_and_the_context() -> N
 async def test_a_context_that_comes_later_is_sent_and_the_same_one_is_not() -> None:
     table = Table()
     get = await Get(table, table.open()).ready()
-    table.sessions.set_context(b"one")
+    table.tell(b"one")
     assert await get.next() == event(b"one")
-    table.sessions.set_context(b"one")
-    table.sessions.set_context(b"two")
+    table.tell(b"one")
+    table.tell(b"two")
     assert await get.next() == event(b"two")
     get.lose()
     await soon(get.task)
@@ -221,12 +230,12 @@ async def test_a_stalled_client_holds_up_nobody_and_gets_the_newest_context_late
     fast = await Get(table, table.open()).ready()
     slow.stall()
     slow.pushed.clear()
-    table.sessions.set_context(b"0")
+    table.tell(b"0")
     await soon(slow.pushed.wait())
     assert await slow.next() == event(b"0")
     assert await fast.next() == event(b"0")
     for number in range(1, 400):
-        table.sessions.set_context(b"%d" % number)
+        table.tell(b"%d" % number)
         assert await fast.next() == event(b"%d" % number)
     slow.flowing.set()
     assert await slow.next() == event(b"399")
@@ -239,7 +248,7 @@ async def test_a_client_that_takes_nothing_for_too_long_is_cut() -> None:
     table = Table(stall=AT_ONCE)
     get = await Get(table, table.open()).ready()
     get.stall()
-    table.sessions.set_context(b"context")
+    table.tell(b"context")
     assert await soon(get.task) is False
     assert [state.streaming for state in table.states[-1]] == [False]
 
@@ -250,7 +259,7 @@ async def test_a_second_stream_takes_the_place_of_the_first() -> None:
     first = await Get(table, session).ready()
     second = await Get(table, session).ready()
     assert await soon(first.task)
-    table.sessions.set_context(b"context")
+    table.tell(b"context")
     assert await second.next() == event(b"context")
     assert [state.streaming for state in table.states[-1]] == [True]
     second.lose()
@@ -353,7 +362,7 @@ async def test_a_stalled_stream_does_not_hold_up_the_end() -> None:
     table = Table()
     get = await Get(table, table.open()).ready()
     get.stall()
-    table.sessions.set_context(b"context")
+    table.tell(b"context")
     await soon(table.sessions.end_streams(AT_ONCE, for_good=True))
     get.lose()
     await soon(get.task)

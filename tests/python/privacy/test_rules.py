@@ -47,10 +47,10 @@ def test_a_copy_that_an_editor_makes_of_a_secret_is_one(path: str) -> None:
 
 
 def test_the_files_in_which_the_token_is_are_secret() -> None:
-    for dialect in DIALECTS:
-        name = dialect.file_name.format(pid=1, port=2)
-        base = "/h/.qwen" if dialect.base is Base.HOME else "/tmp"
-        assert secret("/".join([base, *dialect.directories, name]))
+    for file in {dialect.file for dialect in DIALECTS}:
+        name = file.name.format(pid=1, port=2)
+        base = "/h/.qwen" if file.base is Base.HOME else "/tmp"
+        assert secret("/".join([base, *file.directories, name]))
 
 
 def test_each_pattern_can_be_met() -> None:

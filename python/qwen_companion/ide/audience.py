@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who hears of what: from the newest snapshot, the settings and the rules to the context of each CLI.
+
+Nothing is told before it is known whom it is told to, and that no rule forbids it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qwen_companion.emacs.messages import (
+    HIDE,
+    SHOW,
+    ContextSent,
+    Exclusion,
+    ExclusionList,
+    SessionState,
+    Settings,
+    Snapshot,
+    Told,
+)
+from qwen_companion.ide.context import Place, describe, newest_times, own_root
+from qwen_companion.ide.models import context_update
+from qwen_companion.threads import in_thread
+
+if TYPE_CHECKING:
+    from qwen_companion.privacy.exclusions import Exclusions
+
+PATIENCE_S = 0.1
+"""How long the CLIs are told what was true before while the rules are being asked about something new."""
+
+RULES_S = 2.0
+"""How often it is looked whether a rule has changed while nothing else has."""
+
+NOT_ON_DISK = "not on disk"
+HIDDEN = "hidden by you"
+UNKNOWN = "not checked yet"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What one round goes by."""
+
+    snapshot: Snapshot
+    settings: Settings
+    roots: tuple[str, ...]
+    sessions: tuple[SessionState, ...]
+    exclusions: Exclusions
+
+    @property
+    def families(self) -> tuple[str | None, ...]:
+        """Those of the sessions, and that of a CLI of which nothing is known."""
+        return tuple(dict.fromkeys([None, *(_family(state) for state in self.sessions)]))
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What the disk and the rules say of a job.
+
+    RULES: for each family, what forbids each path, or None; SCOPES: for each session the roots below which it hears of
+    files, or None for everywhere.
+    """
+
+    places: Mapping[str, Place]
+    rules: Mapping[str | None, Mapping[str, str | None]]
+    scopes: Mapping[str, tuple[Place, ...] | None]
+
+
+@dataclass
+class _Listener:
+    """One session: TRUSTED is decided once, SENT is its last context as (milliseconds, notification)."""
+
+    trusted: bool | None
+    scope: tuple[str, ...] | None = None
+    sent: tuple[int, bytes] | None = None
+
+
+@dataclass
+class _Inputs:
+    roots: tuple[str, ...] = ()
+    sessions: tuple[SessionState, ...] = ()
+    settings: Settings | None = None
+    snapshot: Snapshot | None = None
+    exclusions: Exclusions | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Audience:
+    """Gives each session its context.  All methods are for the event loop."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        deliver: Callable[[str, bytes], None],
+        report: Callable[[Told], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """DELIVER is called with the id of a session and its context.
+
+        REPORT with what a user who is looking is to see, WARN with what is wrong with the settings.
+        """
+        self._environ = environ
+        self._deliver = deliver
+        self._report = report
+        self._warn = warn
+        self._inputs = _Inputs()
+        self._listeners: dict[str, _Listener] = {}
+        self._last: _Findings | None = None
+        self._exclusions: tuple[Exclusion, ...] = ()
+        self._watched = False
+
+    # --- What it goes by ---
+
+    def set_settings(self, settings: Settings) -> None:
+        """What the user wants CLIs to be told; nothing is told before this is known."""
+        # Not needed for the start, and it takes time.
+        from qwen_companion.privacy.exclusions import Exclusions, Options
+
+        self._inputs.settings = settings
+        self._inputs.exclusions = Exclusions(self._environ, Options(settings.patterns, settings.auth_sources))
+        for warning in self._inputs.exclusions.warnings:
+            self._warn(warning)
+        self._last = None
+        self._inputs.changed.set()
+
+    def set_roots(self, roots: tuple[str, ...]) -> None:
+        """The workspace roots."""
+        self._inputs.roots = roots
+        self._inputs.changed.set()
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """What the user looks at."""
+        self._inputs.snapshot = snapshot
+        self._inputs.changed.set()
+
+    def set_sessions(self, sessions: tuple[SessionState, ...]) -> None:
+        """All sessions."""
+        self._inputs.sessions = sessions
+        known = {state.session.id for state in sessions}
+        for gone in self._listeners.keys() - known:
+            del self._listeners[gone]
+        self._inputs.changed.set()
+
+    def sent(self, session: str, notification: bytes) -> None:
+        """NOTIFICATION, a context, has gone out to SESSION."""
+        listener = self._listeners.get(session)
+        if listener is not None:
+            listener.sent = (int(time.time() * 1000), notification)
+            if self._watched:
+                self._report_sent(session, listener)
+
+    def watch(self, on: bool) -> None:
+        """Report, or cease to report, each change, beginning with what is."""
+        self._watched = on
+        if on:
+            self._report(ExclusionList(self._exclusions))
+            for session, listener in self._listeners.items():
+                self._report_sent(session, listener)
+
+    # --- Work ---
+
+    async def run(self) -> None:
+        """Keep every session informed until cancelled."""
+        changed = self._inputs.changed
+        while True:
+            try:
+                await asyncio.wait_for(changed.wait(), RULES_S)
+            except asyncio.TimeoutError:
+                job = self._job()
+                if job is None or not await in_thread(_rules_have_changed, job):
+                    continue
+            changed.clear()
+            job = self._job()
+            if job is not None:
+                await self._inform(job)
+
+    def _job(self) -> _Job | None:
+        inputs = self._inputs
+        if inputs.settings is None or inputs.snapshot is None or inputs.exclusions is None:
+            return None
+        sessions = tuple(state for state in inputs.sessions if state.identified)
+        if not sessions and not self._watched:
+            return None
+        return _Job(inputs.snapshot, inputs.settings, inputs.roots, sessions, inputs.exclusions)
+
+    async def _inform(self, job: _Job) -> None:
+        finding = asyncio.ensure_future(in_thread(_find, job))
+        try:
+            await asyncio.wait([finding], timeout=PATIENCE_S)
+            if not finding.done() and self._last is not None:
+                self._tell(job, self._last)
+            self._last = await finding
+        finally:
+            finding.cancel()
+        self._tell(job, self._last)
+
+    def _tell(self, job: _Job, findings: _Findings) -> None:
+        """Deliver what FINDINGS allow; what they do not mention is not allowed."""
+        times = newest_times(job.snapshot)
+        # The user's word counts at once.
+        hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
+        rules = {family: {**findings.rules.get(family, {}), **hidden} for family in job.families}
+        exclusions = [Exclusion(path, rule) for path in times if (rule := rules[None].get(path, UNKNOWN)) is not None]
+        for state in job.sessions:
+            identifier = state.session.id
+            if identifier not in findings.scopes:
+                continue
+            scope = findings.scopes[identifier]
+            allowed: dict[str, int] = {}
+            for path, stamp in times.items():
+                rule = rules[_family(state)].get(path, UNKNOWN)
+                if rule is None and scope is not None and not any(findings.places[path].is_below(r) for r in scope):
+                    rule = f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
+                    exclusions.append(Exclusion(path, rule, identifier))
+                elif rule is None:
+                    allowed[path] = stamp
+            listener = self._listener(identifier, scope, job)
+            self._deliver(identifier, context_update(describe(job.snapshot, allowed, listener.trusted)))
+        if tuple(exclusions) != self._exclusions:
+            self._exclusions = tuple(exclusions)
+            if self._watched:
+                self._report(ExclusionList(self._exclusions))
+
+    def _listener(self, identifier: str, scope: tuple[Place, ...] | None, job: _Job) -> _Listener:
+        listener = self._listeners.get(identifier)
+        if listener is None:
+            roots = tuple(root.path for root in scope) if scope is not None else job.roots
+            listener = self._listeners[identifier] = _Listener(_trusted(roots, job.settings.trust))
+        listener.scope = None if scope is None else tuple(root.path for root in scope)
+        return listener
+
+    def _report_sent(self, session: str, listener: _Listener) -> None:
+        if listener.sent is not None:
+            stamp, notification = listener.sent
+            self._report(ContextSent(session, listener.scope, stamp, notification.decode("utf-8")))
+
+
+def _family(state: SessionState) -> str | None:
+    return state.session.peer.family if state.session.peer else None
+
+
+def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
+    """What a CLI that works in ROOTS is told of their trust."""
+    if trust is None or isinstance(trust, bool):
+        return trust
+    places = [Place.of(os.path.expanduser(directory)) for directory in trust]
+    return bool(roots) and all(any(Place.of(root).is_below(place) for place in places) for root in roots)
+
+
+def _rules_have_changed(job: _Job) -> bool:
+    return job.exclusions.changed(newest_times(job.snapshot), job.roots)
+
+
+def _find(job: _Job) -> _Findings:
+    """Ask the disk and the rules.  Takes as long as they do: not for the event loop."""
+    exposures = {file.path: file.exposure for file in job.snapshot.files}
+    asked = [path for path, exposure in exposures.items() if exposure != SHOW]
+    rules: dict[str | None, dict[str, str | None]] = {}
+    for family in job.families:
+        verdicts = job.exclusions.check(asked, job.roots, family)
+        rules[family] = {path: verdict.rule if verdict.excluded else None for path, verdict in verdicts.items()}
+    for path in exposures:
+        missing = None if os.path.isabs(path) and os.path.isfile(path) else NOT_ON_DISK
+        for of_family in rules.values():
+            of_family[path] = of_family.get(path) or missing
+    roots = [Place.of(root) for root in job.roots]
+    return _Findings(
+        places={path: Place.of(path) for path in exposures},
+        rules=rules,
+        scopes={state.session.id: _scope(state, roots, job.settings) for state in job.sessions},
+    )
+
+
+def _scope(state: SessionState, roots: Sequence[Place], settings: Settings) -> tuple[Place, ...] | None:
+    """The roots below which a session hears of files: all of them for a CLI of which nothing is known."""
+    if settings.all_roots:
+        return None
+    peer = state.session.peer
+    if peer is None or peer.directory is None:
+        return tuple(roots)
+    return (own_root(Place.of(peer.directory), roots),)

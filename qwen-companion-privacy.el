@@ -1,0 +1,146 @@
+;;; qwen-companion-privacy.el --- What no CLI is told  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; What the user wants CLIs to be told, and not to be told.  The rules are
+;; applied by the Python process, which knows the disk and asks git; here
+;; are the options, and the user's word on a single file.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-backend)
+
+(defvar auth-sources)
+
+(defcustom qwen-companion-excluded-files nil
+  "Patterns of files of which no CLI is told, besides the built-in rules.
+Each is a string in the format of .gitignore: without a slash it matches
+a name in any directory; with one at the start, or a tilde, that place
+and all below; else a place relative to the home directory.
+
+Without being named here, these are kept from the CLIs: remote files,
+files of passwords and keys, what git ignores, and what the CLI's own
+ignore file in the project's root names."
+  :group 'qwen-companion
+  :type '(repeat (string :tag "Pattern")))
+
+(defcustom qwen-companion-tell-all-roots nil
+  "Whether a CLI hears of files outside the root it works in.
+With nil, a CLI in one project does not hear of files of another one
+that you have open too."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defcustom qwen-companion-trust nil
+  "Whether CLIs are told that their workspace is trusted.
+With nil they are told nothing, with t that it is.  A list of
+directories means that a root in one of them is trusted and others are
+not.  A CLI asks to be started again when this changes, so a change
+counts for CLIs that connect later."
+  :group 'qwen-companion
+  :type '(choice (const :tag "Say nothing" nil)
+                 (const :tag "All are trusted" t)
+                 (repeat :tag "Trusted directories" directory)))
+
+;;; Settings
+
+(defvar qwen-companion-privacy--sent nil
+  "The options as they were told last: (VALUES), nil before the first time.")
+
+(defun qwen-companion-privacy-update ()
+  "Tell the Python process the options if they have changed.
+Return non-nil when they have.  Quick enough to be called often."
+  (let ((values (list qwen-companion-excluded-files
+                      qwen-companion-tell-all-roots
+                      qwen-companion-trust
+                      (bound-and-true-p auth-sources))))
+    (unless (equal (list values) qwen-companion-privacy--sent)
+      (when (qwen-companion-backend-call
+             'settings (qwen-companion-privacy--payload))
+        (setq qwen-companion-privacy--sent (list values))))))
+
+(defun qwen-companion-privacy--payload ()
+  "Return the options as a payload for the Python process."
+  (list :patterns qwen-companion-excluded-files
+        :auth-sources (qwen-companion-privacy--auth-files)
+        :all-roots qwen-companion-tell-all-roots
+        :trusted (eq qwen-companion-trust t)
+        :trusted-directories (and (listp qwen-companion-trust)
+                                  (mapcar #'expand-file-name
+                                          qwen-companion-trust))))
+
+(defun qwen-companion-privacy--auth-files ()
+  "Return the files in which Emacs looks for passwords."
+  (cl-loop for source in (bound-and-true-p auth-sources)
+           for file = (if (consp source) (plist-get source :source) source)
+           when (stringp file) collect file))
+
+(defun qwen-companion-privacy-forget ()
+  "Tell the options anew with the next update."
+  (setq qwen-companion-privacy--sent nil))
+
+;;; One file
+
+(defvar qwen-companion-privacy-changed-hook nil
+  "Hook run in the buffer of a file whose exposure has changed.")
+
+(defvar-local qwen-companion-exposure nil
+  "Whether CLIs are told of the file of this buffer.
+The symbol `hide' or `show', whatever the rules say, or nil to follow
+them.")
+(put 'qwen-companion-exposure 'permanent-local t)
+;; A file may ask to be kept from the CLIs, but not to be shown to them.
+(put 'qwen-companion-exposure 'safe-local-variable
+     (lambda (value) (eq value 'hide)))
+
+(defun qwen-companion-privacy-exposure (buffer)
+  "Return the user's word on the file of BUFFER as part of a payload."
+  (when-let ((exposure (buffer-local-value 'qwen-companion-exposure buffer)))
+    (list :exposure exposure)))
+
+(defun qwen-companion-privacy-secret-p (buffer)
+  "Return non-nil when it is certain that no CLI may see the text of BUFFER."
+  (or (eq 'hide (buffer-local-value 'qwen-companion-exposure buffer))
+      (file-remote-p (buffer-file-name buffer))))
+
+;;;###autoload
+(defun qwen-companion-toggle-exclusion (&optional show)
+  "Keep the file of this buffer from all CLIs, or follow the rules again.
+With a prefix argument SHOW, tell the CLIs of it although a rule forbids
+it, or follow the rules again."
+  (interactive "P")
+  (let ((buffer (or (buffer-base-buffer) (current-buffer)))
+        (wanted (if show 'show 'hide)))
+    (unless (buffer-file-name buffer)
+      (user-error "The buffer %s visits no file, so no CLI hears of it"
+                  (buffer-name buffer)))
+    (with-current-buffer buffer
+      (setq qwen-companion-exposure
+            (unless (eq qwen-companion-exposure wanted) wanted))
+      (run-hooks 'qwen-companion-privacy-changed-hook)
+      (message (pcase qwen-companion-exposure
+                 ('hide "No CLI is told of %s")
+                 ('show "CLIs are told of %s, whatever the rules say")
+                 (_ "The rules decide whether CLIs are told of %s"))
+               (file-name-nondirectory buffer-file-name)))))
+
+(provide 'qwen-companion-privacy)
+;;; qwen-companion-privacy.el ends here

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which CLI hears of what, with real files and the real git."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qwen_companion.emacs.messages import (
+    HIDE,
+    SHOW,
+    ContextSent,
+    Exclusion,
+    ExclusionList,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    Told,
+    VisitedFile,
+)
+from qwen_companion.ide import audience as module
+from qwen_companion.ide.audience import Audience
+from qwen_companion.privacy.exclusions import Exclusions
+from qwen_companion.privacy.verdicts import Verdict
+from support import TIMEOUT_S, Home
+
+pytestmark = pytest.mark.anyio
+
+
+class Hall:
+    """An audience, two projects to work in, and a record of what was told."""
+
+    def __init__(self, home: Home) -> None:
+        self.one, self.two = home.work / "one", home.work / "two"
+        for project in (self.one, self.two):
+            project.mkdir()
+        self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.reports: asyncio.Queue[Told] = asyncio.Queue()
+        self.warnings: list[str] = []
+        self._sessions: list[SessionState] = []
+        self.audience = Audience(home.environ, self._deliver, self.reports.put_nowait, self.warnings.append)
+        self.audience.set_roots((str(self.one), str(self.two)))
+
+    def _deliver(self, session: str, notification: bytes) -> None:
+        self.told.put_nowait((session, json.loads(notification)["params"]["workspaceState"]))
+        self.audience.sent(session, notification)
+
+    def file(self, name: str, text: str = "") -> str:
+        """A new file, named from the directory of the projects."""
+        path = self.one.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def git(self, project: Path, *arguments: str) -> None:
+        identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
+        subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+    def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
+        """A CLI connects that works in DIRECTORY, or of which nothing is known."""
+        peer = Peer(1, 1.0, str(directory), family, (1,)) if directory else None
+        self._sessions = [state for state in self._sessions if state.session.id != name]
+        self._sessions.append(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
+        self.audience.set_sessions(tuple(self._sessions))
+
+    def leave(self, name: str) -> None:
+        """A CLI goes."""
+        self._sessions = [state for state in self._sessions if state.session.id != name]
+        self.audience.set_sessions(tuple(self._sessions))
+
+    def show(
+        self, *paths: str, active: str | None = None, exposures: Mapping[str, str] | None = None, selection: str = ""
+    ) -> None:
+        """Emacs has PATHS open, the first one longest ago."""
+        files = tuple(VisitedFile(path, time, (exposures or {}).get(path)) for time, path in enumerate(paths, 1))
+        self.audience.set_snapshot(Snapshot(files, active, 3, 7, selection))
+
+    async def next(self) -> tuple[str, dict[str, Any]]:
+        """Whom something is told next, and what."""
+        return await asyncio.wait_for(self.told.get(), TIMEOUT_S)
+
+    async def heard(self, *sessions: str) -> dict[str, Sequence[str]]:
+        """The names of the files each of SESSIONS is told next, newest first, the active one with a star."""
+        heard: dict[str, Sequence[str]] = {}
+        while set(heard) != set(sessions):
+            session, state = await self.next()
+            heard[session] = [
+                Path(file["path"]).name + ("*" if file.get("isActive") else "") for file in state["openFiles"]
+            ]
+        return heard
+
+    async def report(self) -> Told:
+        """What a user who is looking is shown next."""
+        return await asyncio.wait_for(self.reports.get(), TIMEOUT_S)
+
+
+@pytest.fixture
+async def hall(home: Home) -> AsyncIterator[Hall]:
+    hall = Hall(home)
+    running = asyncio.create_task(hall.audience.run())
+    yield hall
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    a, b, c = hall.file("one/a"), hall.file("one/deep/b"), hall.file("two/c")
+    hall.join("first", hall.one)
+    hall.join("second", hall.two)
+    hall.join("deep", hall.one / "deep")
+    hall.show(a, b, c, active=b, selection="text")
+    heard = await hall.heard("first", "second", "deep")
+    assert heard == {"first": ["b*", "a"], "second": ["c"], "deep": ["b*", "a"]}
+
+
+async def test_all_roots_when_the_user_says_so(hall: Hall) -> None:
+    hall.audience.set_settings(Settings(all_roots=True))
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
+    assert await hall.heard("first") == {"first": ["d", "c", "a"]}
+
+
+async def test_a_cli_of_which_nothing_is_known_hears_of_all_roots_and_of_nothing_else(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    hall.join("stranger", None)
+    hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
+    assert await hall.heard("stranger") == {"stranger": ["c", "a"]}
+
+
+async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.join("new", None, identified=False)
+    a, c = hall.file("one/a"), hall.file("two/c")
+    hall.show(a, c)
+    assert await hall.heard("first") == {"first": ["a"]}
+    hall.join("new", hall.two)
+    assert await hall.heard("first", "new") == {"first": ["a"], "new": ["c"]}
+
+
+async def test_nothing_is_told_before_the_settings_are_known(hall: Hall) -> None:
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"), hall.file("one/b"))
+    hall.audience.set_settings(Settings(patterns=("b",)))
+    # Not the file first, and then no longer.
+    assert await hall.heard("first") == {"first": ["a"]}
+
+
+async def test_a_secret_in_focus_means_no_active_file(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    a, key = hall.file("one/a"), hall.file("one/.env")
+    hall.join("first", hall.one)
+    hall.show(a, key, active=key, selection="PASSWORD=x")
+    session, state = await hall.next()
+    assert (session, [Path(file["path"]).name for file in state["openFiles"]]) == ("first", ["a"])
+    assert "isActive" not in str(state)
+    assert "PASSWORD" not in str(state)
+
+
+async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
+    hall.git(hall.one, "init", "--quiet")
+    hall.file("one/.gitignore", "*.log\n")
+    kept, ignored = hall.file("one/a"), hall.file("one/b.log")
+    tracked = hall.file("one/tracked.log")
+    hall.git(hall.one, "add", "--force", "tracked.log")
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.show(kept, ignored, tracked, str(hall.one / "missing"), "relative", "/ssh:host:/tmp/x")
+    assert await hall.heard("first") == {"first": ["tracked.log", "a"]}
+
+
+async def test_each_family_has_its_ignore_file(hall: Hall) -> None:
+    hall.file("one/.qwenignore", "only-gemini\n")
+    hall.file("one/.geminiignore", "only-qwen\n")
+    hall.audience.set_settings(Settings())
+    hall.join("qwen", hall.one, "qwen")
+    hall.join("gemini", hall.one, "gemini")
+    hall.join("other", hall.one, None)
+    hall.show(hall.file("one/only-gemini"), hall.file("one/only-qwen"), hall.file("one/both"))
+    assert await hall.heard("qwen", "gemini", "other") == {
+        "qwen": ["both", "only-qwen"],
+        "gemini": ["both", "only-gemini"],
+        "other": ["both"],
+    }
+
+
+async def test_a_rule_file_that_changes_counts_without_any_other_event(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RULES_S", 0.01)
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"), hall.file("one/b"))
+    assert await hall.heard("first") == {"first": ["b", "a"]}
+    hall.file("one/.qwenignore", "b\n")
+    assert await hall.heard("first") == {"first": ["a"]}
+    (hall.one / ".qwenignore").unlink()
+    assert await hall.heard("first") == {"first": ["b", "a"]}
+
+
+async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    a, key = hall.file("one/a"), hall.file("one/.env")
+    hall.join("first", hall.one)
+    hall.show(a, key, active=a, exposures={a: HIDE, key: SHOW})
+    assert await hall.heard("first") == {"first": [".env"]}
+    # It does not bring a file to those in whose root it is not, nor one that does not exist.
+    hall.show(a, hall.file("two/c"), "/missing", exposures={"/missing": SHOW, hall.file("two/c"): SHOW})
+    assert await hall.heard("first") == {"first": ["a"]}
+
+
+async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    a, b, c = hall.file("one/a"), hall.file("one/b"), hall.file("one/c")
+    hall.show(a, b, active=a)
+    assert await hall.heard("first") == {"first": ["a*", "b"]}
+    answer = threading.Event()
+    check = Exclusions.check
+
+    def slow(self: Exclusions, paths: Any, roots: Any, family: str | None) -> dict[str, Verdict]:
+        answer.wait(TIMEOUT_S)
+        return check(self, paths, roots, family)
+
+    monkeypatch.setattr(Exclusions, "check", slow)
+    hall.show(a, b, c, active=c, exposures={b: HIDE})
+    # The new file is not told, what the user has just hidden is not either, and none is active.
+    assert await hall.heard("first") == {"first": ["a"]}
+    answer.set()
+    assert await hall.heard("first") == {"first": ["c*", "a"]}
+
+
+@pytest.mark.parametrize(
+    ("trust", "first", "second"),
+    [(None, None, None), (True, True, True), (("one",), True, False), (("one", "two"), True, True)],
+)
+async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bool | None, second: bool | None) -> None:
+    if isinstance(trust, tuple):
+        trust = tuple(str(hall.one.parent / name) for name in trust)
+    hall.audience.set_settings(Settings(trust=trust))
+    hall.join("first", hall.one)
+    hall.join("second", hall.two)
+    hall.show(hall.file("one/a"))
+    told = dict([await hall.next(), await hall.next()])
+    assert {name: state.get("isTrusted") for name, state in told.items()} == {"first": first, "second": second}
+
+
+async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> None:
+    hall.audience.set_settings(Settings(trust=True))
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"))
+    assert (await hall.next())[1]["isTrusted"] is True
+    hall.audience.set_settings(Settings(trust=None))
+    assert (await hall.next())[1]["isTrusted"] is True
+    hall.leave("first")
+    hall.join("first", hall.one)
+    assert "isTrusted" not in (await hall.next())[1]
+
+
+async def test_a_pattern_that_cannot_be_used_is_said(hall: Hall) -> None:
+    hall.audience.set_settings(Settings(patterns=("good", "~nobody-of-this-name/x")))
+    assert any("~nobody-of-this-name/x" in warning for warning in hall.warnings)
+
+
+async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    a, key, c = hall.file("one/a"), hall.file("one/.env"), hall.file("two/c")
+    hall.show(a, key, c, active=a, selection="some text")
+    await hall.heard("first")
+    assert hall.reports.empty()
+    hall.audience.watch(True)
+    exclusions, sent = await hall.report(), await hall.report()
+    assert isinstance(exclusions, ExclusionList)
+    assert isinstance(sent, ContextSent)
+    assert {item.path: item.session for item in exclusions.exclusions} == {key: None, c: "first"}
+    assert f"outside {hall.one}" in {item.rule for item in exclusions.exclusions}
+    assert sent.roots == (str(hall.one),)
+    told = json.loads(sent.text)
+    assert told["method"] == "ide/contextUpdate"
+    assert told["params"]["workspaceState"]["openFiles"][0]["selectedText"] == "some text"
+    # Each change is shown too, until nobody looks.
+    hall.show(a, key, c, active=a, exposures={a: HIDE})
+    first, second = await hall.report(), await hall.report()
+    (sent,) = [report for report in (first, second) if isinstance(report, ContextSent)]
+    assert json.loads(sent.text)["params"] == {"workspaceState": {"openFiles": []}}
+    (exclusions,) = [report for report in (first, second) if isinstance(report, ExclusionList)]
+    assert Exclusion(a, module.HIDDEN) in exclusions.exclusions
+    await hall.heard("first")
+    hall.audience.watch(False)
+    hall.show(a)
+    await hall.heard("first")
+    assert hall.reports.empty()
+
+
+async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    key = hall.file("one/.env")
+    hall.audience.watch(True)
+    assert await hall.report() == ExclusionList(())
+    hall.show(key)
+    exclusions = await hall.report()
+    assert isinstance(exclusions, ExclusionList)
+    assert [item.path for item in exclusions.exclusions] == [key]
