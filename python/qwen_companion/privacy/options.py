@@ -65,19 +65,14 @@ class UserRules:
         self.warnings = tuple(warnings)
 
     def settle(self, links: dict[str, str | None]) -> tuple[Settled, ...]:
-        """The rules for the places as they were set and for their true names, which differ where there are links.
-
-        LINKS is as for `names`.
-        """
+        """The rules, by the true names of their places.  LINKS is as for `names`."""
         settled: list[Settled] = []
         for place in self._places:
-            starts = [place.start]
-            if place.start:
+            start = place.start
+            if start:
                 with suppress(UnknownNameError):  # Then the true name of a file below it is not known either.
-                    starts.append(names(place.start, links).true)
-            settled += [
-                Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest) for start in dict.fromkeys(starts)
-            ]
+                    start = names(start, links).true
+            settled.append(Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest))
         return tuple(settled)
 
     def _pattern(self, text: str) -> _Place:
@@ -90,11 +85,10 @@ class UserRules:
         while parts and not _GLOB.search(parts[0]):
             start = os.path.join(start, parts.pop(0))
         below = "".join(f"/{part}" for part in parts) + ("/" if text.endswith("/") else "")
-        return _Place(rule, os.path.normpath(start), below)
+        return _Place(rule, start, below)
 
     def _auth_source(self, name: str) -> _Place:
-        start = os.path.join(*self._from_home(name))
-        return _Place(f"an auth-source file: {name}", os.path.normpath(start), "")
+        return _Place(f"an auth-source file: {name}", os.path.join(*self._from_home(name)), "")
 
     def _from_home(self, name: str) -> tuple[str, str]:
         """The home directory that NAME starts at, and the rest of NAME."""

@@ -349,7 +349,7 @@ def test_git_is_asked_about_the_repository_of_the_file_only(place: Place) -> Non
     other = place.repository(place.home / "other", ignored="")
     place.environ.update(GIT_DIR=str(other / ".git"), GIT_WORK_TREE=str(other), GIT_LITERAL_PATHSPECS="1")
     place.configure()
-    assert place.check(place.root / "a.log").excluded
+    assert place.rule(place.root / "a.log") == "git ignores it (.gitignore:1: *.log)"
 
 
 def test_configuration_in_the_environment_counts(place: Place) -> None:
@@ -490,13 +490,16 @@ def test_a_rule_that_is_gone_excludes_no_more(place: Place) -> None:
     assert not place.check(place.root / "a.txt").excluded
 
 
-def test_a_rule_of_the_same_size_and_time_is_another_one(place: Place) -> None:
+def test_rules_of_the_same_age_are_told_apart(place: Place) -> None:
     rules = write(place.root / ".qwenignore", "a.py\n")
     assert place.check(place.root / "a.py").excluded
     before = rules.stat()
     write(place.root / "new", "b.py\n").rename(rules)
     os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert not place.check(place.root / "a.py").excluded
+    write(rules, "a.*\n")
+    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert place.check(place.root / "a.py").excluded
 
 
 def test_a_link_that_leads_elsewhere_now_is_judged_anew(place: Place) -> None:

@@ -131,6 +131,7 @@ def test_a_file_of_patterns_means_what_it_means_to_git(git: Git, rules: list[str
         ("\ufeffa.txt\n", "a.txt", "b.txt"),
         ("\\#a\n", "#a", "a"),
         ("a\\ \n", "a ", "a"),
+        ("x\n", "a\nb/x", "a\nb/y"),
     ],
 )
 def test_a_file_of_patterns_is_read_as_its_author_meant_it(
