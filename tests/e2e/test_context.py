@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the model is told of the place, the selection and the files where Emacs shows them in more than one way."""
+
+from __future__ import annotations
+
+from stage import Stage
+
+
+def asked(stage: Stage, question: str) -> str:
+    """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
+    answer = f"So much for {question}."
+    stage.model.say(answer)
+    stage.ask(question)
+    stage.screen.wait_for(answer)
+    return stage.model.next_request().prompt
+
+
+def to_other_window(stage: Stage) -> None:
+    stage.screen.keys("C-x", "o")
+
+
+def press_until(stage: Stage, told: str, *keys: str) -> None:
+    """Press KEYS in the file's window and wait until Emacs has told the place TOLD."""
+    stage.screen.keys(*keys)
+    stage.screen.wait_for(f"told: {told}")
+
+
+def test_places_in_narrowed_and_indirect_buffers_are_those_of_the_file(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=("(put 'narrow-to-region 'disabled nil)",))
+    stage.start_cli()
+    to_other_window(stage)
+    # Lines 4 and 5 only, point on the second.
+    stage.screen.keys("M-g", "g")
+    stage.screen.type("4")
+    stage.screen.keys("Enter", "C-Space", "C-n", "C-n", "C-x", "n", "n")
+    press_until(stage, "line 5, character 5", "C-p", "M-m")
+    to_other_window(stage)
+    prompt = asked(stage, "one")
+    assert f"Path: {stage.sandbox.greeting}" in prompt
+    assert "Cursor: line 5, character 5" in prompt
+    # Another buffer on the same text, shown instead of the first, then the terminal.
+    to_other_window(stage)
+    stage.emacs.eval('(make-indirect-buffer "greeting.py" "indirect" t)')
+    stage.screen.keys("C-x", "b")
+    stage.screen.type("indirect")
+    stage.screen.keys("Enter", "C-x", "n", "w", "M-<")
+    press_until(stage, "line 8, character 1", *["C-n"] * 7)
+    to_other_window(stage)
+    prompt = asked(stage, "two")
+    assert "line 8, character 1" in prompt
+    assert "indirect" not in prompt
+
+
+def test_a_rectangle_is_selected_and_kept_while_asking(stage: Stage) -> None:
+    table = stage.sandbox.project / "table.txt"
+    table.write_text("one 😀 first\ntwo 😀 second\nthree\n")
+    stage.start_emacs(table)
+    stage.start_cli()
+    to_other_window(stage)
+    # Behind "one ", then down and to the end of the second line.
+    stage.screen.keys("M-f", "C-f", "C-x", "Space", "C-n", "M-f", "M-f")
+    stage.screen.wait_for("told: line 2, character 14")
+    to_other_window(stage)
+    prompt = asked(stage, "one")
+    assert "Cursor: line 2, character 14" in prompt
+    assert "```\n😀 first \n😀 second\n```" in prompt
+    # Still selected: there is nothing new to tell.
+    assert "Selection" not in asked(stage, "two")
+    to_other_window(stage)
+    # C-g overtakes other keys and swallows them.
+    stage.screen.wait_until(lambda: stage.emacs.eval("(buffer-name (window-buffer))") == '"table.txt"', "the table")
+    stage.screen.keys("C-g")
+    stage.screen.wait_until(
+        lambda: stage.emacs.eval("(with-current-buffer (window-buffer) mark-active)") == "nil", "nothing selected"
+    )
+    press_until(stage, "line 3, character 1", "C-n", "C-a")
+    to_other_window(stage)
+    prompt = asked(stage, "three")
+    assert "Cursor moved:" in prompt
+    assert "Selected text: (none)" in prompt
+
+
+def test_unsaved_text_is_marked_in_every_mode_line(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    to_other_window(stage)
+    stage.screen.keys("x")
+    stage.screen.wait_until(lambda: stage.screen.capture().count("Qwen[1]*") == 2, "a star in both mode lines")
+    to_other_window(stage)
+    assert stage.screen.capture().count("Qwen[1]*") == 2
+    stage.emacs.eval('(with-current-buffer "greeting.py" (save-buffer))')
+    stage.screen.wait_gone("Qwen[1]*")
+
+
+def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting)
+    stage.start_cli()
+    to_other_window(stage)
+    press_until(stage, "line 2, character 1", "C-n")
+    # In the file's own window.
+    stage.emacs.eval('(push \'("[*]Help" display-buffer-same-window) display-buffer-alist)')
+    stage.screen.keys("C-h", "m")
+    stage.screen.wait_for("*Help*")
+    assert stage.emacs.visible_buffers() == ["*Help*", "*qwen: project*"]
+    to_other_window(stage)
+    prompt = asked(stage, "one")
+    assert f"Path: {stage.sandbox.greeting}\n  Cursor: line 2, character 1" in prompt
+    assert f"Other open files:\n  - {stage.sandbox.notes}\n" in prompt
+    to_other_window(stage)
+    stage.screen.keys("C-x", "k")
+    stage.screen.type("notes.txt")
+    stage.screen.keys("Enter")
+    stage.screen.wait_until(lambda: stage.emacs.eval('(get-buffer "notes.txt")') == "nil", "the buffer gone")
+    to_other_window(stage)
+    prompt = asked(stage, "two")
+    assert f"Files closed:\n  - {stage.sandbox.notes}\n" in prompt
+    assert "Active file" not in prompt
