@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the model is not told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stage import Stage
+
+
+def asked(stage: Stage, question: str) -> str:
+    """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
+    answer = f"So much for {question}."
+    stage.model.say(answer)
+    stage.ask(question)
+    stage.screen.wait_for(answer)
+    return stage.model.next_request().prompt
+
+
+def visit(stage: Stage, path: Path) -> None:
+    """Visit PATH by its name in the first window, select its first line, and go back to the terminal."""
+    stage.screen.keys("C-x", "o", "C-x", "C-f")
+    stage.screen.wait_for("Find file: ")
+    stage.screen.keys("C-a", "C-k")
+    stage.screen.type(str(path))
+    stage.screen.keys("Enter")
+    stage.screen.wait_until(lambda: path.name in stage.emacs.visible_buffers(), f"{path.name} in a window")
+    stage.screen.keys("M-<", "C-Space", "C-n")
+    stage.screen.wait_for("told: line 2, character 1")
+    stage.screen.keys("C-x", "o")
+
+
+def make(path: Path) -> Path:
+    """A file at PATH with a first line that must not be told."""
+    path.write_text("PASSWORD=secret\nmore\n")
+    return path
+
+
+def test_a_secret_in_focus_is_not_told_and_no_other_file_is_active(stage: Stage) -> None:
+    project = stage.sandbox.project
+    (project / ".gitignore").write_text("build/\n")
+    (project / ".qwenignore").write_text("private.txt\n")
+    (project / "build").mkdir()
+    stage.start_emacs(stage.sandbox.notes)
+    stage.start_cli()
+    assert f"Path: {stage.sandbox.notes}" in asked(stage, "one")
+    secrets = [make(project / ".env"), make(project / "build" / "out.txt"), make(project / "private.txt")]
+    for number, secret in enumerate(secrets):
+        visit(stage, secret)
+        prompt = asked(stage, f"secret {number}")
+        assert "PASSWORD" not in prompt
+        assert secret.name not in prompt
+    visit(stage, stage.sandbox.greeting)
+    assert f"{stage.sandbox.greeting}" in asked(stage, "the rest")
+
+
+def test_a_file_of_another_project_is_not_told(stage: Stage) -> None:
+    other = make(stage.sandbox.make_project("other") / "theirs.txt")
+    stage.start_emacs(stage.sandbox.notes)
+    stage.start_cli()
+    visit(stage, other)
+    prompt = asked(stage, "one")
+    assert "theirs.txt" not in prompt
+    assert "PASSWORD" not in prompt
+    assert str(stage.sandbox.notes) in prompt
+    assert "Active file" not in prompt
+    stage.emacs.eval("(setq qwen-companion-tell-all-roots t)")
+    visit(stage, stage.sandbox.greeting)
+    visit(stage, other)
+    prompt = asked(stage, "two")
+    assert f"Path: {other}" in prompt
