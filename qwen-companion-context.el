@@ -315,11 +315,27 @@ roots are sent when all are known."
     (if directories
         (setq qwen-companion-context--roots-timer
               (run-at-time 0.001 nil #'qwen-companion-context--update-roots))
-      (qwen-companion-context--send-roots (sort roots #'string<)))))
+      (qwen-companion-context--send-roots roots))))
+
+(defun qwen-companion-context--roots-in-use (roots)
+  "Return the roots told before that connected CLIs still need beside ROOTS.
+Closing the last file of a project takes it neither from the CLI that
+works there nor from one that wants to come back."
+  (cl-loop for session in (qwen-companion-backend-sessions)
+           for directory = (plist-get session :directory)
+           when directory
+           nconc (cl-flet ((holds-p (root) (file-in-directory-p directory root)))
+                   (unless (cl-some #'holds-p roots)
+                     (cl-remove-if-not
+                      #'holds-p
+                      (plist-get qwen-companion-context--sent-roots :roots))))))
 
 (defun qwen-companion-context--send-roots (roots)
-  "Send ROOTS unless they are what was sent last."
-  (let ((payload (list :roots roots
+  "Send ROOTS, and those still in use, unless they are what was sent last."
+  (let ((payload (list :roots (sort (cl-union roots
+                                              (qwen-companion-context--roots-in-use roots)
+                                              :test #'equal)
+                                    #'string<)
                        :imitate-vscode qwen-companion-imitate-vscode)))
     (unless (equal payload qwen-companion-context--sent-roots)
       (when (qwen-companion-backend-call 'roots payload)

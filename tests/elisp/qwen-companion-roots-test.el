@@ -159,6 +159,23 @@ Only what BODY opens counts as open."
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-context-on-published '(:roots nil :reachable nil))))))))
 
+(ert-deftest qwen-companion-roots-test-a-connected-cli-keeps-its-root ()
+  "Also when the last file of its project is closed, until it goes."
+  (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/deep/b.txt" ""))
+    (dolist (name '("one" "two"))
+      (make-directory (concat name "/.git")))
+    (find-file-noselect "one/a.txt")
+    (find-file-noselect "two/deep/b.txt")
+    (qwen-companion-roots-test--update)
+    (let ((qwen-companion-backend--sessions
+           (list '(:id "unknown")
+                 (list :id "known" :directory (expand-file-name "two/deep")))))
+      (mapc #'kill-buffer '("a.txt" "b.txt"))
+      (qwen-companion-roots-test--update)
+      (should (equal '("two") (qwen-companion-roots-test--sent))))
+    (qwen-companion-roots-test--update)
+    (should-not (qwen-companion-roots-test--sent))))
+
 (ert-deftest qwen-companion-roots-test-imitating-vscode-is-told ()
   (qwen-companion-roots-test--with-files nil
     (qwen-companion-roots-test--update)
