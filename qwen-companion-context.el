@@ -149,10 +149,11 @@ character by character."
 Another one would make the whole call fail."
   (not (string-match-p qwen-companion-context--not-unicode name)))
 
-(defun qwen-companion-context-frame-p ()
-  "Return non-nil when the selected frame is one a user can see.
-The first frame of a daemon is not."
-  (not (equal (terminal-name) "initial_terminal")))
+(defun qwen-companion-context-frame-p (&optional frame)
+  "Return non-nil when FRAME is one a user can see.
+The first frame of a daemon is not.  FRAME is the selected one by
+default."
+  (not (equal (terminal-name frame) "initial_terminal")))
 
 (defun qwen-companion-context--note-focus ()
   "Note the file in the selected window, or that the user has left it."

@@ -33,6 +33,7 @@
 (require 'ediff)
 (require 'ediff-util)
 (require 'ediff-wind)
+(require 'qwen-companion-context)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-terminal)
 
@@ -109,11 +110,22 @@ change the file."
                             (buffer-local-value 'default-directory buffer)))
      (qwen-companion-terminal-buffers))))
 
+(defun qwen-companion-ediff--seen-window (buffer)
+  "Return a window of BUFFER that can be seen, or nil.
+It may be on any terminal: `get-buffer-window' with the argument
+`visible' knows the selected frame's only."
+  (cl-find-if (lambda (window)
+                (let ((frame (window-frame window)))
+                  (and (qwen-companion-context-frame-p frame)
+                       (eq t (frame-visible-p frame))
+                       ;; A text terminal shows one of its frames.
+                       (memq (tty-top-frame frame) (list nil frame)))))
+              (get-buffer-window-list buffer 'nomini t)))
+
 (defun qwen-companion-ediff--frame (proposal)
   "Return the frame in which PROPOSAL is to be shown.
 That of the terminal in which its CLI runs, else the selected frame."
-  (if-let ((window (cl-some (lambda (buffer)
-                              (get-buffer-window buffer 'visible))
+  (if-let ((window (cl-some #'qwen-companion-ediff--seen-window
                             (qwen-companion-ediff--terminals proposal))))
       (window-frame window)
     (selected-frame)))
@@ -336,7 +348,7 @@ If the user has put other things on the screen meanwhile, they stay."
 (cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
   "Return non-nil when the Ediff session of PROPOSAL is on the screen."
   (when-let ((control (qwen-companion-ediff--control proposal)))
-    (get-buffer-window control 'visible)))
+    (qwen-companion-ediff--seen-window control)))
 
 (cl-defmethod qwen-companion-diff-frame ((_style (eql 'ediff)) proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from editor import lisp_string
+from editor import CLIENT, lisp_string
 from sandbox import BUILD, GREETING
 from stage import Stage
 from terminal import PATIENCE, Screen
@@ -138,6 +138,41 @@ def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     finally:
         outside.close()
     stage.screen.wait_for(NO_CLI)
+
+
+def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-arrival 'command)",))
+    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
+    place = stage.sandbox.run / "second"
+    place.mkdir()
+    second = Screen(place, stage.environment)
+    try:
+        # A frame on another terminal, and in it a CLI that no command of ours has started.
+        second.start([CLIENT, "-t", "-s", str(stage.sandbox.run / "emacs")], stage.sandbox.project)
+        second.wait_for("File Edit Options")
+        second.keys("M-x")
+        second.type("vterm")
+        second.keys("Enter")
+        second.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+        second.type(f"cd {stage.sandbox.project}; qwen --approval-mode default")
+        second.keys("Enter")
+        second.wait_for("Type your message")
+        stage.screen.wait_for("Qwen[1]")
+        stage.script_change(stage.sandbox.greeting, EDITED)
+        second.type("change the greeting", seen=re.compile("^> +change the greeting", re.MULTILINE))
+        second.keys("Enter")
+        stage.screen.wait_for("Qwen[1!1]")
+        # The user goes to the first frame.
+        stage.screen.keys("M->")
+        stage.screen.type("# here")
+        stage.emacs.eval("(progn (setq qwen-companion-diff-arrival 'idle) (qwen-companion-diff--schedule))")
+        second.wait_for("C-c C-c accept")
+        assert "C-c C-c accept" not in stage.screen.capture()
+        stage.emacs.command("qwen-companion-diff-reject")
+        second.wait_gone("C-c C-c accept")
+        stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil))')
+    finally:
+        second.close()
 
 
 def test_a_killed_cli_is_gone_at_once(stage: Stage) -> None:

@@ -34,6 +34,7 @@ class Table:
     def __init__(self, known: tuple[KnownSession, ...] = (), **timing: float) -> None:
         limits = {field.name: NEVER for field in fields(Timing)} | timing
         self.states: list[tuple[SessionState, ...]] = []
+        self.changed = asyncio.Event()
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
         self.told: list[tuple[str, bytes]] = []
@@ -46,7 +47,7 @@ class Table:
         self._loop = asyncio.get_running_loop()
         self.sessions = Sessions(
             known,
-            self.states.append,
+            self._take_states,
             self.gone.put_nowait,
             self.out.put_nowait,
             lambda session, context: self.told.append((session, context)),
@@ -58,6 +59,10 @@ class Table:
         """Make CONTEXT that of every session."""
         for state in self.sessions.states():
             self.sessions.set_context(state.session.id, context)
+
+    def _take_states(self, states: tuple[SessionState, ...]) -> None:
+        self.states.append(states)
+        self.changed.set()
 
     def _find_caller(self, connection: Connection) -> Caller | None:
         port = connection.client[1]
@@ -395,15 +400,12 @@ def connection(port: int) -> Connection:
 
 async def told(table: Table, session: str) -> SessionState:
     """The state of SESSION told last, once it has a process."""
-
-    async def look() -> SessionState:
-        while True:
-            for state in table.states[-1]:
-                if state.session.id == session and state.session.peer is not None:
-                    return state
-            await asyncio.sleep(0)
-
-    return await soon(look())
+    while True:
+        table.changed.clear()
+        for state in table.states[-1]:
+            if state.session.id == session and state.session.peer is not None:
+                return state
+        await soon(table.changed.wait())
 
 
 async def test_a_session_is_there_at_once_and_whose_it_is_is_told_later(child: Child) -> None:
@@ -491,9 +493,8 @@ async def test_a_session_whose_process_ends_is_given_up_though_its_stream_is_ope
 async def test_a_session_whose_process_lives_is_waited_for(child: Child) -> None:
     table = Table((known_session(child),), give_up=0.2, lost_watch=AT_ONCE)
     get = await Get(table, "old").ready()
-    get.lose()
-    await soon(get.task)
     began = asyncio.get_running_loop().time()
+    get.lose()
     assert await soon(table.gone.get()) == "old"
     assert asyncio.get_running_loop().time() - began > 0.1
 
