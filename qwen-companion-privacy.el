@@ -88,7 +88,7 @@ Return non-nil when they have.  Quick enough to be called often."
                                           qwen-companion-trust))))
 
 (defun qwen-companion-privacy--auth-files ()
-  "Return the files in which Emacs looks for passwords."
+  "Return the files of passwords in `auth-sources'."
   (cl-loop for source in (bound-and-true-p auth-sources)
            for file = (if (consp source) (plist-get source :source) source)
            when (stringp file) collect file))
