@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e lint lint-python lint-elisp format lock clean setup
+.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e test-interop lint lint-python lint-elisp format lock clean setup
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ test-python: build ## The Python tests; ARGS='-k name' go to pytest
 test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go to pytest
 	@$(VENV)/python -m pytest tests/e2e $(ARGS)
 
+test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
+	@scripts/setup interop
+	@$(VENV)/python -m pytest tests/e2e/interop --interop $(ARGS)
+
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 
 lint-python: build
@@ -75,7 +79,7 @@ format: build ## Format the Python files
 	@$(VENV)/ruff check --quiet --fix --select I
 	@$(VENV)/ruff format --quiet
 
-lock: ## Compute the locks of the Python packages and the CLI anew
+lock: ## Compute the locks of the Python packages and the CLIs anew
 	@scripts/lock
 
 clean: ## Remove all that was generated, downloads too

@@ -19,7 +19,27 @@ from editor import EmacsError
 from sandbox import BUILD
 from stage import Stage
 
+INTEROP = "--interop"
+
 _reports = pytest.StashKey[list[pytest.TestReport]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that says that all CLIs are there."""
+    parser.addoption(INTEROP, action="store_true", help="older CLIs too, which scripts/setup interop installs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what marks the tests that the option is for."""
+    config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the marked tests out unless they are asked for."""
+    if not config.getoption(INTEROP):
+        left_out = [item for item in items if item.get_closest_marker("interop")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)

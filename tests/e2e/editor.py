@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,26 +50,30 @@ class Emacs:
 
     # --- Life
 
-    def start(self, *files: Path, forms: tuple[str, ...] = (), display: str | None = None) -> None:
+    def start(
+        self, *files: Path, forms: tuple[str, ...] = (), display: str | None = None, by_shell: bool = False
+    ) -> None:
         """Start it, evaluate FORMS, visit FILES, and wait until it can be asked.
 
-        With DISPLAY, the name of one, it has a window there instead of the screen.
+        With DISPLAY, the name of one, it has a window there instead of the screen.  It is the terminal's own child, or
+        BY_SHELL, that of a shell in it.
         """
         place = ["-nw"] if display is None else ["--display", display, "--fullscreen"]
         evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
-        self._screen.start(
-            [
-                PROGRAM,
-                *place,
-                "-Q",
-                *QUIET,
-                "-l",
-                str(CHECKOUT / "scripts/checkout.el"),
-                *evaluations,
-                *map(str, files),
-            ],
-            self._sandbox.project,
-        )
+        command = [
+            PROGRAM,
+            *place,
+            "-Q",
+            *QUIET,
+            "-l",
+            str(CHECKOUT / "scripts/checkout.el"),
+            *evaluations,
+            *map(str, files),
+        ]
+        if by_shell:
+            # What follows keeps the shell from giving its own process to Emacs.
+            command = ["sh", "-c", f"{shlex.join(command)}; true"]
+        self._screen.start(command, self._sandbox.project)
         self._screen.wait_until(self._server.exists, "Emacs's server")
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
 

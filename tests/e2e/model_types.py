@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,8 +31,10 @@ class ModelRequest:
 
     @property
     def prompt(self) -> str:
-        """All text of the newest user message: what the user typed and what the CLI put before it."""
-        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
+        """What the user typed last, and what the CLI put before it, in the same message or in one of its own."""
+        newest = itertools.dropwhile(lambda message: message.role != "user", reversed(self.messages))
+        texts = [message.text for message in itertools.takewhile(lambda message: message.role == "user", newest)]
+        return "\n".join(reversed(texts))
 
     @property
     def tool_results(self) -> list[str]:

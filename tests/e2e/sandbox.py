@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import psutil
 
+from clis import QWEN_SETTINGS_FILE, SETTINGS
+
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
 MARKER: Final = "QWEN_COMPANION_E2E"
@@ -40,18 +42,6 @@ shopping list
 apples
 pears
 """
-
-CLI_SETTINGS: Final[Mapping[str, Any]] = {
-    "security": {"auth": {"selectedType": "openai"}},
-    "ide": {"enabled": True, "hasSeenNudge": True},
-    "model": {"name": "scripted"},
-    "tools": {"approvalMode": "default", "useRipgrep": False},
-    "privacy": {"usageStatisticsEnabled": False},
-    "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
-    # Both ask the model behind the user's back, with the same tools as the user's own conversation.
-    "memory": {"enableManagedAutoMemory": False},
-    "ui": {"enableFollowupSuggestions": False, "hideTips": True},
-}
 
 
 class LeftoverError(AssertionError):
@@ -85,18 +75,19 @@ class Sandbox:
         self._mark = uuid.uuid4().hex
         for directory in (self.home, self.tmp, self.project, self.run):
             directory.mkdir(mode=0o700)
-        self.write_cli_settings(CLI_SETTINGS)
+        for name, settings in SETTINGS.items():
+            self.write_cli_settings(settings, name)
         self.greeting = self.project / "greeting.py"
         self.greeting.write_text(GREETING)
         self.notes = self.project / "notes.txt"
         self.notes.write_text(NOTES)
         self._make_repository(self.project)
 
-    def write_cli_settings(self, settings: Mapping[str, Any]) -> None:
-        """Make SETTINGS the CLI's user settings."""
-        directory = self.home / ".qwen"
-        directory.mkdir(exist_ok=True)
-        (directory / "settings.json").write_text(json.dumps(settings, indent=2))
+    def write_cli_settings(self, settings: Mapping[str, Any], name: str = QWEN_SETTINGS_FILE) -> None:
+        """Make SETTINGS the user's of the CLI that has them in the file NAME below the home directory."""
+        path = self.home / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(settings, indent=2))
 
     def make_project(self, name: str) -> Path:
         """A second project, with nothing in it."""
@@ -137,12 +128,12 @@ class Sandbox:
 
     @property
     def discovery_files(self) -> list[Path]:
-        """All discovery files of a companion, of both kinds."""
-        return [*self.lock_files, *sorted((self.tmp / "qwen" / "ide").glob("*"))]
+        """All discovery files of a companion: whatever lies in a directory of the name that all CLIs have for them."""
+        return sorted(self.root.rglob("ide/*"))
 
     @property
     def lock_files(self) -> list[Path]:
-        """The files from which the CLI of today learns of a companion."""
+        """The files from which Qwen Code of today learns of a companion."""
         return sorted((self.home / ".qwen" / "ide").glob("*"))
 
     @property

@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, cast
 
+import gemini_api
 import openai_chat
 from model_types import Answer, Call, ModelRequest
 
@@ -59,6 +60,8 @@ class ModelServer:
             "OPENAI_API_KEY": "no-key-needed",
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",
             "OPENAI_MODEL": openai_chat.MODEL_NAME,
+            "GEMINI_API_KEY": "no-key-needed",
+            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{self.port}",
             # The environment of whoever runs this may name a proxy; it has no business on loopback.
             "NO_PROXY": "127.0.0.1",
         }
@@ -81,20 +84,36 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path != openai_chat.CHAT_PATH:
-            self.send_error(404)
-            return
-        request = openai_chat.parse(cast("Mapping[str, Any]", json.loads(body)))
-        answer = self.responder(request)
+        body = cast("Mapping[str, Any]", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         try:
-            if request.streaming:
-                self._send_stream(answer)
-            else:
-                self._send_json(openai_chat.completion(answer))
+            if self.path == openai_chat.CHAT_PATH:
+                self._answer(openai_chat.parse(body), openai_chat.stream, openai_chat.completion)
+                return
+            match gemini_api.method(self.path):
+                case "streamGenerateContent":
+                    self._answer(gemini_api.parse(body, streaming=True), gemini_api.stream, gemini_api.response)
+                case "generateContent":
+                    self._answer(gemini_api.parse(body, streaming=False), gemini_api.stream, gemini_api.response)
+                case "countTokens":
+                    self._send_json(gemini_api.token_count())
+                case _:
+                    self.send_error(404)
         except ConnectionError:
             # The CLI was killed or the user pressed Esc; nobody is left to answer.
             self.close_connection = True
+
+    def _answer(
+        self,
+        request: ModelRequest,
+        stream: Callable[[Answer], Iterable[bytes]],
+        whole: Callable[[Answer], Mapping[str, Any]],
+    ) -> None:
+        """Answer REQUEST in the words of STREAM, or of WHOLE when it does not want a stream."""
+        answer = self.responder(request)
+        if request.streaming:
+            self._send_stream(stream(answer))
+        else:
+            self._send_json(whole(answer))
 
     def _send_json(self, value: Mapping[str, Any]) -> None:
         body = json.dumps(value).encode()
@@ -104,12 +123,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _send_stream(self, answer: Answer) -> None:
+    def _send_stream(self, events: Iterable[bytes]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        for event in openai_chat.stream(answer):
+        for event in events:
             self.wfile.write(event)
 
     def log_message(self, format: str, *args: object) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from editor import Emacs
+from clis import QWEN, Cli
+from editor import Emacs, lisp_string
 from sandbox import Sandbox
 from scripted_model import ScriptedModel
 from terminal import PATIENCE, Screen
@@ -56,9 +58,9 @@ class Stage:
 
     # --- Steps
 
-    def start_emacs(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
-        """Start Emacs and turn the mode on by typing its name; returns when it is ready."""
-        self.emacs.start(*files, forms=(SHOW_CONTEXT, *forms))
+    def start_emacs(self, *files: Path, forms: tuple[str, ...] = (), by_shell: bool = False) -> None:
+        """Start Emacs, BY_SHELL or not, and turn the mode on by typing its name; returns when it is ready."""
+        self.emacs.start(*files, forms=(SHOW_CONTEXT, *forms), by_shell=by_shell)
         self.emacs.command("qwen-companion-mode")
         self.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
 
@@ -68,35 +70,60 @@ class Stage:
         self.screen.wait_for("Type your message")
         self.screen.wait_for("Qwen[1]")
 
-    def script_change(self, path: Path, content: str) -> None:
-        """Script the turns in which the model proposes CONTENT for the existing file PATH.
+    def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
+        """Open a terminal NAME of Emacs with a shell, for which VARIABLES are set, in another window; go there."""
+        environment = " ".join(lisp_string(f"{name}={value}") for name, value in (variables or {}).items())
+        self.emacs.eval(
+            f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}"
+            f" vterm-buffer-name {lisp_string(name)} vterm-environment '({environment})))"
+        )
+        self.emacs.command("vterm-other-window")
+        self.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
 
-        The CLI lets no model change a file that it has not read.
+    def start_in_shell(self, cli: Cli, connected: int = 1) -> None:
+        """Start CLI as a user does, by typing its name to a shell in a terminal of Emacs.
+
+        Returns when CONNECTED of them are connected and it can be typed to.
         """
-        self.model.call("read_file", file_path=str(path))
+        self.open_shell(f"*{cli.name}*", cli.variables)
+        self.screen.type(cli.program)
+        self.screen.keys("Enter")
+        self.screen.wait_for(f"Qwen[{connected}]")
+        self.screen.wait_for("Type your message")
+
+    def script_change(self, path: Path, content: str, cli: Cli = QWEN) -> None:
+        """Script the turns in which the model of CLI proposes CONTENT for the existing file PATH.
+
+        Today's CLIs let no model change a file that it has not read.
+        """
+        self.model.call("read_file", **{cli.path_argument: str(path)})
         self.model.call("write_file", file_path=str(path), content=content)
 
-    def wait_for_review(self) -> None:
-        """Wait until one proposal is on the screen, in Emacs and in the terminal."""
+    def wait_for_review(self, cli: Cli = QWEN) -> None:
+        """Wait until one proposal is on the screen, in Emacs and in the terminal of CLI."""
         self.screen.wait_for("Qwen[1!1]")
         self.screen.wait_for("C-c C-c accept")
-        self.screen.wait_for("Yes, allow once")
+        self.screen.wait_for(cli.confirmation)
 
-    def wait_for_status(self, wanted: str) -> None:
-        """Ask the CLI for its /ide status until it says WANTED: it may take seconds to notice that all is gone."""
+    def wait_for_status(self, wanted: str, cli: Cli = QWEN) -> None:
+        """Ask CLI for its /ide status until it says WANTED.
+
+        It may take seconds to notice that all is gone, and up to 0.15 it can be typed to before it knows its commands.
+        """
         deadline = time.monotonic() + PATIENCE
         for number in itertools.count(1):
             # The CLI ignores the number; it tells this answer from those above it.
             question = f"/ide status {number}"
-            self.ask(question)
-            answer = re.compile(f"  > {question}.*(Connected to|Disconnected)", re.DOTALL)
+            self.ask(question, cli)
+            answer = re.compile(rf"> {question}\b.*(Connected to|Disconnected|Unknown command)", re.DOTALL)
             screen = self.screen.wait_for(answer)
             if wanted in screen[screen.rindex(question) :]:
                 return
             assert time.monotonic() < deadline, f"the CLI never said {wanted} but\n{screen}"
 
-    def ask(self, text: str) -> None:
-        """Type TEXT to the CLI, in whose window the cursor is, and Enter."""
-        # What was asked before is on the screen too, but indented.
-        self.screen.type(text, seen=re.compile("^> +" + re.escape(text), re.MULTILINE))
+    def ask(self, text: str, cli: Cli = QWEN) -> None:
+        """Type TEXT to CLI, in whose window the cursor is, and Enter."""
+        self.screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
+        # Nothing to be seen tells that this time is over.
+        time.sleep(cli.pause)
         self.screen.keys("Enter")

@@ -9,8 +9,9 @@ import re
 import select
 from pathlib import Path
 
+from clis import QWEN_SETTINGS
 from editor import lisp_string
-from sandbox import CLI_SETTINGS, GREETING, NOTES
+from sandbox import GREETING, NOTES
 from stage import Stage
 
 EDITED = GREETING.replace('"hello "', '"good day "')
@@ -37,7 +38,7 @@ def assert_context_and_review_work(stage: Stage) -> None:
 
 def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     settings = stage.sandbox.home / ".qwen" / "settings.json"
-    stage.sandbox.write_cli_settings({name: value for name, value in CLI_SETTINGS.items() if name != "ide"})
+    stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.start_emacs(stage.sandbox.greeting)
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Do you want to connect Emacs to Qwen Code?")
@@ -72,9 +73,7 @@ def test_disabled_and_enabled_again(stage: Stage) -> None:
 
 def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage) -> None:
     stage.emacs.start(stage.sandbox.greeting)
-    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
-    stage.emacs.command("vterm-other-window")
-    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+    stage.open_shell("*shell*")
     stage.screen.type("qwen --approval-mode default")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Type your message")
@@ -82,6 +81,8 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     stage.screen.wait_for(NO_CLI)
     stage.ask("/ide status")
     stage.screen.wait_for("IDE integration is not supported in your current environment")
+    files = stage.sandbox.discovery_files
+    assert files
     # It goes on by itself, and nothing of it reaches Emacs.
     stage.script_change(stage.sandbox.notes, NEW_NOTES)
     stage.model.say("The list is new.")
@@ -94,7 +95,8 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     assert str(stage.sandbox.greeting) not in prompt
     assert stage.sandbox.notes.read_text() == NEW_NOTES
     stage.screen.wait_for(NO_CLI)
-    assert len(stage.sandbox.discovery_files) == 2
+    # The CLI has deleted none of them.
+    assert stage.sandbox.discovery_files == files
     # In the same shell, whose environment still knows nothing of the companion.
     stage.screen.wait_for("Type your message")
     stage.ask("/quit")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each CLI, in each version that differs in how it works with its editor: connect, know, propose, accept, reject.
+
+What a CLI needs for that, and why, is in clis.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clis import CLIS, GEMINI, QWEN, Cli
+from sandbox import GREETING, NOTES
+from stage import Stage
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+NEW_NOTES = NOTES.replace("pears", "plums")
+
+each_cli = pytest.mark.parametrize(
+    "cli", [pytest.param(cli, id=cli.name, marks=() if cli.newest else pytest.mark.interop) for cli in CLIS]
+)
+
+
+def start(stage: Stage, cli: Cli) -> None:
+    """Connect; the cursor is in the terminal of CLI, with the greeting in the window above."""
+    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting)
+    stage.start_in_shell(cli)
+
+
+def open_review(stage: Stage, cli: Cli) -> None:
+    """Connect, and let the model propose to change the greeting."""
+    start(stage, cli)
+    stage.script_change(stage.sandbox.greeting, EDITED, cli)
+    stage.ask("change the greeting", cli)
+    stage.wait_for_review(cli)
+
+
+@each_cli
+def test_it_connects_and_context_reaches_the_model(stage: Stage, cli: Cli) -> None:
+    start(stage, cli)
+    stage.wait_for_status("Connected to Emacs", cli)
+    stage.screen.wait_for("greeting.py (active)")
+    stage.screen.wait_for("- notes.txt")
+    stage.screen.keys("C-x", "o")
+    # To line 4, and over "def greet".
+    stage.screen.keys("M-g", "g")
+    stage.screen.type("4")
+    stage.screen.keys("Enter", "C-Space", "M-f", "M-f")
+    stage.screen.wait_for("told: line 4, character 10")
+    stage.screen.keys("C-x", "o")
+    stage.model.say("It defines greet.")
+    stage.ask("say what is selected", cli)
+    stage.screen.wait_for("It defines greet.")
+    prompt = stage.model.next_request().prompt
+    assert "say what is selected" in prompt
+    # Some versions write JSON, others sentences.
+    assert str(stage.sandbox.greeting) in prompt
+    assert str(stage.sandbox.notes) in prompt
+    assert re.search(r'"?line"?:? 4,\s+"?character"?:? 10\b', prompt)
+    assert re.search(r'"def greet"|```\ndef greet\n```', prompt)
+
+
+@each_cli
+def test_a_proposal_is_edited_and_accepted(stage: Stage, cli: Cli) -> None:
+    open_review(stage, cli)
+    stage.model.say("All done.")
+    # The terminal is selected; the proposal is two windows on.
+    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.type("# checked by a person")
+    assert stage.sandbox.greeting.read_text() == GREETING
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
+    *_, request = (stage.model.next_request() for _ in range(3))
+    (result,) = request.tool_results
+    assert ("# checked by a person" in result) == cli.tells_edits
+    stage.screen.wait_for("Qwen[1] ")
+    assert stage.emacs.visible_buffers() == ["greeting.py", f"*{cli.name}*"]
+    stage.screen.wait_until(
+        lambda: stage.emacs.buffer_text("greeting.py") == EDITED + "# checked by a person", "the buffer as on disk"
+    )
+
+
+@each_cli
+def test_a_proposal_is_rejected(stage: Stage, cli: Cli) -> None:
+    open_review(stage, cli)
+    # To the control panel.
+    stage.screen.keys("C-x", "o", "C-x", "o", "C-x", "o")
+    stage.screen.keys("C-c", "C-k")
+    stage.screen.wait_for(re.compile(cli.cancelled, re.MULTILINE))
+    stage.screen.wait_gone(cli.confirmation)
+    stage.screen.wait_for("Qwen[1] ")
+    assert stage.sandbox.greeting.read_text() == GREETING
+    assert stage.emacs.visible_buffers() == ["greeting.py", f"*{cli.name}*"]
+    stage.screen.wait_for("Type your message")
+    stage.model.say("As you wish.")
+    stage.ask("leave it", cli)
+    stage.screen.wait_for("As you wish.")
+    *_, request = (stage.model.next_request() for _ in range(3))
+    told = any("cancelled" in message.text.lower() for message in request.messages if message.role == "tool")
+    assert told == cli.tells_rejection
+    assert stage.sandbox.greeting.read_text() == GREETING
+
+
+def test_qwen_and_gemini_at_once(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting)
+    stage.start_in_shell(QWEN)
+    stage.start_in_shell(GEMINI, connected=2)
+    stage.script_change(stage.sandbox.greeting, EDITED, GEMINI)
+    stage.ask("change the greeting", GEMINI)
+    assert str(stage.sandbox.greeting) in stage.model.next_request().prompt
+    stage.screen.wait_for("Qwen[2!1]")
+    stage.screen.wait_for("C-c C-c accept")
+    stage.screen.wait_for(GEMINI.confirmation)
+    # The other proposes while that review is open: its own has to wait.
+    stage.screen.keys("C-x", "b")
+    stage.screen.wait_for("Switch to buffer")
+    stage.screen.type(f"*{QWEN.name}*")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for(re.compile(QWEN.input_start, re.MULTILINE))
+    stage.script_change(stage.sandbox.notes, NEW_NOTES)
+    stage.ask("plums please")
+    stage.screen.wait_for("Qwen[2!2]")
+    stage.screen.wait_for(QWEN.confirmation)
+    assert "*qwen-companion proposal: greeting.py*" in stage.emacs.visible_buffers()
+    stage.model.say("The greeting is new.")
+    # The first in its review, two windows on; the second, now the only one, by name.
+    stage.screen.keys("C-x", "o", "C-x", "o", "C-c", "C-c")
+    stage.screen.wait_for("proposal: notes.txt")
+    stage.screen.wait_for("Qwen[2!1]")
+    stage.screen.wait_until(
+        lambda: "The greeting is new." in stage.emacs.buffer_text(f"*{GEMINI.name}*"), "the end of Gemini's turn"
+    )
+    assert stage.sandbox.greeting.read_text() == EDITED
+    assert stage.sandbox.notes.read_text() == NOTES
+    stage.model.say("The list is new.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.wait_until(
+        lambda: "The list is new." in stage.emacs.buffer_text(f"*{QWEN.name}*"), "the end of Qwen's turn"
+    )
+    assert stage.sandbox.notes.read_text() == NEW_NOTES
+    assert stage.sandbox.greeting.read_text() == EDITED
+    stage.screen.wait_for("Qwen[2])")
