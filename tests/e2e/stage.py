@@ -105,17 +105,14 @@ class Stage:
         self.screen.wait_for("C-c C-c accept")
         self.screen.wait_for(cli.confirmation)
 
-    def wait_for_status(self, wanted: str, cli: Cli = QWEN) -> None:
-        """Ask CLI for its /ide status until it says WANTED.
-
-        It may take seconds to notice that all is gone, and up to 0.15 it can be typed to before it knows its commands.
-        """
+    def wait_for_status(self, wanted: str) -> None:
+        """Ask the CLI for its /ide status until it says WANTED: it may take seconds to notice that all is gone."""
         deadline = time.monotonic() + PATIENCE
         for number in itertools.count(1):
             # The CLI ignores the number; it tells this answer from those above it.
             question = f"/ide status {number}"
-            self.ask(question, cli)
-            answer = re.compile(rf"> {question}\b.*(Connected to|Disconnected|Unknown command)", re.DOTALL)
+            self.ask(question)
+            answer = re.compile(f"  > {question}.*(Connected to|Disconnected)", re.DOTALL)
             screen = self.screen.wait_for(answer)
             if wanted in screen[screen.rindex(question) :]:
                 return

@@ -18,13 +18,21 @@ each_cli = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cl
 pytestmark = pytest.mark.interop
 
 
+def connect(stage: Stage, cli: Cli) -> None:
+    """Start CLI in a terminal of Emacs; it connects, and its model hears of the file on the screen."""
+    stage.start_in_shell(cli)
+    stage.model.say("A greeting.")
+    stage.ask("say what is open", cli)
+    stage.screen.wait_for("A greeting.")
+    assert str(stage.sandbox.greeting) in stage.model.next_request().prompt
+
+
 def connect_in_frame(stage: Stage, daemon: Daemon, cli: Cli) -> None:
     """Connect CLI in a frame of a client of DAEMON."""
     stage.screen.start(["sh"], stage.sandbox.project)
     daemon.wait_until(WAIT_UNTIL_READY)
     daemon.open_frame(stage.sandbox.greeting)
-    stage.start_in_shell(cli)
-    stage.wait_for_status("Connected to Emacs", cli)
+    connect(stage, cli)
     daemon.close_frame()
     stage.screen.type("exit")
     stage.screen.keys("Enter")
@@ -33,8 +41,7 @@ def connect_in_frame(stage: Stage, daemon: Daemon, cli: Cli) -> None:
 @each_cli
 def test_emacs_started_by_the_terminal(stage: Stage, cli: Cli) -> None:
     stage.start_emacs(stage.sandbox.greeting)
-    stage.start_in_shell(cli)
-    stage.wait_for_status("Connected to Emacs", cli)
+    connect(stage, cli)
 
 
 @each_cli
@@ -42,8 +49,7 @@ def test_emacs_started_by_a_shell(stage: Stage, cli: Cli) -> None:
     stage.start_emacs(stage.sandbox.greeting, by_shell=True)
     parent = stage.emacs.process.parent()
     assert parent and parent.name() == "sh"
-    stage.start_in_shell(cli)
-    stage.wait_for_status("Connected to Emacs", cli)
+    connect(stage, cli)
 
 
 @each_cli
