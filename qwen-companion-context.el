@@ -451,6 +451,22 @@ terminal that shall be asked about it."
     (replace-regexp-in-string qwen-companion-context--not-unicode "\uFFFD"
                               text t t)))
 
+(defun qwen-companion-context-marked (file)
+  "Return how many characters are selected in FILE, also those not told.
+Return nil when nothing is, or when it is a rectangle."
+  (when-let ((view (qwen-companion-context--last-view))
+             (region (and (equal file (buffer-file-name
+                                       (caar qwen-companion-context--focused)))
+                          (qwen-companion-context--region view))))
+    (pcase-let ((`(,start ,end ,each-line) region))
+      (unless each-line (- end start)))))
+
+(defun qwen-companion-context-selection-full-p (text)
+  "Return non-nil when TEXT, a selection, is as long as a CLI takes."
+  ;; One less where the next character has two units.
+  (<= (1- qwen-companion-context--selection-limit)
+      (/ (string-bytes (encode-coding-string text 'utf-16le)) 2)))
+
 (defun qwen-companion-context--each-line (function start end)
   "Call FUNCTION with the columns of each line of a rectangle.
 START and END are the positions of its corners.  Corners beyond the ends
@@ -526,7 +542,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
                     when (qwen-companion-context--text-p file)
                     collect (append
                              (list :path file :timestamp time)
-                             (qwen-companion-privacy-exposure buffer))))
+                             (qwen-companion-privacy-exposure-payload buffer))))
      (when (and active
                 (qwen-companion-context-frame-p)
                 (qwen-companion-context--text-p (buffer-file-name active)))

@@ -112,13 +112,29 @@ them.")
      (lambda (value) (eq value 'hide)))
 
 (defun qwen-companion-privacy-exposure (buffer)
+  "Return the user's word on the file of BUFFER, see `qwen-companion-exposure'."
+  (buffer-local-value 'qwen-companion-exposure buffer))
+
+(defun qwen-companion-privacy-exposure-payload (buffer)
   "Return the user's word on the file of BUFFER as part of a payload."
-  (when-let ((exposure (buffer-local-value 'qwen-companion-exposure buffer)))
+  (when-let ((exposure (qwen-companion-privacy-exposure buffer)))
     (list :exposure exposure)))
+
+(defun qwen-companion-privacy-set-exposure (buffer exposure)
+  "Make EXPOSURE the user's word on the file of BUFFER, and say so.
+EXPOSURE is as in `qwen-companion-exposure'."
+  (with-current-buffer buffer
+    (setq qwen-companion-exposure exposure)
+    (run-hooks 'qwen-companion-privacy-changed-hook)
+    (message (pcase exposure
+               ('hide "No CLI is told of %s")
+               ('show "CLIs are told of %s, whatever the rules say")
+               (_ "The rules decide whether CLIs are told of %s"))
+             (file-name-nondirectory buffer-file-name))))
 
 (defun qwen-companion-privacy-secret-p (buffer)
   "Return non-nil when it is certain that no CLI may see the text of BUFFER."
-  (or (eq 'hide (buffer-local-value 'qwen-companion-exposure buffer))
+  (or (eq 'hide (qwen-companion-privacy-exposure buffer))
       (file-remote-p (buffer-file-name buffer))))
 
 ;;;###autoload
@@ -132,15 +148,9 @@ it, or follow the rules again."
     (unless (buffer-file-name buffer)
       (user-error "The buffer %s visits no file, so no CLI hears of it"
                   (buffer-name buffer)))
-    (with-current-buffer buffer
-      (setq qwen-companion-exposure
-            (unless (eq qwen-companion-exposure wanted) wanted))
-      (run-hooks 'qwen-companion-privacy-changed-hook)
-      (message (pcase qwen-companion-exposure
-                 ('hide "No CLI is told of %s")
-                 ('show "CLIs are told of %s, whatever the rules say")
-                 (_ "The rules decide whether CLIs are told of %s"))
-               (file-name-nondirectory buffer-file-name)))))
+    (qwen-companion-privacy-set-exposure
+     buffer
+     (unless (eq wanted (qwen-companion-privacy-exposure buffer)) wanted))))
 
 (provide 'qwen-companion-privacy)
 ;;; qwen-companion-privacy.el ends here

@@ -43,6 +43,7 @@
 (require 'qwen-companion-diff)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-ediff)
+(require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
 
 (defgroup qwen-companion nil
@@ -80,7 +81,9 @@
 (defconst qwen-companion--methods
   '((published . qwen-companion--on-published)
     (serving . qwen-companion-backend-on-serving)
-    (sessions . qwen-companion-backend-on-sessions)
+    (sessions . qwen-companion--on-sessions)
+    (context-sent . qwen-companion-sessions-on-context-sent)
+    (exclusions . qwen-companion-sessions-on-exclusions)
     (notice . qwen-companion-backend-on-notice)
     (diff-open . qwen-companion-diff-on-open)
     (diff-close . qwen-companion-diff-on-close)
@@ -97,10 +100,17 @@
   (qwen-companion-terminal-published)
   nil)
 
+(defun qwen-companion--on-sessions (payload)
+  "Use the news about the connected CLIs in PAYLOAD."
+  (qwen-companion-backend-on-sessions payload)
+  (qwen-companion-sessions-changed)
+  nil)
+
 (defun qwen-companion--connected ()
   "Tell a Python process that has just come up what it must know."
   (qwen-companion-context-resend)
-  (qwen-companion-diff-resend))
+  (qwen-companion-diff-resend)
+  (qwen-companion-sessions-resend))
 
 (defun qwen-companion--enable ()
   "Start everything."
@@ -117,6 +127,7 @@
   (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (qwen-companion-sessions-forget)
   (qwen-companion-diff-end-all)
   (qwen-companion-disk-forget-all)
   (qwen-companion-context-disable)

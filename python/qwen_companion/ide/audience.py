@@ -205,7 +205,15 @@ class Audience:
         # The user's word counts at once.
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
         rules = {family: {**findings.rules.get(family, {}), **hidden} for family in job.families}
-        exclusions = [Exclusion(path, rule) for path in times if (rule := rules[None].get(path, UNKNOWN)) is not None]
+        # The ignore file of one CLI says nothing of another, so what a family hears of is not excluded for all.
+        connected = {_family(state) for state in job.sessions}
+        common = {
+            path: rule
+            for path in times
+            if (rule := rules[None].get(path, UNKNOWN)) is not None
+            and all(rules[family].get(path, UNKNOWN) is not None for family in connected)
+        }
+        exclusions = [Exclusion(path, rule) for path, rule in common.items()]
         for state in job.sessions:
             identifier = state.session.id
             if identifier not in findings.scopes:
@@ -216,9 +224,10 @@ class Audience:
                 rule = rules[_family(state)].get(path, UNKNOWN)
                 if rule is None and scope is not None and not any(findings.places[path].is_below(r) for r in scope):
                     rule = f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
-                    exclusions.append(Exclusion(path, rule, identifier))
-                elif rule is None:
+                if rule is None:
                     allowed[path] = stamp
+                elif path not in common:
+                    exclusions.append(Exclusion(path, rule, identifier))
             listener = self._listener(identifier, scope, job)
             self._deliver(identifier, context_update(describe(job.snapshot, allowed, listener.trusted)))
         if tuple(exclusions) != self._exclusions:

@@ -305,6 +305,27 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
     assert hall.reports.empty()
 
 
+async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    (hall.one / ".geminiignore").write_text("draft\n")
+    draft, key = hall.file("one/draft"), hall.file("one/.env")
+    hall.join("first", hall.one, "qwen")
+    hall.join("second", hall.one, "gemini")
+    hall.show(draft, key)
+    assert await hall.heard("first", "second") == {"first": ["draft"], "second": []}
+    hall.audience.watch(True)
+    exclusions = await hall.report()
+    assert isinstance(exclusions, ExclusionList)
+    assert [(item.path, item.session) for item in exclusions.exclusions] == [(key, None), (draft, "second")]
+    # Where both hear of none, it is said once.
+    (hall.one / ".qwenignore").write_text("draft\n")
+    while True:
+        report = await hall.report()
+        if isinstance(report, ExclusionList):
+            break
+    assert [(item.path, item.session) for item in report.exclusions] == [(draft, None), (key, None)]
+
+
 async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hall: Hall) -> None:
     hall.audience.set_settings(Settings())
     key = hall.file("one/.env")
