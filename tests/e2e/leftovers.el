@@ -71,6 +71,8 @@
      ('at-once #'always)
      ('connected #'qwen-companion-backend-connected-p)
      ('ready (lambda () (eq (qwen-companion-state) 'ready)))))
+  (when (eq moment 'ready)
+    (qwen-companion-context))
   (qwen-companion-mode -1))
 
 (defun leftovers--settle ()

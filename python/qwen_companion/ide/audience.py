@@ -161,6 +161,9 @@ class Audience:
             self._report(ExclusionList(self._exclusions))
             for session, listener in self._listeners.items():
                 self._report_sent(session, listener)
+            if not self._inputs.sessions:
+                # What is excluded was not followed while no CLI was there and nobody looked.
+                self._inputs.changed.set()
 
     # --- Work ---
 

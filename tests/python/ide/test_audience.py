@@ -335,3 +335,21 @@ async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hal
     exclusions = await hall.report()
     assert isinstance(exclusions, ExclusionList)
     assert [item.path for item in exclusions.exclusions] == [key]
+
+
+async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    key, other = hall.file("one/.env"), hall.file("one/.netrc")
+    hall.join("first", hall.one)
+    hall.show(key, other)
+    await hall.heard("first")
+    hall.leave("first")
+    hall.show(other)
+    for _ in range(20):
+        # It sees that nobody is there.
+        await asyncio.sleep(0)
+    hall.audience.watch(True)
+    before, now = await hall.report(), await hall.report()
+    assert isinstance(before, ExclusionList)
+    assert isinstance(now, ExclusionList)
+    assert [item.path for item in now.exclusions] == [other]
