@@ -64,15 +64,10 @@ class Daemon(Emacs):
                 process.kill()
 
     def _command(self, option: str, files: Sequence[Path], forms: Sequence[str]) -> list[str]:
-        # Emacs makes a directory of the other name.
         self._server = self._sandbox.run / "daemon"
         evaluations = [argument for form in forms for argument in ("--eval", form)]
         options = ["-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations]
         return [PROGRAM, f"--{option}={self._server}", *options, *map(str, files)]
-
-    def wait_until(self, form: str) -> None:
-        """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
-        self.eval(f'(with-timeout (30 (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))', 60)
 
     def open_window(self, display: str) -> str:
         """Open a frame with a window of its own on DISPLAY; return the id of the window."""

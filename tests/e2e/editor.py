@@ -45,7 +45,8 @@ class Emacs:
         self._sandbox = sandbox
         self._screen = screen
         self._environment = dict(environment)
-        self._server = sandbox.run / "emacs"
+        # Not "emacs", which is the directory that Emacs itself makes for its servers.
+        self._server = sandbox.run / "server"
         self._process: psutil.Process | None = None
 
     # --- Life
@@ -119,6 +120,10 @@ class Emacs:
         if result.returncode:
             raise EmacsError(f"{form}: {result.stdout}{result.stderr}")
         return result.stdout.strip()
+
+    def wait_until(self, form: str) -> None:
+        """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
+        self.eval(f'(with-timeout (30 (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))', 60)
 
     def send(self, form: str) -> None:
         """Evaluate FORM, which may end Emacs; its value is not wanted."""

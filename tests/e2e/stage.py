@@ -118,9 +118,10 @@ class Stage:
                 return
             assert time.monotonic() < deadline, f"the CLI never said {wanted} but\n{screen}"
 
-    def ask(self, text: str, cli: Cli = QWEN) -> None:
-        """Type TEXT to CLI, in whose window the cursor is, and Enter."""
-        self.screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
+    def ask(self, text: str, cli: Cli = QWEN, screen: Screen | None = None) -> None:
+        """Type TEXT and Enter to CLI, in whose window the cursor is, or which has a SCREEN of its own."""
+        screen = screen or self.screen
+        screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
         # Nothing to be seen tells that this time is over.
         time.sleep(cli.pause)
-        self.screen.keys("Enter")
+        screen.keys("Enter")

@@ -146,7 +146,7 @@ def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
     second = Screen(place, stage.environment)
     try:
         # A frame on another terminal, and in it a CLI that no command of ours has started.
-        second.start([CLIENT, "-t", "-s", str(stage.sandbox.run / "emacs")], stage.sandbox.project)
+        second.start([CLIENT, "-t", "-s", str(stage.sandbox.run / "server")], stage.sandbox.project)
         second.wait_for("File Edit Options")
         second.keys("M-x")
         second.type("vterm")

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which Emacs a CLI takes, and for which directories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from clis import GEMINI, QWEN, Cli
+from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
+from sandbox import GREETING
+from stage import Stage
+from terminal import Screen
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
+CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"
+each_cli = pytest.mark.parametrize("cli", [pytest.param(cli, id=cli.name) for cli in (QWEN, GEMINI)])
+
+
+@contextmanager
+def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
+    """A second Emacs, newer than the first if there is one, with FILE open and the mode on, and no frame."""
+    daemon = Daemon(stage.sandbox, stage.screen, stage.environment)
+    daemon.start_daemon(file, forms=(MODE_ON,))
+    try:
+        daemon.wait_until(WAIT_UNTIL_READY)
+        yield daemon
+    finally:
+        daemon.quit()
+
+
+@contextmanager
+def outside(stage: Stage, cli: Cli, directory: Path) -> Generator[Screen]:
+    """CLI in a terminal outside of Emacs, in DIRECTORY."""
+    place = stage.sandbox.run / "outside"
+    place.mkdir()
+    screen = Screen(place, {**stage.environment, **cli.variables})
+    screen.start([cli.program], directory)
+    try:
+        screen.wait_for("Type your message")
+        yield screen
+    finally:
+        screen.close()
+
+
+@each_cli
+def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage, cli: Cli) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    with another_emacs(stage, stage.sandbox.greeting) as newer:
+        # Its projects change last, which makes it no newer.
+        stage.emacs.eval(f'(find-file-noselect "{stage.sandbox.make_project("third") / "new.txt"}")')
+        stage.screen.wait_until(
+            lambda: "third" in stage.emacs.eval('(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'), "a root"
+        )
+        stage.start_in_shell(cli)
+        assert newer.eval(CONNECTED) == "nil"
+        with outside(stage, cli, stage.sandbox.project):
+            newer.wait_until(f"(equal 1 (length {CONNECTED}))")
+            assert "Qwen[1]" in stage.screen.capture()
+
+
+@each_cli
+def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) -> None:
+    below = stage.sandbox.project / "a b" / "ü"
+    below.mkdir(parents=True)
+    stage.start_emacs(stage.sandbox.greeting)
+    with outside(stage, cli, below) as screen:
+        stage.screen.wait_for("Qwen[1]")
+        assert stage.emacs.eval("(length (qwen-companion-terminal-buffers))") == "0"
+        stage.model.say("Nothing.")
+        stage.ask("what do you see", cli, screen)
+        screen.wait_for("Nothing.")
+        # The file is in the project, but not below the directory of the CLI: its root is the project.
+        assert str(stage.sandbox.greeting) in stage.model.next_request().prompt
+
+
+def test_a_project_visited_through_a_link(stage: Stage) -> None:
+    link = stage.sandbox.root / "link"
+    link.symlink_to(stage.sandbox.project)
+    stage.start_emacs(link / "greeting.py")
+    stage.start_in_shell(QWEN)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("It is changed.")
+    stage.ask("change the greeting")
+    assert "Path: " in stage.model.next_request().prompt
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("It is changed.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def test_a_directory_without_a_project(stage: Stage) -> None:
+    plain = stage.sandbox.root / "plain"
+    plain.mkdir()
+    (plain / "letter.txt").write_text("Dear reader,\n")
+    stage.start_emacs(plain / "letter.txt")
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    stage.model.say("A letter.")
+    stage.ask("what is it?")
+    stage.screen.wait_for("A letter.")
+    assert f"Path: {plain / 'letter.txt'}" in stage.model.next_request().prompt
+
+
+def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
+    stage.emacs.start()
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for("no CLI can connect: no file, Dired buffer or terminal is open")
+    stage.screen.wait_for("Qwen:no-root")
+    stage.emacs.eval(f'(find-file "{stage.sandbox.greeting}")')
+    stage.screen.wait_for(re.compile(r" Qwen(?![\[:])\b"))
+
+
+def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    (cli,) = {process.pid for process in stage.sandbox.clis() if not process.children()}
+    other = stage.sandbox.make_project("other") / "new.txt"
+    stage.emacs.eval(f'(find-file-noselect "{other}")')
+    stage.emacs.wait_until(f'(string-search "other" {WORKSPACE})')
+    stage.emacs.eval('(kill-buffer "new.txt")')
+    stage.emacs.eval('(kill-buffer "greeting.py")')
+    # The project of the CLI stays although no file of it is open.
+    stage.emacs.wait_until(f'(equal "{stage.sandbox.project}" {WORKSPACE})')
+    stage.wait_for_status("Connected to Emacs")
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("It is changed.")
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("It is changed.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    assert cli in {process.pid for process in stage.sandbox.clis()}
