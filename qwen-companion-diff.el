@@ -36,13 +36,15 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-diff-arrival 'idle
   "When a proposal that has arrived is shown.
 `idle': after half a second without input, `now': as soon as nothing
 would be disturbed, `command': only by \\[qwen-companion-diff-open].
-It never opens over a minibuffer, a keyboard macro or another Ediff
-session; it waits then."
+It never opens while a command is under way, a minibuffer, a keyboard
+macro or another Ediff session; it waits then.  It also waits while its
+terminal is in a tab that is not selected."
   :group 'qwen-companion
   :type '(choice (const :tag "When idle" idle)
                  (const :tag "At once" now)
@@ -78,9 +80,10 @@ it is from; PATH is the file.  STATE is `pending', `shown', `accepted',
 it has been shown before.  EMPTY is non-nil when the proposed text was
 empty.  LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".
 BUFFER holds the proposed text and the user's edits, DISK-BUFFER (while
-shown) the text on disk.  VIEW belongs to the front end."
+shown) the text on disk.  VIEW belongs to the front end.  ARRIVED is the
+time at which it came, in seconds since the epoch."
   id session client path (state 'pending) seen empty (line-end "\n")
-  buffer disk-buffer view)
+  buffer disk-buffer view (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -89,8 +92,11 @@ shown) the text on disk.  VIEW belongs to the front end."
   "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
 The outcome is the state of the proposal.")
 
-(defvar qwen-companion-diff--timer nil
-  "Timer that waits for a moment to show a proposal, nil when none waits.")
+(defvar qwen-companion-diff--timers nil
+  "Timers that wait for a moment to show a proposal.")
+
+(defvar qwen-companion-diff-changed-hook nil
+  "Hook run when the open proposals or the states of some have changed.")
 
 (defvar-local qwen-companion-diff--proposal nil
   "The proposal that the current buffer is about.")
@@ -110,7 +116,8 @@ The outcome is the state of the proposal.")
 
 (defun qwen-companion-diff--file (proposal)
   "Return the file of PROPOSAL as shown to the user."
-  (abbreviate-file-name (qwen-companion-proposal-path proposal)))
+  (qwen-companion-diff--one-line
+   (abbreviate-file-name (qwen-companion-proposal-path proposal))))
 
 ;;; Front ends
 
@@ -273,24 +280,37 @@ there after an earlier acceptance."
 (defun qwen-companion-diff--place (proposal)
   "Return the file of PROPOSAL as named in its project, with the project."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-context-root default-directory)))
-    (if root
-        (format "%s [%s]" (file-relative-name path root)
-                (file-name-nondirectory root))
-      (qwen-companion-diff--file proposal))))
+         (root (qwen-companion-context-root (file-name-directory path))))
+    (qwen-companion-diff--one-line
+     (if root
+         (format "%s [%s]" (file-relative-name path root)
+                 (file-name-nondirectory root))
+       (abbreviate-file-name path)))))
 
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
-The keys come first: a long name must not push them off the screen."
+The keys come first: a long name must not push them off the screen.
+What the user has edited is said as long as that is so."
   (setq header-line-format
-        (replace-regexp-in-string
-         "%" "%%"
-         (format " %s accept  %s reject  %s: %s"
-                 (substitute-command-keys "\\[qwen-companion-diff-accept]")
-                 (substitute-command-keys "\\[qwen-companion-diff-reject]")
-                 (qwen-companion-diff--place qwen-companion-diff--proposal)
-                 text)
-         t t)))
+        (list (qwen-companion-diff--literal
+               (format " %s accept  %s reject  %s: %s"
+                       (substitute-command-keys "\\[qwen-companion-diff-accept]")
+                       (substitute-command-keys "\\[qwen-companion-diff-reject]")
+                       (qwen-companion-diff--place qwen-companion-diff--proposal)
+                       (qwen-companion-diff--one-line text)))
+              '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
+                        ", edited by you")))))
+
+(defun qwen-companion-diff--one-line (text)
+  "Return TEXT, which a stranger chose, fit for one line on the screen.
+A question mark stands for each character that would break the line or
+turn its order around."
+  (replace-regexp-in-string
+   "[[:cntrl:]\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]" "?" text t t))
+
+(defun qwen-companion-diff--literal (text)
+  "Return TEXT as a mode line construct that stands for itself."
+  (string-replace "%" "%%" text))
 
 (defun qwen-companion-diff--text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
@@ -400,12 +420,7 @@ user has edited are kept."
         (qwen-companion-diff--fill proposal payload)
         (setq qwen-companion-diff--proposals
               (append qwen-companion-diff--proposals (list proposal)))
-        (force-mode-line-update t)
-        (message "qwen-companion: %s proposes a change of %s"
-                 (qwen-companion-proposal-client proposal)
-                 (qwen-companion-diff--file proposal))
-        (qwen-companion-diff--schedule)
-        (run-hook-with-args 'qwen-companion-attention-functions proposal)
+        (qwen-companion-diff--announce proposal)
         nil))))
 
 (defun qwen-companion-diff--supersede (session path)
@@ -483,30 +498,53 @@ It may have been accepted already, only that the CLI never got to know."
 
 ;;; Showing without disturbing
 
+(defun qwen-companion-diff--announce (proposal)
+  "Say once that PROPOSAL has come, and see to it that it is shown."
+  (force-mode-line-update t)
+  (message "qwen-companion: %s proposes a change of %s"
+           (qwen-companion-diff--one-line
+            (qwen-companion-proposal-client proposal))
+           (qwen-companion-diff--file proposal))
+  (qwen-companion-diff--schedule)
+  (run-hook-wrapped 'qwen-companion-attention-functions
+                    #'qwen-companion-diff--call-attention proposal))
+
+(defun qwen-companion-diff--call-attention (function proposal)
+  "Call FUNCTION, one of the user's, with PROPOSAL; return nil.
+The CLI is not to suffer from its errors."
+  (condition-case err
+      (funcall function proposal)
+    (error
+     (message "qwen-companion: error in `qwen-companion-attention-functions': %s"
+              (error-message-string err))))
+  nil)
+
 (defun qwen-companion-diff--schedule ()
-  "See to it that the next unseen proposal is shown at a good moment."
+  "See to it that the next unseen proposal is shown at a good moment.
+Called after each change of the open proposals and of their states."
   (qwen-companion-diff--unschedule)
-  (when (qwen-companion-diff--unseen)
-    (pcase qwen-companion-diff-arrival
-      ('idle
-       (setq qwen-companion-diff--timer
-             (run-with-idle-timer qwen-companion-diff--idle-delay t
-                                  #'qwen-companion-diff--show-next)))
-      ('now
-       (setq qwen-companion-diff--timer
-             (run-at-time 0 qwen-companion-diff--idle-delay
-                          #'qwen-companion-diff--show-next))))))
+  (when (and (qwen-companion-diff--unseen)
+             (memq qwen-companion-diff-arrival '(idle now)))
+    (setq qwen-companion-diff--timers
+          ;; The second one is for what ends while no key comes.
+          (list (run-with-idle-timer qwen-companion-diff--idle-delay t
+                                     #'qwen-companion-diff--show-next)
+                (run-at-time (if (eq qwen-companion-diff-arrival 'now)
+                                 0
+                               qwen-companion-diff--idle-delay)
+                             qwen-companion-diff--idle-delay
+                             #'qwen-companion-diff--show-next))))
+  (run-hooks 'qwen-companion-diff-changed-hook))
 
 (defun qwen-companion-diff--unschedule ()
   "Stop waiting for a moment to show a proposal."
-  (when qwen-companion-diff--timer
-    (cancel-timer qwen-companion-diff--timer)
-    (setq qwen-companion-diff--timer nil)))
+  (mapc #'cancel-timer qwen-companion-diff--timers)
+  (setq qwen-companion-diff--timers nil))
 
 (defun qwen-companion-diff--unseen ()
-  "Return the oldest proposal that has not been shown yet, or nil."
-  (cl-find-if-not #'qwen-companion-proposal-seen
-                  qwen-companion-diff--proposals))
+  "Return the proposals that have not been shown yet, oldest first."
+  (cl-remove-if #'qwen-companion-proposal-seen
+                qwen-companion-diff--proposals))
 
 (defun qwen-companion-diff--shown ()
   "Return the proposal that is on the screen, or nil."
@@ -516,12 +554,50 @@ It may have been accepted already, only that the CLI never got to know."
                       qwen-companion-diff--style proposal)))
               qwen-companion-diff--proposals))
 
+(defun qwen-companion-diff-terminals (proposal)
+  "Return the terminal buffers that may be those of PROPOSAL's CLI.
+One when that is known, else all in which one was started that may
+change the file."
+  (if-let ((buffer (qwen-companion-diff--own-terminal proposal)))
+      (list buffer)
+    (cl-remove-if-not
+     (lambda (buffer)
+       (file-in-directory-p (qwen-companion-proposal-path proposal)
+                            (buffer-local-value 'default-directory buffer)))
+     (qwen-companion-terminal-buffers))))
+
+(defun qwen-companion-diff--own-terminal (proposal)
+  "Return the terminal buffer of PROPOSAL's CLI, or nil."
+  (qwen-companion-terminal-session-buffer
+   (qwen-companion-backend-session
+    (qwen-companion-proposal-session proposal))))
+
+(defun qwen-companion-diff--frame-for (proposal)
+  "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
+That of its terminal, else the selected one.  When the terminal is in
+a tab that is not selected there is none."
+  (let ((terminals (qwen-companion-diff-terminals proposal)))
+    (if-let ((window (cl-some (lambda (buffer)
+                                (get-buffer-window buffer 'visible))
+                              terminals)))
+        (window-frame window)
+      (unless (cl-some (lambda (buffer) (tab-bar-get-buffer-tab buffer t t))
+                       terminals)
+        (selected-frame)))))
+
 (defvar ediff-session-registry)
 
 (defun qwen-companion-diff--busy-p ()
   "Return non-nil when a window change now would disturb the user."
   (or (active-minibuffer-window)
       (> (recursion-depth) 0)
+      ;; A command waits for a key or a process, or a key sequence or its
+      ;; argument is not complete.
+      this-command
+      prefix-arg
+      (not (equal [] (this-single-command-keys)))
+      (bound-and-true-p isearch-mode)
+      (bound-and-true-p transient--prefix)
       executing-kbd-macro
       defining-kbd-macro
       track-mouse
@@ -532,13 +608,19 @@ It may have been accepted already, only that the CLI never got to know."
                       (get-buffer-window buffer 'visible)))
                (bound-and-true-p ediff-session-registry))))
 
+(defun qwen-companion-diff--idle-p ()
+  "Return non-nil when no input has come for long enough."
+  (or (not (eq qwen-companion-diff-arrival 'idle))
+      (when-let ((idle (current-idle-time)))
+        (>= (float-time idle) qwen-companion-diff--idle-delay))))
+
 (defun qwen-companion-diff--show-next ()
-  "Show the oldest unseen proposal, unless that would disturb the user."
-  (let ((proposal (qwen-companion-diff--unseen)))
-    (cond
-     ((null proposal) (qwen-companion-diff--unschedule))
-     ((not (qwen-companion-diff--busy-p))
-      (qwen-companion-diff--display proposal qwen-companion-diff-select)))))
+  "Show the oldest unseen proposal that can be, unless that would disturb."
+  (when (and (qwen-companion-diff--idle-p)
+             (not (qwen-companion-diff--busy-p)))
+    (when-let ((proposal (cl-find-if #'qwen-companion-diff--frame-for
+                                     (qwen-companion-diff--unseen))))
+      (qwen-companion-diff--display proposal qwen-companion-diff-select))))
 
 (defun qwen-companion-diff--display (proposal select)
   "Show PROPOSAL; SELECT non-nil means to select it."
@@ -578,15 +660,16 @@ It may have been accepted already, only that the CLI never got to know."
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-diff-hide qwen-companion-diff--style proposal))
     (qwen-companion-diff--schedule)
-    (message "qwen-companion: %s waits for your answer (M-x qwen-companion-diff-open)"
+    (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
              (qwen-companion-diff--file proposal))))
 
 ;;; Commands
 
 (defun qwen-companion-diff--find (file verb)
   "Return the open proposal a command shall VERB (a string).
-FILE is a file name, a proposal, or nil for the current buffer's, else
-the only one.  Signal a `user-error' when there is none or several."
+FILE is a file name, a proposal, or nil for the current buffer's (in a
+terminal, that of its CLI), else the only one.  Signal a `user-error'
+when there is none or several."
   (let ((candidates
          (cond
           ((qwen-companion-proposal-p file) (list file))
@@ -594,8 +677,7 @@ the only one.  Signal a `user-error' when there is none or several."
            (let ((path (expand-file-name file)))
              (cl-remove path qwen-companion-diff--proposals :test-not #'equal
                         :key #'qwen-companion-proposal-path)))
-          (qwen-companion-diff--proposal (list qwen-companion-diff--proposal))
-          (t qwen-companion-diff--proposals))))
+          (t (qwen-companion-diff--here)))))
     (cond
      ((null candidates)
       (user-error (if file "Nothing is proposed for %s" "Nothing to %s: no proposal waits")
@@ -610,10 +692,23 @@ the only one.  Signal a `user-error' when there is none or several."
                   (qwen-companion-proposal-state (car candidates))))
      (t (car candidates)))))
 
+(defun qwen-companion-diff-of-terminal (buffer)
+  "Return the open proposals of the CLI in BUFFER, oldest first."
+  (cl-remove-if-not
+   (lambda (proposal)
+     (eq buffer (qwen-companion-diff--own-terminal proposal)))
+   qwen-companion-diff--proposals))
+
+(defun qwen-companion-diff--here ()
+  "Return the proposals that a command in the current buffer may be about."
+  (if qwen-companion-diff--proposal
+      (list qwen-companion-diff--proposal)
+    (or (qwen-companion-diff-of-terminal (current-buffer))
+        qwen-companion-diff--proposals)))
+
 (defun qwen-companion-diff--read (verb)
   "Return what the user wants to VERB: ask only when it is ambiguous."
-  (if (or qwen-companion-diff--proposal
-          (null (cdr qwen-companion-diff--proposals)))
+  (if (null (cdr (qwen-companion-diff--here)))
       nil
     (let ((choices (mapcar (lambda (proposal)
                              (cons (format "%s (%s)"

@@ -33,9 +33,7 @@
 (require 'ediff)
 (require 'ediff-util)
 (require 'ediff-wind)
-(require 'qwen-companion-context)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-ediff-layout 'auto
   "How the two sides of a review are laid out.
@@ -46,23 +44,35 @@ In the control panel of a review, the key | changes it."
                  (const :tag "Side by side" side-by-side)
                  (const :tag "Stacked" stacked)))
 
+(defcustom qwen-companion-ediff-control 'window
+  "Where the control panel of a review is.
+`window': below the two sides.  `frame': in a frame of its own, where
+Emacs draws windows of the system's; with the parameters of
+`ediff-control-frame-parameters'."
+  :group 'qwen-companion
+  :type '(choice (const :tag "In a window below the sides" window)
+                 (const :tag "In a frame of its own" frame)))
+
 (defconst qwen-companion-ediff--wide 120
   "Columns from which a frame is wide enough for two sides.")
 
 (defconst qwen-companion-ediff--least-height 14
   "Lines a review needs beside another window, else it takes the frame.")
 
+(defconst qwen-companion-ediff--tight-height 9
+  "Lines below which a review takes the place of the side windows too.")
+
 (defconst qwen-companion-ediff--kept-height 6
   "Lines the window beside a review keeps at least.")
 
 (cl-defstruct (qwen-companion-ediff--view (:copier nil))
   "What shows a proposal.
-CONTROL is the control panel, FRAME where it was shown, KEPT the window
-that stays visible beside the review (nil when it has FRAME for itself)."
-  control frame kept)
-
-(defvar qwen-companion-ediff--configurations nil
-  "Window configurations to return to: (FRAME . CONFIGURATION).")
+CONTROL is the control panel, FRAME where the review was shown, KEPT the
+window that stays visible beside it (nil when it has FRAME for itself),
+BEFORE how FRAME looked, POINT a marker for point in the window that was
+selected there, which BEFORE does not tell, and PANEL-FRAME the frame of the control panel
+when it has one of its own."
+  control frame kept before point panel-frame)
 
 ;;; Keys and help
 
@@ -94,89 +104,149 @@ that stays visible beside the review (nil when it has FRAME for itself)."
    ediff-long-help-message-compare2
    ediff-long-help-message-tail))
 
-;;; Windows
-
-(defun qwen-companion-ediff--terminals (proposal)
-  "Return the terminal buffers in which the CLI of PROPOSAL may run.
-One when that is known, else all in which one was started that may
-change the file."
-  (if-let ((buffer (qwen-companion-terminal-session-buffer
-                    (qwen-companion-backend-session
-                     (qwen-companion-proposal-session proposal)))))
-      (list buffer)
-    (cl-remove-if-not
-     (lambda (buffer)
-       (file-in-directory-p (qwen-companion-proposal-path proposal)
-                            (buffer-local-value 'default-directory buffer)))
-     (qwen-companion-terminal-buffers))))
-
-(defun qwen-companion-ediff--seen-window (buffer)
-  "Return a window of BUFFER that can be seen, or nil.
-It may be on any terminal: `get-buffer-window' with the argument
-`visible' knows the selected frame's only."
-  (cl-find-if (lambda (window)
-                (let ((frame (window-frame window)))
-                  (and (qwen-companion-context-frame-p frame)
-                       (eq t (frame-visible-p frame))
-                       ;; A text terminal shows one of its frames.
-                       (memq (tty-top-frame frame) (list nil frame)))))
-              (get-buffer-window-list buffer 'nomini t)))
+;;; Windows as they were
 
 (defun qwen-companion-ediff--frame (proposal)
-  "Return the frame in which PROPOSAL is to be shown.
+  "Return the frame in which PROPOSAL is to be shown now.
 That of the terminal in which its CLI runs, else the selected frame."
-  (if-let ((window (cl-some #'qwen-companion-ediff--seen-window
-                            (qwen-companion-ediff--terminals proposal))))
-      (window-frame window)
-    (selected-frame)))
+  (or (qwen-companion-diff--frame-for proposal)
+      (selected-frame)))
 
-(defun qwen-companion-ediff--remember-windows (frame)
-  "Remember the windows of FRAME, unless a review is on it already."
-  (unless (assq frame qwen-companion-ediff--configurations)
-    (push (cons frame (current-window-configuration frame))
-          qwen-companion-ediff--configurations)))
+(defun qwen-companion-ediff--buffers (proposal)
+  "Return the live buffers that are parts of the review of PROPOSAL."
+  (cl-remove-if-not
+   #'buffer-live-p
+   (list (qwen-companion-proposal-disk-buffer proposal)
+         (qwen-companion-proposal-buffer proposal)
+         (qwen-companion-ediff--control proposal))))
 
-(defun qwen-companion-ediff--forget-windows (frame)
-  "Forget how FRAME looked before the review; return what was remembered."
-  (when-let ((entry (assq frame qwen-companion-ediff--configurations)))
-    (setq qwen-companion-ediff--configurations
-          (delq entry qwen-companion-ediff--configurations))
-    entry))
+(defun qwen-companion-ediff--visible-p (proposal frame)
+  "Return non-nil when a part of the review of PROPOSAL is in FRAME.
+A frame, or any value that `get-buffer-window' takes for one."
+  (cl-some (lambda (buffer) (get-buffer-window buffer frame))
+           (qwen-companion-ediff--buffers proposal)))
 
-(defun qwen-companion-ediff--beside (frame)
-  "Return the windows of FRAME that show no part of a review.
-A list of (WINDOW . BUFFER)."
-  (cl-loop for window in (window-list frame 'no-minibuffer)
-           for buffer = (window-buffer window)
-           unless (buffer-local-value 'qwen-companion-diff--proposal buffer)
-           collect (cons window buffer)))
+(defun qwen-companion-ediff--new-view (proposal frame select)
+  "Return a new view for showing PROPOSAL in FRAME, with SELECT or without.
+It takes over what is known of FRAME when the review is in it already."
+  (let ((old (qwen-companion-proposal-view proposal))
+        (view (make-qwen-companion-ediff--view
+               :control (qwen-companion-ediff--control proposal)
+               :frame frame
+               :kept (qwen-companion-ediff--kept proposal frame select)))
+        (selected (frame-selected-window frame)))
+    (when old
+      (setf (qwen-companion-ediff--view-panel-frame view)
+            (qwen-companion-ediff--view-panel-frame old)))
+    (if (and old
+             (eq frame (qwen-companion-ediff--view-frame old))
+             (qwen-companion-ediff--visible-p proposal frame))
+        (setf (qwen-companion-ediff--view-before view)
+              (qwen-companion-ediff--view-before old)
+              (qwen-companion-ediff--view-point view)
+              (qwen-companion-ediff--view-point old))
+      (setf (qwen-companion-ediff--view-before view)
+            (current-window-configuration frame)
+            (qwen-companion-ediff--view-point view)
+            (with-current-buffer (window-buffer selected)
+              (copy-marker (window-point selected)))))
+    view))
 
-(defun qwen-companion-ediff--restore-windows (frame)
-  "Make FRAME look as before the review.
-Points move on with what happened meanwhile, as in a terminal; and a
-buffer that the user has put beside the review stays there."
-  (when-let ((entry (qwen-companion-ediff--forget-windows frame)))
-    (when (frame-live-p frame)
-      (let ((points (mapcar (lambda (window)
-                              (cons (window-buffer window)
-                                    (window-point window)))
-                            (window-list frame 'no-minibuffer)))
-            (beside (qwen-companion-ediff--beside frame))
-            (selected (selected-frame)))
-        (set-window-configuration (cdr entry))
-        (pcase-dolist (`(,window . ,buffer) beside)
-          (when (and (window-live-p window)
-                     (not (eq buffer (window-buffer window))))
-            (set-window-buffer window buffer)))
-        (dolist (window (window-list frame 'no-minibuffer))
-          (when-let ((point (assq (window-buffer window) points)))
-            (set-window-point window (cdr point))))
-        (when (frame-live-p selected)
-          (select-frame selected 'norecord))))))
+(defun qwen-companion-ediff--beside (proposal frame)
+  "Return the windows of FRAME that show no part of PROPOSAL's review."
+  (let ((parts (qwen-companion-ediff--buffers proposal)))
+    (cl-remove-if (lambda (window) (memq (window-buffer window) parts))
+                  (window-list frame 'no-minibuffer))))
+
+(defun qwen-companion-ediff--set-configuration (configuration)
+  "Make a frame look as in CONFIGURATION; the selected frame stays that.
+So does an active minibuffer: what is typed into it goes on."
+  (let ((frame (selected-frame))
+        (minibuffer (active-minibuffer-window)))
+    (if minibuffer
+        (let ((selected (selected-window)))
+          (set-window-configuration configuration t t)
+          (when (window-live-p selected)
+            (select-window selected 'norecord)))
+      (set-window-configuration configuration)
+      (when (frame-live-p frame)
+        (select-frame frame 'norecord)))))
+
+(defun qwen-companion-ediff--windows-back (view beside terminals)
+  "Make the frame of VIEW look as before the review.
+BESIDE are the windows that were there beside the review: what the user
+has put into them stays, and so do their points.  TERMINALS, buffers
+that may have been out of sight, are shown where their output is now."
+  (when (frame-live-p (qwen-companion-ediff--view-frame view))
+    (let ((there (cl-loop for window in beside
+                          when (window-live-p window)
+                          collect (list window (window-buffer window)
+                                        (window-point window)))))
+      (qwen-companion-ediff--set-configuration
+       (qwen-companion-ediff--view-before view))
+      (pcase-dolist (`(,window ,buffer ,point) there)
+        (when (and (window-live-p window) (buffer-live-p buffer))
+          (unless (eq buffer (window-buffer window))
+            (set-window-dedicated-p window nil)
+            (set-window-buffer window buffer))
+          (set-window-point window point)))
+      (let ((selected (frame-selected-window
+                       (qwen-companion-ediff--view-frame view)))
+            (point (qwen-companion-ediff--view-point view)))
+        (unless (or (assq selected there)
+                    (not (eq (window-buffer selected) (marker-buffer point))))
+          (set-window-point selected point)))
+      (dolist (terminal terminals)
+        (dolist (window (get-buffer-window-list
+                         terminal nil (qwen-companion-ediff--view-frame view)))
+          (unless (assq window there)
+            (set-window-point window
+                              (with-current-buffer terminal (point)))))))))
+
+(defun qwen-companion-ediff--tab-back (proposal view)
+  "Take PROPOSAL's review out of a tab of the frame of VIEW.
+The tab is not the selected one; it looks as before when it is again."
+  (when-let* ((frame (qwen-companion-ediff--view-frame view))
+              ((frame-live-p frame))
+              (tab (cl-some (lambda (buffer)
+                              (tab-bar-get-buffer-tab buffer frame t))
+                            (qwen-companion-ediff--buffers proposal)))
+              (configuration (assq 'wc tab)))
+    (setcdr configuration (qwen-companion-ediff--view-before view))
+    (when-let ((point (assq 'wc-point tab)))
+      (setcdr point (qwen-companion-ediff--view-point view)))))
+
+(defun qwen-companion-ediff--restore-windows (proposal)
+  "Take the review of PROPOSAL out of the windows, where it is in any.
+If the user has put other things on the screen meanwhile, they stay."
+  (when-let ((view (qwen-companion-proposal-view proposal)))
+    (let ((frame (qwen-companion-ediff--view-frame view)))
+      (cond
+       ((not (frame-live-p frame)))
+       ((qwen-companion-ediff--visible-p proposal frame)
+        (let ((beside (qwen-companion-ediff--beside proposal frame))
+              (terminals (qwen-companion-diff-terminals proposal)))
+          (qwen-companion-ediff--windows-back view beside terminals)
+          (when (and (active-minibuffer-window)
+                     read-minibuffer-restore-windows)
+            (qwen-companion-ediff--after-minibuffer
+             (lambda ()
+               (qwen-companion-ediff--windows-back view beside terminals))))))
+       (t (qwen-companion-ediff--tab-back proposal view))))))
+
+(defun qwen-companion-ediff--after-minibuffer (function)
+  "Call FUNCTION when the active minibuffer has been left.
+Emacs makes all frames look then as when it was entered."
+  (letrec ((leave (lambda ()
+                    (remove-hook 'minibuffer-exit-hook leave)
+                    (run-at-time 0 nil function))))
+    (add-hook 'minibuffer-exit-hook leave)))
+
+;;; Windows of a review
 
 (defun qwen-companion-ediff--clear-area (kept)
-  "Return a window for the review, with KEPT visible beside it.
-KEPT is a live window; all others of its frame but the side windows go."
+  "Return the window that is there when all but KEPT and side windows go.
+It is KEPT itself, unless that is a side window."
   (if (window-parameter kept 'window-side)
       (let ((windows (cl-remove-if
                       (lambda (window) (window-parameter window 'window-side))
@@ -184,29 +254,72 @@ KEPT is a live window; all others of its frame but the side windows go."
         (mapc #'delete-window (cdr windows))
         (car windows))
     (delete-other-windows kept)
-    (let ((height (window-total-height kept)))
+    kept))
+
+(defun qwen-companion-ediff--area (kept)
+  "Return the window to divide for the review.
+KEPT, nil or a live window, stays visible if there is room for both."
+  (let* ((area (qwen-companion-ediff--clear-area (or kept (selected-window))))
+         (height (window-total-height area)))
+    (cond
+     ((and kept (not (eq area kept))
+           (>= height qwen-companion-ediff--tight-height))
+      area)
+     ((and (eq area kept)
+           (>= height (+ qwen-companion-ediff--kept-height
+                         qwen-companion-ediff--least-height)))
       (split-window kept
                     (max qwen-companion-ediff--kept-height
                          (min (/ height 3)
                               (- height qwen-companion-ediff--least-height)))
-                    'above))))
-
-(defun qwen-companion-ediff--area (kept)
-  "Return the window to divide for the review; KEPT may stay visible."
-  (let* ((window (or kept (selected-window)))
-         (height (window-total-height (frame-root-window (window-frame window)))))
-    (if (and kept
-             (>= height (+ qwen-companion-ediff--kept-height
-                           qwen-companion-ediff--least-height)))
-        (qwen-companion-ediff--clear-area kept)
+                    'above))
+     (t
       (let ((ignore-window-parameters t))
-        (delete-other-windows window))
-      window)))
+        (delete-other-windows area))
+      area))))
 
 (defun qwen-companion-ediff--show-buffer (window buffer)
   "Show BUFFER in WINDOW, whatever it was dedicated to."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
+
+(defun qwen-companion-ediff--panel-height (window)
+  "Return the lines of a control panel taken from WINDOW."
+  (let ((height (window-total-height window)))
+    (if ediff-use-long-help-message
+        (min (- height qwen-companion-ediff--tight-height)
+             (+ 3 (cl-count ?\n (qwen-companion-ediff--long-help))))
+      (max 3 (min 4 (/ height 4))))))
+
+(defun qwen-companion-ediff--panel-window (window view)
+  "Return a window for the control panel of VIEW.
+It is taken from WINDOW, or it is that of a frame of its own."
+  (if (and (eq qwen-companion-ediff-control 'frame)
+           (display-graphic-p (window-frame window)))
+      (let ((frame (qwen-companion-ediff--view-panel-frame view)))
+        (unless (frame-live-p frame)
+          (setq frame (qwen-companion-ediff--make-panel-frame
+                       (window-frame window)))
+          (setf (qwen-companion-ediff--view-panel-frame view) frame))
+        (set-frame-height frame (if ediff-use-long-help-message
+                                    (+ 4 (cl-count ?\n (qwen-companion-ediff--long-help)))
+                                  4))
+        (frame-root-window frame))
+    (split-window window
+                  (- (qwen-companion-ediff--panel-height window))
+                  'below)))
+
+(defun qwen-companion-ediff--make-panel-frame (frame)
+  "Make a frame for a control panel on the display of FRAME.
+It takes no focus, and no minibuffer from FRAME: that could not be
+deleted as long as it had it."
+  (with-selected-frame frame
+    (make-frame `((name . "Review")
+                  (minibuffer . t)
+                  (no-focus-on-map . t)
+                  (width . ,(+ 2 (length (qwen-companion-ediff--brief-help))))
+                  (height . 4)
+                  ,@ediff-control-frame-parameters))))
 
 (defun qwen-companion-ediff--layout ()
   "Lay out the windows of the review whose control panel is current.
@@ -220,15 +333,16 @@ Does nothing when they are in order."
            (window-combination-resize nil)
            (split ediff-split-window-function)
            (top (qwen-companion-ediff--area (and (window-live-p kept) kept)))
-           (panel (split-window
-                   top (- (max 3 (min 4 (/ (window-total-height top) 4))))
-                   'below))
+           (panel (qwen-companion-ediff--panel-window top view))
            (other (progn
                     (qwen-companion-ediff--show-buffer top ediff-buffer-A)
                     (with-selected-window top
                       (condition-case nil
                           (funcall split)
-                        (error (split-window-horizontally)))
+                        ;; Too small for that.
+                        (error (if (eq split #'split-window-vertically)
+                                   (split-window-horizontally)
+                                 (split-window-vertically))))
                       (next-window top)))))
       (qwen-companion-ediff--show-buffer other ediff-buffer-B)
       (qwen-companion-ediff--show-buffer panel control)
@@ -263,7 +377,9 @@ Does nothing when they are in order."
               ediff-brief-help-message-function
               #'qwen-companion-ediff--brief-help
               ediff-long-help-message-function
-              #'qwen-companion-ediff--long-help)
+              #'qwen-companion-ediff--long-help
+              ;; The mouse stays where it is.
+              ediff-grab-mouse nil)
   (add-hook 'ediff-before-setup-windows-hook
             #'qwen-companion-ediff--layout nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-ediff--control-killed nil t))
@@ -282,10 +398,16 @@ Does nothing when they are in order."
           (delq (current-buffer) ediff-session-registry))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-ediff--restore-windows
-       (qwen-companion-ediff--view-frame
-        (qwen-companion-proposal-view proposal))))
-    (setf (qwen-companion-proposal-view proposal) nil)))
+      (qwen-companion-ediff--restore-windows proposal)
+      (qwen-companion-ediff--forget-view proposal)
+      (qwen-companion-diff--schedule))))
+
+(defun qwen-companion-ediff--forget-view (proposal)
+  "Forget what has shown PROPOSAL."
+  (when-let ((view (qwen-companion-proposal-view proposal)))
+    (setf (qwen-companion-proposal-view proposal) nil)
+    (when (frame-live-p (qwen-companion-ediff--view-panel-frame view))
+      (delete-frame (qwen-companion-ediff--view-panel-frame view)))))
 
 (defun qwen-companion-ediff--start (proposal)
   "Start an Ediff session for PROPOSAL in the selected frame."
@@ -296,17 +418,21 @@ Does nothing when they are in order."
                    (qwen-companion-proposal-buffer proposal)
                    (list #'qwen-companion-ediff--started))))
 
+(defun qwen-companion-ediff--kept (proposal frame select)
+  "Return the window of FRAME that stays visible beside PROPOSAL's review.
+The selected one, unless SELECT is non-nil: then that of the terminal."
+  (if select
+      (cl-some (lambda (buffer) (get-buffer-window buffer frame))
+               (qwen-companion-diff-terminals proposal))
+    (frame-selected-window frame)))
+
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
   (let* ((frame (qwen-companion-ediff--frame proposal))
          (selected (selected-window))
          (control (qwen-companion-ediff--control proposal)))
-    (qwen-companion-ediff--remember-windows frame)
     (setf (qwen-companion-proposal-view proposal)
-          (make-qwen-companion-ediff--view
-           :control control
-           :frame frame
-           :kept (and (not select) (frame-selected-window frame))))
+          (qwen-companion-ediff--new-view proposal frame select))
     (with-selected-frame frame
       (if control
           (with-current-buffer control
@@ -314,11 +440,17 @@ Does nothing when they are in order."
         (qwen-companion-ediff--start proposal)))
     (cond
      (select
-      (select-frame-set-input-focus frame)
-      (select-window (get-buffer-window
-                      (qwen-companion-ediff--control proposal) frame)))
+      (let ((window (get-buffer-window
+                     (qwen-companion-ediff--control proposal) t)))
+        (select-frame-set-input-focus (window-frame window))
+        (select-window window)))
      ((window-live-p selected)
-      (select-window selected)))))
+      (select-window selected))
+     (t
+      ;; It had to go for the review.  What is typed next is for it: the
+      ;; side that cannot be changed takes no harm from that.
+      (select-window (get-buffer-window
+                      (qwen-companion-proposal-disk-buffer proposal) frame))))))
 
 (defun qwen-companion-ediff--control (proposal)
   "Return the control panel of PROPOSAL if it is alive."
@@ -326,29 +458,38 @@ Does nothing when they are in order."
               (control (qwen-companion-ediff--view-control view)))
     (and (buffer-live-p control) control)))
 
+(defun qwen-companion-ediff--quit (control frame)
+  "End the Ediff session of CONTROL; the windows of FRAME are left alone."
+  (let* ((frame (if (frame-live-p frame) frame (selected-frame)))
+         (before (current-window-configuration frame))
+         ;; That tells it of all windows but this one.
+         (selected (frame-selected-window frame))
+         (point (window-point selected)))
+    (with-selected-window (frame-first-window frame)
+      (with-current-buffer control
+        (condition-case nil
+            (ediff-really-quit nil)
+          ;; It has not got far enough, or a hook of the user's fails.
+          (error nil)))
+      (when (buffer-live-p control)
+        (kill-buffer control)))
+    (when (frame-live-p frame)
+      (qwen-companion-ediff--set-configuration before)
+      (set-window-point selected point))))
+
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
-  (let* ((control (qwen-companion-ediff--control proposal))
-         (visible (and control (get-buffer-window control t)))
-         (view (qwen-companion-proposal-view proposal))
-         (frame (and view (qwen-companion-ediff--view-frame view))))
-    (when control
-      (with-current-buffer control
-        (save-window-excursion
-          (condition-case nil
-              (ediff-really-quit nil)
-            ;; It has not got far enough to be quit.
-            (error (kill-buffer control))))))
-    (setf (qwen-companion-proposal-view proposal) nil)
-    (if visible
-        (qwen-companion-ediff--restore-windows frame)
-      (qwen-companion-ediff--forget-windows frame))))
+  (qwen-companion-ediff--restore-windows proposal)
+  (when-let ((control (qwen-companion-ediff--control proposal)))
+    (qwen-companion-ediff--quit
+     control
+     (qwen-companion-ediff--view-frame (qwen-companion-proposal-view proposal))))
+  (qwen-companion-ediff--forget-view proposal))
 
 (cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
-  "Return non-nil when the Ediff session of PROPOSAL is on the screen."
-  (when-let ((control (qwen-companion-ediff--control proposal)))
-    (qwen-companion-ediff--seen-window control)))
+  "Return non-nil when a part of the review of PROPOSAL is on the screen."
+  (qwen-companion-ediff--visible-p proposal 'visible))
 
 (cl-defmethod qwen-companion-diff-frame ((_style (eql 'ediff)) proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."

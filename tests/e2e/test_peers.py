@@ -71,8 +71,9 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.ask("change the greeting")
     stage.wait_for_review()
     assert f"Qwen Code {VERSION} proposes a change" in stage.emacs.buffer_text("*Messages*")
-    proposal = '(get-buffer "*qwen-companion proposal: greeting.py*")'
-    header = stage.emacs.text(f"(buffer-local-value 'header-line-format {proposal})")
+    header = stage.emacs.text(
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (format-mode-line header-line-format))'
+    )
     assert header.endswith(f"greeting.py [project]: proposed by Qwen Code {VERSION}")
     stage.model.say("All done.")
     stage.emacs.command("qwen-companion-diff-accept")

@@ -286,7 +286,7 @@
     (let ((proposal (qwen-companion-test-propose "%b%n.txt" "x\n")))
       (qwen-companion-diff--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p "%%b%%n\\.txt" header-line-format))))))
+        (should (string-match-p "%%b%%n\\.txt" (car header-line-format)))))))
 
 (ert-deftest qwen-companion-diff-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."

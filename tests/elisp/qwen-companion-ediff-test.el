@@ -58,12 +58,12 @@
         (setq default-directory "/somewhere/"))
       (unwind-protect
           (should (equal (list own)
-                         (qwen-companion-ediff--terminals proposal)))
+                         (qwen-companion-diff-terminals proposal)))
         (delete-process process))
       (dolist (session '("session-1" "session-2" "gone"))
         (setf (qwen-companion-proposal-session proposal) session)
         (should (equal (list here)
-                       (qwen-companion-ediff--terminals proposal)))))))
+                       (qwen-companion-diff-terminals proposal)))))))
 
 (ert-deftest qwen-companion-ediff-test-windows-come-back ()
   "Whatever ends the review, the frame looks as before."
@@ -90,8 +90,7 @@
                        (qwen-companion-ediff-test--buffers)))
         (should (compare-window-configurations
                  before (current-window-configuration)))
-        (should-not ediff-session-registry)
-        (should-not qwen-companion-ediff--configurations)))))
+        (should-not ediff-session-registry)))))
 
 (ert-deftest qwen-companion-ediff-test-dedicated-and-side-windows ()
   "A terminal that is dedicated, or in a side window, stays where it is."
@@ -178,8 +177,7 @@
     (delete-other-windows)
     (switch-to-buffer (get-buffer-create "*other*"))
     (qwen-companion-diff-accept)
-    (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
-    (should-not qwen-companion-ediff--configurations)))
+    (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))))
 
 (ert-deftest qwen-companion-ediff-test-opening-again-is-the-same-session ()
   "Also after the windows were changed by hand."
@@ -210,14 +208,19 @@
                    (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
 
 (ert-deftest qwen-companion-ediff-test-settings-and-hooks-of-the-user ()
-  "The user's hooks run; settings and hooks are as before afterwards."
+  "Each of the user's hooks runs once; all is as before afterwards."
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
     (let* (ran
-           (ediff-startup-hook (list (lambda () (push 'startup ran))))
-           (ediff-quit-hook (append ediff-quit-hook
-                                    (list (lambda () (push 'quit ran)))))
+           (note (lambda (name) (list (lambda () (push name ran)))))
+           (ediff-mode-hook (funcall note 'mode))
+           (ediff-startup-hook (funcall note 'startup))
+           (ediff-cleanup-hook (funcall note 'cleanup))
+           (ediff-quit-hook (append ediff-quit-hook (funcall note 'quit)))
+           (ediff-before-setup-windows-hook (list #'ignore))
            (ediff-window-setup-function #'ediff-setup-windows-multiframe)
            (ediff-split-window-function #'split-window-vertically)
+           (ediff-keep-variants nil)
+           (ediff-use-long-help-message t)
            (settings (lambda ()
                        (mapcar #'default-value
                                '(ediff-mode-hook ediff-startup-hook
@@ -226,13 +229,95 @@
                                  ediff-window-setup-function
                                  ediff-split-window-function
                                  ediff-keep-variants
+                                 ediff-grab-mouse
+                                 ediff-use-long-help-message
+                                 ediff-control-frame-parameters
                                  ediff-brief-help-message-function
-                                 ediff-long-help-message-function))))
+                                 ediff-long-help-message-function
+                                 window-min-height
+                                 window-combination-resize))))
            (before (funcall settings)))
       (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (should (equal '(startup mode) ran))
+      (should (equal before (funcall settings)))
       (qwen-companion-diff-reject)
-      (should (equal '(quit startup) ran))
+      (should (equal '(quit cleanup startup mode) ran))
       (should (equal before (funcall settings))))))
+
+(ert-deftest qwen-companion-ediff-test-hooks-that-fail-or-do-not-clean-up ()
+  "Nothing of the review is left, whatever the user's hooks do."
+  (dolist (hooks '(((ediff-startup-hook error))
+                   ((ediff-cleanup-hook error))
+                   ((ediff-quit-hook error))
+                   ;; Without Ediff's own function, which the user may move.
+                   ((ediff-quit-hook))
+                   ((ediff-quit-hook delete-other-windows ediff-cleanup-mess))))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (split-window-right)
+      (let ((before (current-window-configuration))
+            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+        (cl-progv (mapcar #'car hooks) (mapcar #'cdr hooks)
+          (qwen-companion-ediff-test--show proposal)
+          (qwen-companion-diff-reject proposal))
+        (should-not ediff-session-registry)
+        (should-not (get-buffer "*Ediff Control Panel*"))
+        (should (compare-window-configurations
+                 before (current-window-configuration)))))))
+
+(ert-deftest qwen-companion-ediff-test-user-session-is-left-alone ()
+  "Ediff of the user's own has the user's settings while a review is open."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+    (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
+          (one (get-buffer-create "*one*"))
+          (other (get-buffer-create "*two*")))
+      (with-current-buffer one (insert "1\n"))
+      (with-current-buffer other (insert "2\n"))
+      (ediff-buffers one other)
+      (let ((control (car ediff-session-registry)))
+        (with-current-buffer control
+          (should (eq 'ediff-quit (key-binding "q")))
+          (should-not qwen-companion-diff--proposal)
+          (should-not (memq 'qwen-companion-ediff--layout
+                            ediff-before-setup-windows-hook)))
+        (qwen-companion-diff-reject)
+        (should (buffer-live-p control))
+        (should (equal (list control) ediff-session-registry))
+        (with-current-buffer control
+          (ediff-really-quit nil))))))
+
+(ert-deftest qwen-companion-ediff-test-long-help-names-our-keys ()
+  "And the panel has room for all of it."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n") t)
+    (should (string-match-p "C-c C-c accept" (buffer-string)))
+    (let ((height (window-height)))
+      (call-interactively (key-binding "?"))
+      (set-buffer (window-buffer))
+      (dolist (key '("C-c C-c" "C-c C-k" "put it aside"))
+        (should (string-match-p key (buffer-string))))
+      (should (>= (window-body-height (get-buffer-window "*Ediff Control Panel*"))
+                  (count-lines (point-min) (point-max))))
+      (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+      (call-interactively (key-binding "?"))
+      (should (= height (window-height (get-buffer-window "*Ediff Control Panel*")))))))
+
+(ert-deftest qwen-companion-ediff-test-header-says-what-it-is ()
+  "File, CLI, project and state; names of strangers stay names."
+  (qwen-companion-ediff-test-with nil
+    (let* ((project (file-name-nondirectory (directory-file-name default-directory)))
+           (proposal (qwen-companion-test-propose
+                      "sub/%e\n\u202e.txt" "two\n" :client "Qwen %p Code 0.24.4")))
+      (qwen-companion-ediff-test--show proposal)
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (should (string-suffix-p
+                 (format "sub/%%%%e??.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
+                 (car header-line-format)))
+        (should-not (eval (cadr (cadr header-line-format)) t))
+        (insert "mine")
+        (should (equal ", edited by you" (eval (cadr (cadr header-line-format)) t)))
+        (undo-boundary)
+        (primitive-undo 1 buffer-undo-list)))))
 
 (ert-deftest qwen-companion-ediff-test-killed-panel-puts-aside ()
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
@@ -262,12 +347,11 @@
       (qwen-companion-diff-frame-deleted (selected-frame))
       (should-not (qwen-companion-diff--shown))
       (should-not ediff-session-registry)
-      (should-not qwen-companion-ediff--configurations)
       (qwen-companion-test-wait-for (qwen-companion-diff--shown))
       (should (equal "two\nmine\n" (qwen-companion-diff--text proposal)))
       (qwen-companion-diff-bury)
       (qwen-companion-diff-frame-deleted (selected-frame))
-      (should-not qwen-companion-diff--timer)
+      (should-not qwen-companion-diff--timers)
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
 
@@ -277,7 +361,7 @@
      (qwen-companion-test-propose "new/a.txt" "two\n"))
     (with-current-buffer "*qwen-companion disk: a.txt*"
       (should (zerop (buffer-size)))
-      (should (string-match-p "not on disk yet" header-line-format)))
+      (should (string-match-p "not on disk yet" (car header-line-format))))
     (should-not (file-exists-p "new"))
     (qwen-companion-diff-reject)
     (should-not (file-exists-p "new"))))
@@ -295,21 +379,289 @@
        (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
-      (should-not qwen-companion-diff--timer))))
+      (should-not qwen-companion-diff--timers))))
+
+;;; Arrival
+
+(ert-deftest qwen-companion-ediff-test-is-announced-once ()
+  "In the echo area and to the user's functions, also if one of them fails."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let* (called
+           (qwen-companion-diff-arrival 'now)
+           (qwen-companion-attention-functions
+            (list (lambda (_proposal) (error "No bell"))
+                  (lambda (proposal)
+                    (push (qwen-companion-proposal-path proposal) called))))
+           (said (qwen-companion-test-messages
+                   (qwen-companion-test-propose "a.txt" "two\n" :client "Qwen\nCode")
+                   (qwen-companion-test-wait-for (qwen-companion-diff--shown))
+                   (qwen-companion-diff-bury)
+                   (qwen-companion-diff-open))))
+      (should (equal (list (expand-file-name "a.txt")) called))
+      (should (string-match-p "error in .qwen-companion-attention-functions.: No bell"
+                              said))
+      (should (equal 2 (length (split-string said "Qwen\\?Code proposes a change of .*a\\.txt")))))))
+
+(ert-deftest qwen-companion-ediff-test-arrival-on-command ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (should-not qwen-companion-diff--timers)
+      (should-not (qwen-companion-diff--shown))
+      (qwen-companion-diff-open)
+      (should (eq proposal (qwen-companion-diff--shown))))))
+
+(ert-deftest qwen-companion-ediff-test-arrival-when-idle ()
+  "Not before half a second without input has passed."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let* ((qwen-companion-diff-arrival 'idle)
+           (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (should (= 1 (cl-count #'qwen-companion-diff--show-next timer-idle-list
+                             :key #'timer--function)))
+      (dolist (idle '(nil 0.4))
+        (cl-letf (((symbol-function 'current-idle-time)
+                   (lambda () (and idle (seconds-to-time idle)))))
+          (qwen-companion-diff--show-next)
+          (should-not (qwen-companion-proposal-seen proposal))))
+      (cl-letf (((symbol-function 'current-idle-time)
+                 (lambda () (seconds-to-time 0.5))))
+        (qwen-companion-diff--show-next))
+      (should (eq proposal (qwen-companion-diff--shown)))
+      (should-not qwen-companion-diff--timers)
+      (should-not (cl-find #'qwen-companion-diff--show-next timer-idle-list
+                           :key #'timer--function)))))
 
 (ert-deftest qwen-companion-ediff-test-does-not-open-while-busy ()
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse))
+      (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse
+                      this-command prefix-arg isearch-mode))
         (cl-progv (list busy) (list t)
           (qwen-companion-diff--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
-      (cl-letf (((symbol-function 'active-minibuffer-window)
-                 (lambda () (minibuffer-window))))
-        (qwen-companion-diff--show-next)
-        (should-not (qwen-companion-proposal-seen proposal)))
+      (pcase-dolist (`(,function . ,value)
+                     `((active-minibuffer-window . t)
+                       (recursion-depth . 1)
+                       (this-single-command-keys . [24])
+                       (qwen-companion-context-frame-p . nil)))
+        (cl-letf (((symbol-function function) (lambda (&rest _) value)))
+          (qwen-companion-diff--show-next)
+          (should-not (qwen-companion-proposal-seen proposal))))
       (qwen-companion-diff--show-next)
       (should (qwen-companion-proposal-seen proposal)))))
+
+(ert-deftest qwen-companion-ediff-test-waits-for-another-ediff-session ()
+  "It opens by itself when that is no longer on the screen."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
+          (qwen-companion-diff-arrival 'now)
+          (one (get-buffer-create "*one*"))
+          (other (get-buffer-create "*two*")))
+      (with-current-buffer one (insert "1\n"))
+      (with-current-buffer other (insert "2\n"))
+      (ediff-buffers one other)
+      (let ((control (car ediff-session-registry))
+            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+        (qwen-companion-diff--show-next)
+        (should-not (qwen-companion-proposal-seen proposal))
+        (should (get-buffer-window one))
+        (with-current-buffer control
+          (ediff-really-quit nil))
+        (qwen-companion-test-wait-for (qwen-companion-diff--shown))))))
+
+(defmacro qwen-companion-ediff-test-with-terminal (&rest body)
+  "Run BODY with the buffer *terminal* as that of the CLI session-1."
+  (declare (indent 0) (debug t))
+  `(let* ((process (make-process :name "terminal" :buffer "*terminal*" :noquery t
+                                 :command '("sleep" "1000")))
+          (qwen-companion-backend--sessions
+           (list (list :id "session-1" :ancestors (list (process-id process))))))
+     (unwind-protect
+         (progn ,@body)
+       (delete-process process))))
+
+(defmacro qwen-companion-ediff-test-with-tabs (&rest body)
+  "Run BODY in the first of two tabs; the second shows *other*."
+  (declare (indent 0) (debug t))
+  `(let ((tab-bar-show nil)
+         (tab-bar-new-tab-choice t))
+     (unwind-protect
+         (progn
+           (tab-bar-new-tab)
+           (switch-to-buffer (get-buffer-create "*other*"))
+           (tab-bar-select-tab 1)
+           ,@body)
+       (tab-bar-select-tab 1)
+       (tab-bar-close-other-tabs))))
+
+(ert-deftest qwen-companion-ediff-test-waits-for-the-tab-of-its-terminal ()
+  "Another one, of a CLI that is not in Emacs, need not wait for it."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-ediff-test-with-terminal
+      (qwen-companion-ediff-test-with-tabs
+        (tab-bar-select-tab 2)
+        (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+              (foreign (qwen-companion-test-propose
+                        "b.txt" "two\n" :session "session-2")))
+          (qwen-companion-diff--show-next)
+          (should-not (qwen-companion-proposal-seen proposal))
+          (should (qwen-companion-proposal-seen foreign))
+          (qwen-companion-diff-reject foreign)
+          (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+          (qwen-companion-diff--show-next)
+          (should-not (qwen-companion-proposal-seen proposal))
+          (tab-bar-select-tab 1)
+          (qwen-companion-diff--show-next)
+          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+          (should (get-buffer-window "*terminal*"))
+          ;; On command it opens wherever the user is.
+          (qwen-companion-diff-bury)
+          (tab-bar-select-tab 2)
+          (qwen-companion-diff-open)
+          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+          (qwen-companion-diff-reject)
+          (should (equal '("*other*") (qwen-companion-ediff-test--buffers))))))))
+
+(ert-deftest qwen-companion-ediff-test-restores-the-tab-it-was-in ()
+  "Whichever tab is selected when it ends, and in whatever order."
+  (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
+                     (lambda (proposal)
+                       (qwen-companion-diff-on-close
+                        (list :id (qwen-companion-proposal-id proposal))))))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*beside*"))
+      (qwen-companion-ediff-test-with-tabs
+        (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
+              (second (qwen-companion-test-propose
+                       "b.txt" "two\n" :session "session-2")))
+          (qwen-companion-ediff-test--show first)
+          (tab-bar-select-tab 2)
+          (qwen-companion-ediff-test--show second)
+          (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
+          (funcall end first)
+          (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
+          (tab-bar-select-tab 1)
+          (should (equal '("*terminal*" "*beside*")
+                         (qwen-companion-ediff-test--buffers)))
+          (should (equal "*terminal*" (buffer-name (window-buffer))))
+          (funcall end second)
+          (should (equal '("*terminal*" "*beside*")
+                         (qwen-companion-ediff-test--buffers)))
+          (tab-bar-select-tab 2)
+          (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+          (should-not ediff-session-registry))))))
+
+(ert-deftest qwen-companion-ediff-test-reviews-end-out-of-order ()
+  "One put aside for the next; each end leaves the windows as they were."
+  (dolist (first-to-end '(0 1))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*beside*"))
+      (let* ((before (current-window-configuration))
+             (proposals (list (qwen-companion-test-propose "a.txt" "two\n")
+                              (qwen-companion-test-propose "b.txt" "two\n"))))
+        (qwen-companion-diff-open (nth 0 proposals))
+        (qwen-companion-diff-open (nth 1 proposals))
+        (should (eq (nth 1 proposals) (qwen-companion-diff--shown)))
+        (qwen-companion-diff-on-close
+         (list :id (qwen-companion-proposal-id (nth first-to-end proposals))))
+        (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
+        (should (compare-window-configurations
+                 before (current-window-configuration)))))))
+
+(ert-deftest qwen-companion-ediff-test-windows-come-back-exactly ()
+  "Sizes, starts, points, dedication, parameters and the selected window."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((long (get-buffer-create "*long*"))
+          (describe
+           (lambda ()
+             (mapcar (lambda (window)
+                       (list window (buffer-name (window-buffer window))
+                             (window-edges window) (window-start window)
+                             (window-point window) (window-hscroll window)
+                             (window-dedicated-p window)
+                             (window-parameter window 'test)
+                             (eq window (selected-window))))
+                     (window-list nil 'no-minibuffer (frame-first-window))))))
+      (with-current-buffer long
+        (dotimes (number 500) (insert (format "%d\n" number))))
+      (let* ((second (split-window nil 25 'right))
+             (third (split-window second 10 'below)))
+        (cl-loop for (window start) in `((,second 101) (,third 1001))
+                 do (set-window-buffer window long)
+                 (set-window-start window start)
+                 (set-window-point window (+ start 7))
+                 (set-window-hscroll window 2)
+                 (set-window-parameter window 'test window))
+        (set-window-dedicated-p second t)
+        (select-window third)
+        (dolist (select '(nil t))
+          (let ((before (funcall describe))
+                (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+            (qwen-companion-ediff-test--show proposal select)
+            (qwen-companion-diff-reject proposal)
+            (should (equal before (funcall describe)))))))))
+
+(ert-deftest qwen-companion-ediff-test-dedicated-terminal-alone ()
+  "The terminal is the only window, and dedicated to its buffer."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-ediff-test-with-terminal
+      (dolist (size '((120 . 40) (80 . 10)))
+        (set-frame-size (selected-frame) (car size) (cdr size))
+        (set-window-dedicated-p (selected-window) t)
+        (let ((window (selected-window)))
+          (dolist (select '(nil t))
+            (qwen-companion-ediff-test--show
+             (qwen-companion-test-propose "a.txt" "two\n") select)
+            (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+            (when (= 40 (cdr size))
+              (should (get-buffer-window "*terminal*")))
+            (qwen-companion-diff-reject)
+            (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+            (should (eq window (selected-window)))
+            (should (eq t (window-dedicated-p)))))))))
+
+(ert-deftest qwen-companion-ediff-test-tiny-frames ()
+  "Both sides are on the screen in any frame that can show them."
+  (pcase-dolist (`(,width ,height) '((80 10) (20 40) (12 12) (200 9)))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (set-frame-size (selected-frame) width height)
+      (dolist (layout '(auto side-by-side stacked))
+        (let ((qwen-companion-ediff-layout layout)
+              (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+          (qwen-companion-ediff-test--show proposal)
+          (should (get-buffer-window "*qwen-companion disk: a.txt*"))
+          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+          (should (get-buffer-window "*Ediff Control Panel*"))
+          (qwen-companion-diff-reject proposal)
+          (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))))
+
+(ert-deftest qwen-companion-ediff-test-side-windows-that-leave-little-room ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((side (display-buffer-in-side-window
+                 (get-buffer-create "*side*")
+                 '((side . bottom) (window-height . 26)))))
+      (dolist (selected (list (selected-window) side))
+        (select-window selected)
+        (let ((before (current-window-configuration))
+              (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+          (qwen-companion-ediff-test--show proposal)
+          (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
+          (qwen-companion-diff-reject proposal)
+          (should (compare-window-configurations
+                   before (current-window-configuration)))
+          (should (eq selected (selected-window))))))))
+
+(ert-deftest qwen-companion-ediff-test-parts-of-a-review-left-in-windows ()
+  "Whichever of its windows the user has closed, the end restores all."
+  (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*"
+                  "*terminal*"))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (delete-window (get-buffer-window gone))
+      (should (qwen-companion-diff--shown))
+      (qwen-companion-diff-accept)
+      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
 
 (provide 'qwen-companion-ediff-test)
 ;;; qwen-companion-ediff-test.el ends here
