@@ -44,6 +44,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-ediff)
 (require 'qwen-companion-sessions)
+(require 'qwen-companion-reviews)
 (require 'qwen-companion-terminal)
 
 (defgroup qwen-companion nil
@@ -129,6 +130,7 @@
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-sessions-forget)
   (qwen-companion-diff-end-all)
+  (qwen-companion-reviews-close)
   (qwen-companion-disk-forget-all)
   (qwen-companion-context-disable)
   (qwen-companion-terminal-forget)

@@ -316,5 +316,78 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (delete-process
            (get-buffer-process (qwen-companion-terminal--buffer-for root))))))))
 
+;;; Keys
+
+(declare-function term-line-mode "term" ())
+(declare-function term-send-raw "term" ())
+
+(defconst qwen-companion-terminal-test--keys
+  '(("C-c , r" . qwen-companion-review)
+    ("C-c , a" . qwen-companion-diff-accept)
+    ("C-c , k" . qwen-companion-diff-reject)
+    ("C-c , l" . qwen-companion-diffs))
+  "What a terminal's keys have to do.")
+
+(defun qwen-companion-terminal-test--bound-p ()
+  "Return non-nil when our keys work in the current buffer."
+  (cl-loop for (key . command) in qwen-companion-terminal-test--keys
+           always (eq command (key-binding (kbd key)))))
+
+(defmacro qwen-companion-terminal-test-in-term (&rest body)
+  "Run BODY in a term buffer opened as for a CLI."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files nil
+     (save-window-excursion
+       (let ((qwen-companion-terminal 'term)
+             (qwen-companion-approval-mode nil)
+             (qwen-companion-qwen-command '("cat"))
+             (root (directory-file-name default-directory)))
+         (qwen-companion-terminal--open root)
+         (with-current-buffer (qwen-companion-terminal--buffer-for root)
+           (unwind-protect
+               (progn ,@body)
+             (delete-process (get-buffer-process (current-buffer)))))))))
+
+(ert-deftest qwen-companion-terminal-test-keys-in-term ()
+  "In both modes of term; what was behind C-c is there still."
+  (qwen-companion-terminal-test-in-term
+    (should (qwen-companion-terminal-test--bound-p))
+    (should (eq 'term-send-raw (key-binding (kbd "C-c C-c"))))
+    (should (eq 'term-line-mode (key-binding (kbd "C-c C-j"))))
+    (should (eq 'other-window (key-binding (kbd "C-c o"))))
+    ;; All that is covered is free.
+    (let ((qwen-companion-terminal-mode nil))
+      (should-not (key-binding (kbd "C-c ,"))))
+    (term-line-mode)
+    (should (qwen-companion-terminal-test--bound-p))
+    (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))))
+
+(ert-deftest qwen-companion-terminal-test-keys-leave-c-c-to-the-program ()
+  "Where C-c itself goes to the program, it still does."
+  (qwen-companion-terminal-test-in-term
+    (let ((map (make-sparse-keymap)))
+      (define-key map (kbd "C-c") #'term-send-raw)
+      (use-local-map map)
+      (should (eq 'term-send-raw (key-binding (kbd "C-c")))))))
+
+(ert-deftest qwen-companion-terminal-test-keys-are-off-by-the-option ()
+  (let ((qwen-companion-terminal-keys nil))
+    (qwen-companion-terminal-test-in-term
+      (should-not (qwen-companion-terminal-test--bound-p))
+      (should-not (key-binding (kbd "C-c ,"))))))
+
+(ert-deftest qwen-companion-terminal-test-keys-in-other-terminals ()
+  "The prefix is free in vterm and, where it is installed, in eat."
+  (pcase-dolist (`(,library ,map) '((vterm vterm-mode-map)
+                                    (eat eat-semi-char-mode-map)))
+    (when (and (locate-library (symbol-name library))
+               (ignore-errors (require library)))
+      (with-temp-buffer
+        (use-local-map (symbol-value map))
+        (should-not (key-binding (kbd "C-c ,")))
+        (qwen-companion-terminal-mode 1)
+        (should (qwen-companion-terminal-test--bound-p))
+        (should (commandp (key-binding (kbd "C-c C-c"))))))))
+
 (provide 'qwen-companion-terminal-test)
 ;;; qwen-companion-terminal-test.el ends here

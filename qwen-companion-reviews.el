@@ -1,0 +1,328 @@
+;;; qwen-companion-reviews.el --- The proposals that wait, as a list  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI proposes a new text for a file.  The proposal waits, is shown by
+
+;;; Commentary:
+
+;; Several CLIs may propose changes at a time.  `qwen-companion-diffs'
+;; lists what waits, `qwen-companion-review' goes to the next.
+;;
+;; The size of a change is counted by diff(1), one process at a time and
+;; while the list is in a window; Emacs only writes the proposal down for
+;; it.  A longer text than `qwen-companion-reviews--count-limit' would
+;; take too long to write, and is not counted.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'tabulated-list)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-context)
+(require 'qwen-companion-diff)
+
+;;; The next one
+
+(defun qwen-companion-reviews--next ()
+  "Return the proposal to go to from the current buffer, or nil."
+  (let ((all (qwen-companion-diff-proposals)))
+    (if-let ((here (memq qwen-companion-diff--proposal all)))
+        (or (cadr here) (car all))
+      (or (car (qwen-companion-diff-of-terminal (current-buffer)))
+          (qwen-companion-diff--shown)
+          (car all)))))
+
+;;;###autoload
+(defun qwen-companion-review ()
+  "Go to the next proposal that waits.
+From a review that is the one that came after it, and after the last
+the first.  From a terminal it is the oldest of the CLI in there;
+from elsewhere the one on the screen, else the oldest."
+  (interactive)
+  (qwen-companion-diff-open
+   (or (qwen-companion-reviews--next)
+       (user-error "Nothing to review: no proposal waits"))))
+
+;;; Size of a change
+
+(defconst qwen-companion-reviews--count-limit 500000
+  "Characters and bytes above which the lines of a change are not counted.")
+
+(defvar qwen-companion-reviews--sizes (make-hash-table :test #'eq :weakness 'key)
+  "What is known of a proposal's size: (VERSIONS . SIZE).
+VERSIONS tells which texts were compared, SIZE is (ADDED . REMOVED) in
+lines, or nil where they were not counted.")
+
+(defvar qwen-companion-reviews--process nil
+  "The process that counts, nil when none does.")
+
+(defun qwen-companion-reviews--versions (proposal)
+  "Return a value that is another one when a text of PROPOSAL is."
+  (let ((attributes (file-attributes (qwen-companion-proposal-path proposal))))
+    (list (buffer-chars-modified-tick (qwen-companion-proposal-buffer proposal))
+          (file-attribute-modification-time attributes)
+          (file-attribute-size attributes))))
+
+(defun qwen-companion-reviews--size (proposal)
+  "Return what was counted of PROPOSAL, which may be a little old, or nil."
+  (cdr (gethash proposal qwen-companion-reviews--sizes)))
+
+(defun qwen-companion-reviews--countable-p (proposal)
+  "Return non-nil when counting the change of PROPOSAL costs little."
+  (let ((path (qwen-companion-proposal-path proposal)))
+    (and (< (buffer-size (qwen-companion-proposal-buffer proposal))
+            qwen-companion-reviews--count-limit)
+         (or (not (file-exists-p path))
+             (and (file-regular-p path)
+                  (< (file-attribute-size (file-attributes path))
+                     qwen-companion-reviews--count-limit))))))
+
+(defun qwen-companion-reviews--count ()
+  "Count the next change of which the size is not known, if any."
+  (unless (process-live-p qwen-companion-reviews--process)
+    (when-let ((proposal
+                (cl-find-if-not
+                 (lambda (proposal)
+                   (equal (qwen-companion-reviews--versions proposal)
+                          (car (gethash proposal qwen-companion-reviews--sizes))))
+                 (qwen-companion-diff-proposals))))
+      (let ((versions (qwen-companion-reviews--versions proposal)))
+        (puthash proposal
+                 (cons versions
+                       ;; The old one until the new one is there.
+                       (and (qwen-companion-reviews--countable-p proposal)
+                            (qwen-companion-reviews--size proposal)))
+                 qwen-companion-reviews--sizes)
+        (if (qwen-companion-reviews--countable-p proposal)
+            (qwen-companion-reviews--start-diff proposal)
+          (qwen-companion-reviews--count))))))
+
+(defun qwen-companion-reviews--start-diff (proposal)
+  "Let diff count the change of PROPOSAL."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (text (qwen-companion-diff--text proposal))
+         ;; Written with mode 0600, like every temporary file of Emacs.
+         (file (let ((coding-system-for-write 'utf-8-unix))
+                 (make-temp-file "qwen-companion-" nil nil text)))
+         (default-directory temporary-file-directory))
+    (condition-case nil
+        (setq qwen-companion-reviews--process
+              (make-process
+               :name "qwen-companion-diff"
+               :command (list "sh" "-c"
+                              "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
+                              "sh" (if (file-exists-p path) path null-device) file)
+               :connection-type 'pipe
+               :coding 'utf-8-unix
+               :noquery t
+               :filter (lambda (_process output)
+                         (pcase (mapcar #'string-to-number (split-string output))
+                           (`(,added ,removed)
+                            (setcdr (gethash proposal
+                                             qwen-companion-reviews--sizes
+                                             (list nil))
+                                    (cons added removed)))))
+               :sentinel (lambda (process _event)
+                           (unless (process-live-p process)
+                             (delete-file file)
+                             (qwen-companion-reviews--refresh)))))
+      (error (delete-file file)))))
+
+;;; The list
+
+(defvar qwen-companion-reviews--timer nil
+  "Timer that keeps the ages in the list right, nil while it is not seen.")
+
+(defconst qwen-companion-reviews--period 5
+  "Seconds between two looks at the ages.")
+
+(defconst qwen-companion-reviews--buffer-name "*qwen-companion proposals*")
+
+(defun qwen-companion-reviews--age-text (seconds)
+  "Return SECONDS in words, short."
+  (cond ((< seconds 60) (format "%d s" (* 5 (floor seconds 5))))
+        ((< seconds 3600) (format "%d min" (floor seconds 60)))
+        (t (format "%d h" (floor seconds 3600)))))
+
+(defun qwen-companion-reviews--size-text (proposal)
+  "Return the size of the change by PROPOSAL as text."
+  (pcase (qwen-companion-reviews--size proposal)
+    (`(,added . ,removed) (format "+%d -%d" added removed))
+    (_ (if (qwen-companion-reviews--countable-p proposal) "" "large"))))
+
+(defun qwen-companion-reviews--state-text (proposal)
+  "Return the state of PROPOSAL, which is open, in words."
+  (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
+                 (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
+                (t "on screen"))
+          (if (qwen-companion-diff-edited-p proposal) ", edited" "")))
+
+(defun qwen-companion-reviews--entry (proposal)
+  "Return the line of the list about PROPOSAL."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (root (qwen-companion-context-root (file-name-directory path))))
+    (list (qwen-companion-proposal-id proposal)
+          (vconcat
+           (mapcar #'qwen-companion-diff--one-line
+                   (list (if root
+                             (file-relative-name path root)
+                           (abbreviate-file-name path))
+                         (qwen-companion-proposal-client proposal)
+                         (if root (file-name-nondirectory root) "")
+                         (qwen-companion-reviews--size-text proposal)
+                         (qwen-companion-reviews--age-text
+                          (- (float-time)
+                             (qwen-companion-proposal-arrived proposal)))
+                         (qwen-companion-reviews--state-text proposal)))))))
+
+(defun qwen-companion-reviews--lines (entry)
+  "Return the size of the change in the line ENTRY as a number.
+Those that are not counted are the largest."
+  (pcase (qwen-companion-reviews--size (qwen-companion-diff--by-id (car entry)))
+    (`(,added . ,removed) (+ added removed))
+    (_ most-positive-fixnum)))
+
+(defun qwen-companion-reviews--smaller-p (a b)
+  "Return non-nil when the change in entry A is smaller than that in B."
+  (< (qwen-companion-reviews--lines a) (qwen-companion-reviews--lines b)))
+
+(defun qwen-companion-reviews--younger-p (a b)
+  "Return non-nil when the proposal of entry A came after that of entry B."
+  (> (qwen-companion-proposal-arrived (qwen-companion-diff--by-id (car a)))
+     (qwen-companion-proposal-arrived (qwen-companion-diff--by-id (car b)))))
+
+(defun qwen-companion-reviews--buffer ()
+  "Return the buffer of the list, or nil."
+  (get-buffer qwen-companion-reviews--buffer-name))
+
+(defun qwen-companion-reviews--refresh ()
+  "Bring the list up to date if it is in a window."
+  (when-let ((buffer (qwen-companion-reviews--buffer)))
+    (when-let ((window (get-buffer-window buffer t)))
+      ;; In its window, so that point stays on its line there.
+      (with-selected-window window
+        (revert-buffer)))))
+
+(defun qwen-companion-reviews--revert ()
+  "Prepare the list for being printed."
+  (qwen-companion-reviews--count)
+  (setq tabulated-list-entries
+        (or (mapcar #'qwen-companion-reviews--entry
+                    (qwen-companion-diff-proposals))
+            '((nil ["No proposal waits" "" "" "" "" ""])))))
+
+(defun qwen-companion-reviews--watch (&rest _)
+  "Keep the ages right while the list is in a window, and only then."
+  (let ((visible (and (qwen-companion-reviews--buffer)
+                      (get-buffer-window (qwen-companion-reviews--buffer) t))))
+    (cond
+     ((and visible (not qwen-companion-reviews--timer))
+      (setq qwen-companion-reviews--timer
+            (run-at-time qwen-companion-reviews--period
+                         qwen-companion-reviews--period
+                         #'qwen-companion-reviews--tick))
+      (qwen-companion-reviews--refresh))
+     ((and qwen-companion-reviews--timer (not visible))
+      (qwen-companion-reviews--stop)))))
+
+(defun qwen-companion-reviews--tick ()
+  "Bring the list up to date, or stop where it is no longer seen."
+  (qwen-companion-reviews--watch)
+  (qwen-companion-reviews--refresh))
+
+(defun qwen-companion-reviews--stop ()
+  "Stop keeping the ages right."
+  (when qwen-companion-reviews--timer
+    (cancel-timer qwen-companion-reviews--timer)
+    (setq qwen-companion-reviews--timer nil)))
+
+(defun qwen-companion-reviews--end ()
+  "Leave nothing behind: the buffer of the list is being killed."
+  (remove-hook 'qwen-companion-diff-changed-hook
+               #'qwen-companion-reviews--refresh)
+  (qwen-companion-reviews--stop))
+
+(defun qwen-companion-reviews-close ()
+  "Close the list, if it is there."
+  (when-let ((buffer (qwen-companion-reviews--buffer)))
+    (kill-buffer buffer)))
+
+(defun qwen-companion-reviews--at-point ()
+  "Return the proposal of the line at point."
+  (or (qwen-companion-diff--by-id (tabulated-list-get-id))
+      (user-error "There is no proposal on this line")))
+
+(defun qwen-companion-reviews-open ()
+  "Go to the review of the proposal at point."
+  (interactive)
+  (qwen-companion-diff-open (qwen-companion-reviews--at-point)))
+
+(defun qwen-companion-reviews-accept ()
+  "Accept the proposal at point as it stands."
+  (interactive)
+  (qwen-companion-diff-accept (qwen-companion-reviews--at-point)))
+
+(defun qwen-companion-reviews-reject ()
+  "Reject the proposal at point; nothing is written."
+  (interactive)
+  (qwen-companion-diff-reject (qwen-companion-reviews--at-point)))
+
+(defvar qwen-companion-diffs-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "RET") #'qwen-companion-reviews-open)
+    (define-key map (kbd "C-c C-c") #'qwen-companion-reviews-accept)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-reviews-reject)
+    map)
+  "Keys of the list of proposals.")
+
+(define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
+  "Major mode of the list of proposals that wait.
+
+\\{qwen-companion-diffs-mode-map}"
+  :interactive nil
+  (setq tabulated-list-format
+        [("File" 32 t) ("CLI" 20 t) ("Project" 14 t)
+         ("Lines" 13 qwen-companion-reviews--smaller-p)
+         ("Age" 7 qwen-companion-reviews--younger-p)
+         ("State" 0 t)]
+        tabulated-list-padding 1)
+  (tabulated-list-init-header)
+  (add-hook 'tabulated-list-revert-hook #'qwen-companion-reviews--revert nil t)
+  (add-hook 'qwen-companion-diff-changed-hook #'qwen-companion-reviews--refresh)
+  (add-hook 'window-buffer-change-functions #'qwen-companion-reviews--watch nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-reviews--end nil t))
+
+;;;###autoload
+(defun qwen-companion-diffs ()
+  "List the proposals that wait for an answer.
+The list follows what happens as long as it is in a window.  \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes
+to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-reviews-reject] rejects the proposal at point, \\[tabulated-list-sort] sorts."
+  (interactive)
+  (let ((buffer (get-buffer-create qwen-companion-reviews--buffer-name)))
+    (with-current-buffer buffer
+      (unless (derived-mode-p 'qwen-companion-diffs-mode)
+        (qwen-companion-diffs-mode)))
+    (pop-to-buffer buffer)
+    (qwen-companion-reviews--watch)
+    (revert-buffer)))
+
+(provide 'qwen-companion-reviews)
+;;; qwen-companion-reviews.el ends here
