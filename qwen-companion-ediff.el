@@ -317,6 +317,8 @@ deleted as long as it had it."
     (make-frame `((name . "Review")
                   (minibuffer . t)
                   (no-focus-on-map . t)
+                  ;; Ediff's own parameters hide it at first.
+                  (visibility . t)
                   (width . ,(+ 2 (length (qwen-companion-ediff--brief-help))))
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
@@ -467,10 +469,12 @@ The selected one, unless SELECT is non-nil: then that of the terminal."
          (point (window-point selected)))
     (with-selected-window (frame-first-window frame)
       (with-current-buffer control
-        (condition-case nil
-            (ediff-really-quit nil)
-          ;; It has not got far enough, or a hook of the user's fails.
-          (error nil)))
+        ;; Ediff moves the mouse when the control panel has gone already.
+        (cl-letf (((default-value 'ediff-grab-mouse) nil))
+          (condition-case nil
+              (ediff-really-quit nil)
+            ;; It has not got far enough, or a hook of the user's fails.
+            (error nil))))
       (when (buffer-live-p control)
         (kill-buffer control)))
     (when (frame-live-p frame)

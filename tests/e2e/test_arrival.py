@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A proposal arrives while the user is busy: no key is stolen, no window changes, and it opens when there is time.
+
+The keys and the Emacs are real; where the CLI itself does not matter, its proposal is handed to Emacs directly.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from display import display
+from editor import Emacs, draws_windows, lisp_string
+from sandbox import GREETING
+from stage import Stage
+from terminal import PATIENCE
+from test_daemon import end_shell, start_daemon
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+OPEN = "C-c C-c accept"
+WORKING_S = 1.5
+"""How long the user is kept busy: three times what a review waits for."""
+
+
+def propose(emacs: Emacs, path: Path, identifier: str = "p1") -> None:
+    text, name = lisp_string(EDITED), lisp_string(str(path))
+    form = f'\'(:id {lisp_string(identifier)} :session "s1" :client "Qwen Code" :path {name} :text {text})'
+    assert emacs.eval(f"(qwen-companion-diff-on-open {form})") == "nil"
+
+
+def close(emacs: Emacs, identifier: str = "p1") -> None:
+    """Let the CLI say that it was answered in the terminal."""
+    emacs.eval(f"(progn (qwen-companion-diff-on-close '(:id {lisp_string(identifier)})) nil)")
+
+
+def wait_idle(emacs: Emacs) -> None:
+    """Return when no key has come for long enough, and timers have had their chance."""
+    deadline = time.monotonic() + PATIENCE
+    while emacs.eval(f"(and (current-idle-time) (> (float-time (current-idle-time)) {WORKING_S}))") == "nil":
+        assert time.monotonic() < deadline, "Emacs is never idle"
+
+
+def test_nothing_opens_while_keys_come(stage: Stage) -> None:
+    # A slow machine must not look like a pause.
+    slowly = "(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay 1.5))"
+    stage.start_emacs(stage.sandbox.greeting, forms=(slowly,))
+    propose(stage.emacs, stage.sandbox.greeting)
+    stage.screen.wait_for("Qwen Code proposes a change of")
+    stage.screen.wait_for("Qwen[0!1]")
+    end = time.monotonic() + 2 * WORKING_S
+    while time.monotonic() < end:
+        stage.screen.type("x", seen="x#")
+        stage.screen.keys("BSpace")
+        stage.screen.wait_gone("x#")
+        assert OPEN not in stage.screen.capture()
+    stage.screen.wait_for(OPEN)
+    # The cursor is where it was.
+    stage.screen.type("y", seen="y#")
+    stage.emacs.eval("(qwen-companion-diff-reject)")
+    stage.screen.wait_gone(OPEN)
+    assert stage.emacs.visible_buffers() == ["greeting.py"]
+    assert stage.emacs.buffer_text("greeting.py") == f"y{GREETING}"
+    assert stage.emacs.buffer_text("*Messages*").count("proposes a change") == 1
+    stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil))')
+
+
+BUSY: Sequence[tuple[str, Sequence[str], str | re.Pattern[str], Sequence[str]]] = (
+    ("minibuffer", ("M-x",), re.compile(r"^M-x $|^M-x$", re.MULTILINE), ("C-g",)),
+    ("key sequence", ("C-x",), re.compile(r"^C-x-", re.MULTILINE), ("C-g",)),
+    ("argument", ("C-u",), re.compile(r"^C-u-", re.MULTILINE), ("C-g",)),
+    ("search", ("C-s",), "I-search:", ("C-g",)),
+    ("question", ("M-%", "a", "Enter", "b", "Enter"), "Query replacing", ("q",)),
+    ("macro", ("C-x", "("), "Defining kbd macro", ("C-x", ")")),
+)
+
+
+def test_it_waits_for_whatever_the_user_is_at(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    for name, enter, seen, leave in BUSY:
+        stage.screen.keys(*enter)
+        stage.screen.wait_for(seen)
+        propose(stage.emacs, stage.sandbox.greeting, name)
+        wait_idle(stage.emacs)
+        assert stage.emacs.visible_buffers() == ["greeting.py"], name
+        stage.screen.keys(*leave)
+        stage.screen.wait_for(OPEN)
+        close(stage.emacs, name)
+        stage.screen.wait_gone(OPEN)
+        assert stage.emacs.visible_buffers() == ["greeting.py"], name
+
+
+def test_it_waits_for_a_recursive_edit_and_a_macro_that_runs(stage: Stage) -> None:
+    # The macro lasts: it waits for input that a timer gives.
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.emacs.command("recursive-edit")
+    stage.screen.wait_for("[(")
+    propose(stage.emacs, stage.sandbox.greeting)
+    wait_idle(stage.emacs)
+    assert stage.emacs.visible_buffers() == ["greeting.py"]
+    stage.screen.keys("C-M-c")
+    stage.screen.wait_for(OPEN)
+    close(stage.emacs)
+    stage.emacs.eval("(defun wait-a-little () (interactive) (sit-for 1.5 t) (message \"visible: %s\""
+                     " (length (window-list))))")  # fmt: skip
+    stage.emacs.eval('(fset \'my-macro (kbd "M-x wait-a-little RET"))')
+    stage.emacs.eval("(setq qwen-companion-diff-arrival 'now)")
+    stage.emacs.command("my-macro")
+    propose(stage.emacs, stage.sandbox.greeting, "p2")
+    stage.screen.wait_for(OPEN)
+    assert "visible: 1" in stage.emacs.buffer_text("*Messages*")
+    close(stage.emacs, "p2")
+
+
+def test_what_is_typed_into_the_minibuffer_stays_there(stage: Stage) -> None:
+    """The CLI is answered in its terminal while the user is in the middle of a file name."""
+    stage.start_emacs(stage.sandbox.greeting)
+    hook = stage.emacs.eval("minibuffer-exit-hook")
+    propose(stage.emacs, stage.sandbox.greeting)
+    stage.screen.wait_for(OPEN)
+    stage.screen.keys("C-x", "b")
+    stage.screen.type("note")
+    close(stage.emacs)
+    stage.screen.wait_gone(OPEN)
+    stage.screen.type("book", seen="notebook")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for(re.compile(r"notebook +All"))
+    assert stage.emacs.visible_buffers() == ["notebook"]
+    assert stage.emacs.eval("minibuffer-exit-hook") == hook
+
+
+def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    before = stage.emacs.visible_buffers()
+    stage.emacs.eval("(progn (tab-bar-new-tab) (switch-to-buffer (messages-buffer)) (delete-other-windows))")
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-string "change the greeting"))')
+    said = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
+    wait_until(stage.emacs, said.format("> +change the greeting"))
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-return))')
+    stage.screen.wait_for("Qwen[1!1]")
+    wait_idle(stage.emacs)
+    assert stage.emacs.visible_buffers() == ["*Messages*"]
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_for(OPEN)
+    assert "*qwen: project*" in stage.emacs.visible_buffers()
+    # Accepted from the other tab: both are as they were.
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_gone(OPEN)
+    stage.model.say("All done.")
+    stage.emacs.command("qwen-companion-diff-accept")
+    wait_until(stage.emacs, said.format("All done"))
+    assert stage.emacs.visible_buffers() == ["*Messages*"]
+    stage.screen.keys("C-x", "t", "o")
+    stage.screen.wait_for("All done.")
+    assert stage.emacs.visible_buffers() == before
+    assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def wait_until(emacs: Emacs, form: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while emacs.eval(form) == "nil":
+        assert time.monotonic() < deadline, f"never true: {form}"
+
+
+def test_it_waits_for_the_first_frame(stage: Stage) -> None:
+    daemon = start_daemon(stage)
+    propose(daemon, stage.sandbox.greeting)
+    assert daemon.eval("(get-buffer-window \"*qwen-companion proposal: greeting.py*\" t)") == "nil"  # fmt: skip
+    daemon.open_frame(stage.sandbox.notes)
+    stage.screen.wait_for(OPEN)
+    close(daemon)
+    stage.screen.wait_gone(OPEN)
+    assert daemon.visible_buffers() == ["notes.txt"]
+    daemon.close_frame()
+    end_shell(stage)
+
+
+@pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+def test_mouse_and_focus_stay_with_the_user(stage: Stage) -> None:
+    """Nothing opens in the middle of a drag, and a control panel with a frame of its own takes no focus."""
+    with display() as screen:
+        # It draws nothing on the terminal it was started in: the dot says that it is up.
+        panel = "(progn (setq qwen-companion-ediff-control 'frame) (external-debugging-output ?.))"
+        stage.emacs.start(stage.sandbox.greeting, forms=(panel,), display=screen.name)
+        window = stage.emacs.text("(frame-parameter nil 'outer-window-id)")
+
+        def mouse(*arguments: str) -> str:
+            return subprocess.run(
+                ["xdotool", *arguments], env={**stage.environment, "DISPLAY": screen.name}, check=True,
+                capture_output=True, text=True, timeout=PATIENCE,
+            ).stdout  # fmt: skip
+
+        stage.emacs.eval("(qwen-companion-mode 1)")
+        wait_until(stage.emacs, "(eq (qwen-companion-state) 'ready)")
+        mouse("windowfocus", "--sync", window, "mousemove", "100", "100", "mousedown", "1", "mousemove", "180", "140")
+        wait_until(stage.emacs, "track-mouse")
+        propose(stage.emacs, stage.sandbox.greeting)
+        wait_idle(stage.emacs)
+        assert stage.emacs.visible_buffers() == ["greeting.py"]
+        mouse("mouseup", "1")
+        where = mouse("getmouselocation")
+        wait_until(stage.emacs, '(get-buffer-window "*qwen-companion proposal: greeting.py*")')
+        wait_until(stage.emacs, "(= 2 (length (visible-frame-list)))")
+        assert stage.emacs.visible_buffers()[:2] == [
+            "*qwen-companion disk: greeting.py*",
+            "*qwen-companion proposal: greeting.py*",
+        ]
+        assert "*Ediff Control Panel*" not in stage.emacs.visible_buffers()
+        assert mouse("getwindowfocus").strip() == window
+        assert mouse("getmouselocation") == where
+        stage.emacs.eval("(qwen-companion-diff-reject)")
+        assert stage.emacs.eval("(length (frame-list))") == "1"
+        assert stage.emacs.visible_buffers() == ["greeting.py"]
+        assert mouse("getmouselocation") == where
+        stage.end()
