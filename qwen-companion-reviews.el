@@ -119,10 +119,12 @@ lines, or nil where they were not counted.")
   "Let diff count the change of PROPOSAL."
   (let* ((path (qwen-companion-proposal-path proposal))
          (text (qwen-companion-diff--text proposal))
-         ;; Written with mode 0600, like every temporary file of Emacs.
-         (file (let ((coding-system-for-write 'utf-8-unix))
-                 (make-temp-file "qwen-companion-" nil nil text)))
-         (default-directory temporary-file-directory))
+         (default-directory (or qwen-companion-backend--spool
+                                temporary-file-directory))
+         ;; With mode 0600, like every temporary file of Emacs.
+         (file (make-temp-file (expand-file-name "count-"))))
+    (let ((coding-system-for-write 'utf-8-unix))
+      (write-region text nil file nil 'silent))
     (condition-case nil
         (setq qwen-companion-reviews--process
               (make-process
@@ -299,9 +301,9 @@ Those that are not counted are the largest."
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("File" 32 t) ("CLI" 20 t) ("Project" 14 t)
-         ("Lines" 13 qwen-companion-reviews--smaller-p)
-         ("Age" 7 qwen-companion-reviews--younger-p)
+        [("File" 22 t) ("CLI" 16 t) ("Project" 10 t)
+         ("Lines" 11 qwen-companion-reviews--smaller-p)
+         ("Age" 6 qwen-companion-reviews--younger-p)
          ("State" 0 t)]
         tabulated-list-padding 1)
   (tabulated-list-init-header)
