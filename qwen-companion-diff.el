@@ -572,14 +572,24 @@ change the file."
    (qwen-companion-backend-session
     (qwen-companion-proposal-session proposal))))
 
+(defun qwen-companion-diff-seen-window (buffer)
+  "Return a window of BUFFER that can be seen, or nil.
+It may be on any terminal: `get-buffer-window' with the argument
+`visible' knows the selected frame's only."
+  (cl-find-if (lambda (window)
+                (let ((frame (window-frame window)))
+                  (and (qwen-companion-context-frame-p frame)
+                       (eq t (frame-visible-p frame))
+                       ;; A text terminal shows one of its frames.
+                       (memq (tty-top-frame frame) (list nil frame)))))
+              (get-buffer-window-list buffer 'nomini t)))
+
 (defun qwen-companion-diff--frame-for (proposal)
   "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
 That of its terminal, else the selected one.  When the terminal is in
 a tab that is not selected there is none."
   (let ((terminals (qwen-companion-diff-terminals proposal)))
-    (if-let ((window (cl-some (lambda (buffer)
-                                (get-buffer-window buffer 'visible))
-                              terminals)))
+    (if-let ((window (cl-some #'qwen-companion-diff-seen-window terminals)))
         (window-frame window)
       (unless (cl-some (lambda (buffer) (tab-bar-get-buffer-tab buffer t t))
                        terminals)

@@ -493,7 +493,8 @@ If the user has put other things on the screen meanwhile, they stay."
 
 (cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."
-  (qwen-companion-ediff--visible-p proposal 'visible))
+  (cl-some #'qwen-companion-diff-seen-window
+           (qwen-companion-ediff--buffers proposal)))
 
 (cl-defmethod qwen-companion-diff-frame ((_style (eql 'ediff)) proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."

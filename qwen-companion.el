@@ -43,8 +43,8 @@
 (require 'qwen-companion-diff)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-ediff)
-(require 'qwen-companion-sessions)
 (require 'qwen-companion-reviews)
+(require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
 
 (defgroup qwen-companion nil
