@@ -65,7 +65,7 @@ once; its value is the answer.")
 
 (defvar qwen-companion-backend-proposals-function #'ignore
   "Function that returns the open proposals a new process must know.
-Its value is a list of property lists (:id :session :path).")
+Its value is a list of property lists (:id :session :path :digest).")
 
 ;;; State
 
@@ -345,6 +345,18 @@ Return non-nil when the call was sent; answers come as calls of their own."
         (insert-file-contents file)
         (delete-file file))
     (insert (plist-get payload :text))))
+
+(defun qwen-companion-backend-text-size (payload)
+  "Return the length in bytes of the text that PAYLOAD carries."
+  (if-let ((file (plist-get payload :text-file)))
+      (or (file-attribute-size (file-attributes file)) 0)
+    (string-bytes (plist-get payload :text))))
+
+(defun qwen-companion-backend-drop-text (payload)
+  "Remove the file of the text in PAYLOAD, if it has one."
+  (when-let ((file (plist-get payload :text-file)))
+    (when (file-in-directory-p file qwen-companion-backend--spool)
+      (delete-file file))))
 
 ;;; Ending
 

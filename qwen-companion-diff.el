@@ -36,6 +36,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-kept)
 (require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-diff-arrival 'idle
@@ -64,9 +65,20 @@ and its sisters.")
 (defconst qwen-companion-diff--idle-delay 0.5
   "Seconds without input after which a proposal may open.")
 
-(defconst qwen-companion-diff--mode-limit 500000
+(defcustom qwen-companion-diff-size-limit 20000000
+  "Bytes above which a text or a file is not reviewed.
+The CLI is told so, and asks in its terminal only."
+  :group 'qwen-companion
+  :type 'natnum)
+
+(defconst qwen-companion-diff--mode-limit 250000
   "Characters above which a review goes without syntax colours.
-Some major modes take seconds on a long text.")
+To colour the end of a text, some major modes parse all of it: that of
+C took 0.8 seconds for so much, and four times that for four times it.")
+
+(defconst qwen-companion-diff--line-limit 5000
+  "Characters in a line above which a review goes without syntax colours.
+A line is coloured as a whole.")
 
 ;;; The proposal
 
@@ -77,13 +89,17 @@ Some major modes take seconds on a long text.")
 ID names it to the Python process; SESSION and CLIENT tell which CLI
 it is from; PATH is the file.  STATE is `pending', `shown', `accepted',
 `rejected', `closed', `superseded' or `orphaned'.  SEEN is non-nil when
-it has been shown before.  EMPTY is non-nil when the proposed text was
-empty.  LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".
-BUFFER holds the proposed text and the user's edits, DISK-BUFFER (while
-shown) the text on disk.  VIEW belongs to the front end.  ARRIVED is the
-time at which it came, in seconds since the epoch."
-  id session client path (state 'pending) seen empty (line-end "\n")
-  buffer disk-buffer view (arrived (float-time)))
+it has been shown before.  DIGEST is that of the text as it was
+proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
+was empty, EDITED when the user had edited it at the end.  STAMP is
+that of the file as the review knows it, see `qwen-companion-disk-stamp'.
+LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  NOTE is
+what the user should know beside all that, a string, or nil.  BUFFER
+holds the proposed text and the user's edits, DISK-BUFFER (while shown)
+the text on disk.  VIEW belongs to the front end.  ARRIVED is the time
+at which it came, in seconds since the epoch."
+  id session client path (state 'pending) seen digest empty edited stamp
+  (line-end "\n") note buffer disk-buffer view (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -116,8 +132,7 @@ The outcome is the state of the proposal.")
 
 (defun qwen-companion-diff--file (proposal)
   "Return the file of PROPOSAL as shown to the user."
-  (qwen-companion-diff--one-line
-   (abbreviate-file-name (qwen-companion-proposal-path proposal))))
+  (qwen-companion-disk-name (qwen-companion-proposal-path proposal)))
 
 ;;; Front ends
 
@@ -129,6 +144,10 @@ review, else the selected window stays selected.")
 (cl-defgeneric qwen-companion-diff-hide (style proposal)
   "Take PROPOSAL off the screen; the windows return as they were.
 STYLE is the front end that shows it.  Its buffers stay alive.")
+
+(cl-defgeneric qwen-companion-diff-refresh (style proposal)
+  "Compare the two sides of PROPOSAL anew if it is on the screen.
+STYLE is the front end that shows it.")
 
 (cl-defgeneric qwen-companion-diff-visible-p (style proposal)
   "Return non-nil when PROPOSAL is on the screen.
@@ -171,7 +190,8 @@ STYLE is the front end that shows it.")
   (let* ((path (qwen-companion-proposal-path proposal))
          (buffer (generate-new-buffer
                   (format "*qwen-companion %s: %s*"
-                          kind (file-name-nondirectory path)))))
+                          kind (file-name-nondirectory
+                                (qwen-companion-disk-name path))))))
     (with-current-buffer buffer
       (setq default-directory (file-name-directory path)
             qwen-companion-diff--proposal proposal)
@@ -196,25 +216,58 @@ Only modes for text and programs: others act on the text they get."
 (defun qwen-companion-diff--set-mode (path)
   "Give the current buffer the major mode for PATH, and nothing more.
 No mode hook runs, no global minor mode gets at the buffer and no local
-variable is read."
-  (let ((mode (and (< (buffer-size) qwen-companion-diff--mode-limit)
+variable is read.  The text is put aside meanwhile: a mode that reads
+it at its start may take seconds, and it may choose by it what to do."
+  (let ((mode (and (qwen-companion-diff--short-p)
                    (qwen-companion-diff--mode path)))
         (proposal qwen-companion-diff--proposal)
         (enable-local-variables nil))
     (when mode
-      ;; Through this hook the global minor modes get at new buffers.
-      (setq-local change-major-mode-hook nil)
-      (delay-mode-hooks
-        (condition-case nil
-            (funcall mode)
-          (error (fundamental-mode))))
-      (kill-local-variable 'delayed-mode-hooks)
+      (let ((undo buffer-undo-list)
+            (point (point))
+            (text (progn (buffer-disable-undo)
+                         (delete-and-extract-region (point-min) (point-max)))))
+        ;; Through this hook the global minor modes get at new buffers.
+        (setq-local change-major-mode-hook nil)
+        (delay-mode-hooks
+          (condition-case nil
+              (funcall mode)
+            (error (fundamental-mode))))
+        (kill-local-variable 'delayed-mode-hooks)
+        (insert text)
+        (goto-char point)
+        (setq buffer-undo-list undo))
       (font-lock-mode 1))
+    (qwen-companion-diff--show-bidi-controls)
     ;; The major mode has killed what was local.
     (setq qwen-companion-diff--proposal proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
       (qwen-companion-diff--protect))
     (qwen-companion-diff-buffer-mode 1)))
+
+(defun qwen-companion-diff--short-p ()
+  "Return non-nil when the text and its lines are short enough to be coloured."
+  (and (< (buffer-size) qwen-companion-diff--mode-limit)
+       (save-excursion
+         (goto-char (point-min))
+         (not (re-search-forward
+               (format "^.\\{%d\\}" qwen-companion-diff--line-limit) nil t)))))
+
+(defconst qwen-companion-diff--bidi-controls
+  '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
+  "Characters that change the order in which others are shown.")
+
+(defun qwen-companion-diff--show-bidi-controls ()
+  "Show characters that reorder the text as their codes, and reorder nothing.
+Else a text could look like another.  Does nothing where there are none."
+  (save-excursion
+    (goto-char (point-min))
+    (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
+    (unless (eobp)
+      (setq bidi-display-reordering nil)
+      (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
+      (dolist (range qwen-companion-diff--bidi-controls)
+        (set-char-table-range glyphless-char-display range 'hex-code)))))
 
 (defun qwen-companion-diff--fill (proposal payload)
   "Make the buffer of PROPOSAL from the text in PAYLOAD."
@@ -239,12 +292,9 @@ variable is read."
 
 (defun qwen-companion-diff--dos-p ()
   "Return non-nil when every line of the current buffer ends in CR LF."
-  (save-excursion
-    (goto-char (point-min))
-    (and (search-forward "\r\n" nil t)
-         (progn
-           (goto-char (point-min))
-           (not (re-search-forward "\\(?:\\`\\|[^\r]\\)\n" nil t))))))
+  (let ((count (how-many "\r\n" (point-min) (point-max))))
+    (and (> count 0)
+         (= count (how-many "\n" (point-min) (point-max))))))
 
 (defun qwen-companion-diff--prepare (proposal)
   "Make the other side of PROPOSAL and dress both buffers.
@@ -259,11 +309,7 @@ there after an earlier acceptance."
             (insert text)
             (when (qwen-companion-diff--dos-p)
               (replace-string-in-region "\r\n" "\n" (point-min))))
-        (let ((file-name-handler-alist nil)
-              (format-alist nil)
-              (after-insert-file-functions nil))
-          (when (file-exists-p path)
-            (insert-file-contents path))))
+        (qwen-companion-diff--insert-file path))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
       (set-buffer-modified-p nil)
@@ -274,18 +320,62 @@ there after an earlier acceptance."
       (let ((modified (buffer-modified-p)))
         (qwen-companion-diff--set-mode path)
         (set-buffer-modified-p modified))
-      (qwen-companion-diff--set-header
-       (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
+      (qwen-companion-diff--describe proposal))))
+
+(defun qwen-companion-diff--insert-file (path)
+  "Insert the text of the file PATH at point, if there is one."
+  (let ((file-name-handler-alist nil)
+        (format-alist nil)
+        (after-insert-file-functions nil))
+    (when (file-exists-p path)
+      (insert-file-contents path))))
+
+(defun qwen-companion-diff--describe (proposal)
+  "Give the current buffer, that of PROPOSAL, its header line."
+  (qwen-companion-diff--set-header
+   (concat (format "proposed by %s" (qwen-companion-proposal-client proposal))
+           (when-let ((note (qwen-companion-proposal-note proposal)))
+             (format "; %s" note)))))
+
+(defun qwen-companion-diff-file-written (path)
+  "Bring the reviews of PATH along: a CLI has written that file.
+Only the side that shows the disk changes, never a proposed text."
+  (dolist (proposal (qwen-companion-diff--of-file path))
+    (let ((stamp (qwen-companion-disk-stamp path))
+          (disk (qwen-companion-proposal-disk-buffer proposal)))
+      (unless (equal stamp (qwen-companion-proposal-stamp proposal))
+        (setf (qwen-companion-proposal-stamp proposal) stamp)
+        (when disk
+          (with-temp-buffer
+            (qwen-companion-diff--insert-file path)
+            (qwen-companion-diff--refresh-disk proposal (current-buffer))))))))
+
+(defun qwen-companion-diff--refresh-disk (proposal source)
+  "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
+  (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+    (unless (zerop (compare-buffer-substrings source nil nil nil nil nil))
+      (let ((inhibit-read-only t))
+        (replace-buffer-contents source 0.1))
+      (set-buffer-modified-p nil)
+      (qwen-companion-diff--set-header "on disk, changed meanwhile")
+      (qwen-companion-diff-refresh qwen-companion-diff--style proposal))))
+
+(defun qwen-companion-diff--of-file (path)
+  "Return the open proposals for the file PATH, whoever made them."
+  (let ((truename (file-truename path)))
+    (cl-remove truename qwen-companion-diff--proposals :test-not #'equal
+               :key (lambda (proposal)
+                      (file-truename (qwen-companion-proposal-path proposal))))))
 
 (defun qwen-companion-diff--place (proposal)
   "Return the file of PROPOSAL as named in its project, with the project."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-context-root (file-name-directory path))))
-    (qwen-companion-diff--one-line
-     (if root
-         (format "%s [%s]" (file-relative-name path root)
-                 (file-name-nondirectory root))
-       (abbreviate-file-name path)))))
+         (root (qwen-companion-context-root default-directory)))
+    (if root
+        (format "%s [%s]"
+                (qwen-companion-disk-name (file-relative-name path root))
+                (qwen-companion-disk-name (file-name-nondirectory root)))
+      (qwen-companion-diff--file proposal))))
 
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
@@ -297,16 +387,9 @@ What the user has edited is said as long as that is so."
                        (substitute-command-keys "\\[qwen-companion-diff-accept]")
                        (substitute-command-keys "\\[qwen-companion-diff-reject]")
                        (qwen-companion-diff--place qwen-companion-diff--proposal)
-                       (qwen-companion-diff--one-line text)))
+                       (qwen-companion-disk-plain text)))
               '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
                         ", edited by you")))))
-
-(defun qwen-companion-diff--one-line (text)
-  "Return TEXT, which a stranger chose, fit for one line on the screen.
-A question mark stands for each character that would break the line or
-turn its order around."
-  (replace-regexp-in-string
-   "[[:cntrl:]\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]" "?" text t t))
 
 (defun qwen-companion-diff--literal (text)
   "Return TEXT as a mode line construct that stands for itself."
@@ -325,18 +408,22 @@ turn its order around."
 
 (defun qwen-companion-diff--keep (proposal reason)
   "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."
-  (let ((buffer (qwen-companion-proposal-buffer proposal)))
-    (with-current-buffer buffer
-      (qwen-companion-diff-buffer-mode -1)
-      (kill-local-variable 'header-line-format)
-      (qwen-companion-diff--protect)
-      (set-buffer-modified-p t)
-      (rename-buffer
-       (format "*qwen-companion kept: %s*"
-               (file-name-nondirectory (qwen-companion-proposal-path proposal)))
-       t)
-      (message "qwen-companion: %s; the proposed text is kept in %s"
-               reason (buffer-name)))))
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-diff-buffer-mode -1)
+    (qwen-companion-kept-keep
+     (current-buffer)
+     (make-qwen-companion-kept
+      :path (qwen-companion-proposal-path proposal)
+      :reason reason
+      :stamp (qwen-companion-proposal-stamp proposal)
+      :digest (qwen-companion-proposal-digest proposal)
+      :line-end (qwen-companion-proposal-line-end proposal)))))
+
+(defun qwen-companion-diff--keep-or-kill (proposal reason)
+  "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it."
+  (if (qwen-companion-proposal-edited proposal)
+      (qwen-companion-diff--keep proposal reason)
+    (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
 ;;; The one life
 
@@ -344,7 +431,9 @@ turn its order around."
   "Let PROPOSAL end in STATE: off the list and off the screen.
 Its own buffer is left to the caller."
   (let ((shown (eq (qwen-companion-proposal-state proposal) 'shown)))
-    (setf (qwen-companion-proposal-state proposal) state)
+    (setf (qwen-companion-proposal-state proposal) state
+          (qwen-companion-proposal-edited proposal)
+          (qwen-companion-diff-edited-p proposal))
     (setq qwen-companion-diff--proposals
           (delq proposal qwen-companion-diff--proposals))
     (when shown
@@ -359,9 +448,43 @@ Its own buffer is left to the caller."
   (qwen-companion-diff--end proposal outcome)
   (push (cons proposal text) qwen-companion-diff--undelivered)
   (when (eq outcome 'accepted)
-    (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) text))
+    (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) text)
+    (qwen-companion-diff--tell-others proposal))
   (qwen-companion-diff--deliver (car qwen-companion-diff--undelivered))
   (kill-buffer (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-diff--tell-others (accepted)
+  "Say in the other reviews of the same file that ACCEPTED was accepted."
+  (dolist (other (qwen-companion-diff--of-file
+                  (qwen-companion-proposal-path accepted)))
+    (setf (qwen-companion-proposal-note other)
+          (format "another one, by %s, was accepted"
+                  (qwen-companion-proposal-client accepted)))
+    (with-current-buffer (qwen-companion-proposal-buffer other)
+      (qwen-companion-diff--describe other))))
+
+(defun qwen-companion-diff--void (undelivered reason)
+  "End UNDELIVERED, an outcome that came too late, in the state `closed'.
+If it was an acceptance with edits, keep its text; REASON is why it is
+void.  Return that text, or nil for a rejection."
+  (pcase-let ((`(,proposal . ,text) undelivered))
+    (setq qwen-companion-diff--undelivered
+          (delq undelivered qwen-companion-diff--undelivered))
+    (setf (qwen-companion-proposal-state proposal) 'closed)
+    (when text
+      (qwen-companion-disk-forget (qwen-companion-proposal-path proposal))
+      (when (qwen-companion-proposal-edited proposal)
+        (qwen-companion-diff--revive proposal text)
+        (qwen-companion-diff--keep proposal reason)))
+    text))
+
+(defun qwen-companion-diff--revive (proposal text)
+  "Give PROPOSAL, whose buffer was killed, a new one with TEXT."
+  (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
+    (setf (qwen-companion-proposal-buffer proposal) buffer)
+    (with-current-buffer buffer
+      (insert (string-replace (qwen-companion-proposal-line-end proposal) "\n"
+                              text)))))
 
 (defun qwen-companion-diff--deliver (undelivered)
   "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
@@ -379,12 +502,13 @@ Its own buffer is left to the caller."
 
 (defun qwen-companion-diff-known ()
   "Return the open proposals for a Python process about to start.
-A list of property lists (:id :session :path); those whose outcome is
-not delivered are still open for it."
+A list of property lists (:id :session :path :digest); those whose
+outcome is not delivered are still open for it."
   (mapcar (lambda (proposal)
             (list :id (qwen-companion-proposal-id proposal)
                   :session (qwen-companion-proposal-session proposal)
-                  :path (qwen-companion-proposal-path proposal)))
+                  :path (qwen-companion-proposal-path proposal)
+                  :digest (qwen-companion-proposal-digest proposal)))
           (append (mapcar #'car qwen-companion-diff--undelivered)
                   qwen-companion-diff--proposals)))
 
@@ -393,65 +517,105 @@ not delivered are still open for it."
 Nothing is answered: the CLI still asks in its terminal.  Texts the
 user has edited are kept."
   (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
-    (let ((edited (qwen-companion-diff-edited-p proposal)))
-      (qwen-companion-diff--end proposal 'closed)
-      (if edited
-          (qwen-companion-diff--keep proposal "the companion was turned off")
-        (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+    (qwen-companion-diff--end proposal 'closed)
+    (qwen-companion-diff--keep-or-kill proposal "the companion was turned off"))
   (setq qwen-companion-diff--undelivered nil)
   (qwen-companion-diff--unschedule))
 
 ;;; Calls of the Python process
 
 (defun qwen-companion-diff-on-open (payload)
-  "Take the proposal in PAYLOAD; return nil, or a string: why not."
-  (let ((path (plist-get payload :path))
+  "Take the proposal in PAYLOAD; return nil, or a string: why not.
+One that is known is the same review, proposed again."
+  (let ((id (plist-get payload :id))
+        (path (plist-get payload :path))
         (session (plist-get payload :session)))
+    (cond
+     ((or (qwen-companion-diff--by-id id)
+          (qwen-companion-diff--undelivered-by-id id))
+      (qwen-companion-backend-drop-text payload)
+      nil)
+     (t
+      (qwen-companion-diff--supersede session path)
+      (if-let ((refusal (qwen-companion-diff--refusal payload)))
+          (progn (qwen-companion-backend-drop-text payload)
+                 refusal)
+        (qwen-companion-diff--begin payload)
+        nil)))))
+
+(defun qwen-companion-diff--refusal (payload)
+  "Return why the proposal in PAYLOAD is not reviewed, a string, or nil."
+  (let ((path (plist-get payload :path)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
         (format "Emacs reviews local files with absolute names only, not %s" path)
-      (qwen-companion-diff--supersede session path)
-      (let ((proposal (qwen-companion-proposal--make
-                       :id (plist-get payload :id)
-                       :session session
-                       :client (if (string-empty-p (plist-get payload :client))
-                                   "the CLI"
-                                 (plist-get payload :client))
-                       :path path)))
-        (qwen-companion-diff--fill proposal payload)
-        (setq qwen-companion-diff--proposals
-              (append qwen-companion-diff--proposals (list proposal)))
-        (qwen-companion-diff--announce proposal)
-        nil))))
+      (let* ((file-name-handler-alist nil)
+             (size (max (qwen-companion-backend-text-size payload)
+                        (or (file-attribute-size (file-attributes path)) 0))))
+        (when (> size qwen-companion-diff-size-limit)
+          (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
+                  path size qwen-companion-diff-size-limit))))))
+
+(defun qwen-companion-diff--begin (payload)
+  "Begin the life of the proposal in PAYLOAD and announce it."
+  (let* ((path (plist-get payload :path))
+         (proposal (qwen-companion-proposal--make
+                    :id (plist-get payload :id)
+                    :session (plist-get payload :session)
+                    :client (if (string-empty-p (plist-get payload :client))
+                                "the CLI"
+                              (plist-get payload :client))
+                    :path path
+                    :digest (plist-get payload :digest)
+                    :stamp (qwen-companion-disk-stamp path))))
+    (qwen-companion-diff--fill proposal payload)
+    (setq qwen-companion-diff--proposals
+          (append qwen-companion-diff--proposals (list proposal)))
+    (qwen-companion-diff--announce proposal)))
 
 (defun qwen-companion-diff--supersede (session path)
-  "End the open proposal of SESSION for PATH: a newer one has come."
-  (when-let ((older (cl-find-if
-                     (lambda (proposal)
-                       (and (equal session
-                                   (qwen-companion-proposal-session proposal))
-                            (equal path
-                                   (qwen-companion-proposal-path proposal))))
-                     qwen-companion-diff--proposals)))
-    (let ((edited (qwen-companion-diff-edited-p older)))
+  "End what SESSION has proposed for PATH: a newer proposal has come.
+The CLI waits for the outcome of that one only, so one that is still on
+its way is void."
+  (let ((older-p (lambda (proposal)
+                   (and (equal session (qwen-companion-proposal-session proposal))
+                        (equal path (qwen-companion-proposal-path proposal))))))
+    (when-let ((older (cl-find-if older-p qwen-companion-diff--proposals)))
       (qwen-companion-diff--end older 'superseded)
-      (if edited
-          (qwen-companion-diff--keep older "a newer proposal has come")
-        (kill-buffer (qwen-companion-proposal-buffer older))))))
+      (qwen-companion-diff--keep-or-kill older "a newer proposal has come"))
+    (when-let ((undelivered (cl-find-if older-p qwen-companion-diff--undelivered
+                                        :key #'car)))
+      (qwen-companion-diff--void
+       undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
 
 (defun qwen-companion-diff-on-close (payload)
   "Close the proposal in PAYLOAD, answered in the terminal.
-Return its text as a payload, nil when it was not open."
-  (when-let ((proposal (qwen-companion-diff--by-id (plist-get payload :id))))
-    (let ((text (qwen-companion-diff--text proposal))
-          (edited (qwen-companion-diff-edited-p proposal)))
-      (qwen-companion-diff--end proposal 'closed)
-      (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) nil)
-      (qwen-companion-disk-expect-soon (qwen-companion-proposal-path proposal))
-      (if edited
-          ;; Not every CLI takes the edits over: they must not be lost.
-          (qwen-companion-diff--keep proposal "answered in the terminal")
-        (kill-buffer (qwen-companion-proposal-buffer proposal)))
-      (qwen-companion-backend-pack-text text))))
+Return its text as a payload, nil when it was not open or was rejected
+here at the same time."
+  (let* ((id (plist-get payload :id))
+         (undelivered (qwen-companion-diff--undelivered-by-id id))
+         (proposal (or (car undelivered) (qwen-companion-diff--by-id id))))
+    (when proposal
+      (let* ((path (qwen-companion-proposal-path proposal))
+             (reason (qwen-companion-diff--why-closed
+                      proposal (plist-get payload :keeps-edits)))
+             (text (if undelivered
+                       (qwen-companion-diff--void undelivered reason)
+                     (qwen-companion-diff--text proposal))))
+        (unless undelivered
+          (qwen-companion-diff--end proposal 'closed)
+          (qwen-companion-diff--keep-or-kill proposal reason))
+        (qwen-companion-disk-expect
+         path nil (qwen-companion-proposal-stamp proposal))
+        (qwen-companion-disk-expect-soon path)
+        (and text (qwen-companion-backend-pack-text text))))))
+
+(defun qwen-companion-diff--why-closed (proposal keeps-edits)
+  "Return a text for PROPOSAL, edited here and answered in the terminal.
+KEEPS-EDITS says whether the CLI then writes the edits."
+  (if keeps-edits
+      "answered in the terminal"
+    (format "answered in the terminal, where %s writes its own text without your edits"
+            (qwen-companion-proposal-client proposal))))
 
 (defun qwen-companion-diff-on-orphan (payload)
   "Keep the text of the proposal in PAYLOAD: its CLI has gone.
@@ -463,13 +627,12 @@ It may have been accepted already, only that the CLI never got to know."
      (proposal
       (qwen-companion-diff--end proposal 'orphaned)
       (qwen-companion-diff--keep-orphan proposal))
-     ((cdr undelivered)
+     (undelivered
       (setq proposal (car undelivered))
-      (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
-        (with-current-buffer buffer
-          (insert (cdr undelivered)))
-        (setf (qwen-companion-proposal-buffer proposal) buffer))
-      (qwen-companion-diff--keep-orphan proposal)))
+      (setf (qwen-companion-proposal-edited proposal) nil)
+      (when-let ((text (qwen-companion-diff--void undelivered nil)))
+        (qwen-companion-diff--revive proposal text)
+        (qwen-companion-diff--keep-orphan proposal))))
     nil))
 
 (defun qwen-companion-diff--keep-orphan (proposal)
@@ -502,7 +665,7 @@ It may have been accepted already, only that the CLI never got to know."
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
   (message "qwen-companion: %s proposes a change of %s"
-           (qwen-companion-diff--one-line
+           (qwen-companion-disk-plain
             (qwen-companion-proposal-client proposal))
            (qwen-companion-diff--file proposal))
   (qwen-companion-diff--schedule)
@@ -741,12 +904,18 @@ waits; FILE names another one by its file."
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-empty proposal)))
-      (user-error "An emptied file cannot be said to the CLI: it would write its own text.  Reject, and empty the file yourself"))
+      (user-error "An emptied file cannot be said to the CLI: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (when odd
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))
     (qwen-companion-diff--decide proposal 'accepted text)
-    (message "qwen-companion: accepted %s" (qwen-companion-diff--file proposal))))
+    (message "qwen-companion: accepted %s%s"
+             (qwen-companion-diff--file proposal)
+             (if-let ((others (qwen-companion-diff--of-file
+                               (qwen-companion-proposal-path proposal))))
+                 (format "; the proposal of %s for it still waits"
+                         (mapconcat #'qwen-companion-proposal-client others ", "))
+               ""))))
 
 ;;;###autoload
 (defun qwen-companion-diff-reject (&optional file)
@@ -757,6 +926,29 @@ waits; FILE names another one by its file."
   (let ((proposal (qwen-companion-diff--find file "reject")))
     (qwen-companion-diff--decide proposal 'rejected)
     (message "qwen-companion: rejected %s" (qwen-companion-diff--file proposal))))
+
+;;;###autoload
+(defun qwen-companion-diff-empty (&optional file)
+  "Reject a proposal and empty the buffer that visits its file.
+That is one change to undo, and saving it is up to you.  It is for a
+file that shall be empty, which cannot be said to a CLI.
+
+It is the one the current buffer is about, else the only one that
+waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Empty the file of")))
+  (let* ((proposal (qwen-companion-diff--find file "reject"))
+         (buffer (qwen-companion-disk-visit
+                  (qwen-companion-proposal-path proposal))))
+    (qwen-companion-diff--decide proposal 'rejected)
+    (with-current-buffer buffer
+      (undo-boundary)
+      (widen)
+      (erase-buffer)
+      ;; A file that is not there yet is to be saved as well.
+      (set-buffer-modified-p t)
+      (undo-boundary))
+    (pop-to-buffer buffer)
+    (message "qwen-companion: rejected; this buffer is empty, not saved yet")))
 
 ;;;###autoload
 (defun qwen-companion-diff-open (&optional file)

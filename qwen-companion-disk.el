@@ -38,20 +38,73 @@
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
   "A write that is expected.
 PATH is the file, TEXT what it will hold (nil when that is not known,
-because the user may have answered no), DIRECTORY what is watched by
-WATCH, and TIMER ends the wait (nil while the CLI does not know yet)."
-  path text directory watch timer)
+because the user may have answered no), STAMP that of the file as it
+was, DIRECTORY what is watched by WATCH, and TIMER ends the wait (nil
+while the CLI does not know yet)."
+  path text stamp directory watch timer)
+
+(defvar qwen-companion-disk-written-functions nil
+  "Abnormal hook run when a write that was expected has come.
+Each function gets the file's name.")
 
 (defvar qwen-companion-disk--writes nil
   "The writes that are expected, newest first.")
 
-(defun qwen-companion-disk-expect (path text)
+;;; Files
+
+(defun qwen-companion-disk-plain (text)
+  "Return TEXT, which a stranger chose, fit for one line on the screen.
+Characters that act on the display are written out."
+  (replace-regexp-in-string
+   "[[:cntrl:]\u061c\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+   (lambda (char) (format "\\x%x" (aref char 0)))
+   text t t))
+
+(defun qwen-companion-disk-name (path)
+  "Return PATH as it is shown to the user."
+  (qwen-companion-disk-plain (abbreviate-file-name path)))
+
+(defun qwen-companion-disk-stamp (path)
+  "Return a stamp of the file PATH, equal only while nobody writes it.
+The value is nil when it is not there."
+  (let ((file-name-handler-alist nil))
+    (when-let ((attributes (file-attributes path)))
+      (list (file-attribute-modification-time attributes)
+            (file-attribute-size attributes)
+            (file-attribute-inode-number attributes)))))
+
+(defun qwen-companion-disk-digest (path)
+  "Return the SHA-256 of the bytes of the file PATH, nil when there is none."
+  (let ((file-name-handler-alist nil))
+    (when (file-regular-p path)
+      (with-temp-buffer
+        (set-buffer-multibyte nil)
+        (insert-file-contents-literally path)
+        (secure-hash 'sha256 (current-buffer))))))
+
+(defun qwen-companion-disk-visit (path)
+  "Return a buffer that visits the file PATH and can be edited.
+Signal an error when the user may not write that file.  A directory
+that is missing is no hindrance: Emacs offers to make it when saving."
+  (let ((buffer (or (find-buffer-visiting path) (find-file-noselect path))))
+    (with-current-buffer buffer
+      (unless (file-directory-p default-directory)
+        (setq buffer-read-only nil))
+      (barf-if-buffer-read-only))
+    buffer))
+
+;;; Expecting
+
+(defun qwen-companion-disk-expect (path text &optional stamp)
   "Follow the write of a CLI to PATH that is about to come.
 TEXT is what the file will hold; nil means it may come or not, and
-nothing is said when it does not.  The wait ends by itself only after
+nothing is said when it does not.  STAMP is that of the file before
+the write, by default as it is now.  The wait ends by itself only after
 `qwen-companion-disk-expect-soon'."
-  (qwen-companion-disk--forget-path path)
-  (let ((write (make-qwen-companion-disk--write :path path :text text)))
+  (qwen-companion-disk-forget path)
+  (let ((write (make-qwen-companion-disk--write
+                :path path :text text
+                :stamp (or stamp (qwen-companion-disk-stamp path)))))
     (push write qwen-companion-disk--writes)
     (qwen-companion-disk--check write)))
 
@@ -68,6 +121,10 @@ nothing is said when it does not.  The wait ends by itself only after
   (cl-find path qwen-companion-disk--writes
            :key #'qwen-companion-disk--write-path :test #'equal))
 
+(defun qwen-companion-disk-expected-p (path)
+  "Return non-nil when a CLI may be about to write PATH."
+  (and (qwen-companion-disk--expected path) t))
+
 (defun qwen-companion-disk-expected-text (path)
   "Return the text that PATH will hold when the CLI has written it, or nil."
   (when-let ((write (qwen-companion-disk--expected path)))
@@ -79,8 +136,8 @@ nothing is said when it does not.  The wait ends by itself only after
 
 ;;; Waiting
 
-(defun qwen-companion-disk--forget-path (path)
-  "Stop waiting for an earlier write to PATH."
+(defun qwen-companion-disk-forget (path)
+  "Stop waiting for a write to PATH."
   (when-let ((write (qwen-companion-disk--expected path)))
     (qwen-companion-disk--end write)))
 
@@ -124,10 +181,20 @@ nothing is said when it does not.  The wait ends by itself only after
       (qwen-companion-disk--watch write)
       (cond
        ((null text)
-        (qwen-companion-disk-follow path))
-       ((qwen-companion-disk--holds-p path text)
+        (qwen-companion-disk-follow path)
+        (qwen-companion-disk--tell write))
+       ((qwen-companion-disk-holds-p path text)
         (qwen-companion-disk--end write)
-        (qwen-companion-disk-follow path))))))
+        (qwen-companion-disk-follow path)
+        (qwen-companion-disk--tell write))))))
+
+(defun qwen-companion-disk--tell (write)
+  "Tell who wants to know that WRITE has come, if the file has changed."
+  (let* ((path (qwen-companion-disk--write-path write))
+         (stamp (qwen-companion-disk-stamp path)))
+    (unless (equal stamp (qwen-companion-disk--write-stamp write))
+      (setf (qwen-companion-disk--write-stamp write) stamp)
+      (run-hook-with-args 'qwen-companion-disk-written-functions path))))
 
 (defun qwen-companion-disk--give-up (write)
   "End the wait for WRITE and say what is wrong, if anything is."
@@ -137,10 +204,11 @@ nothing is said when it does not.  The wait ends by itself only after
       (qwen-companion-disk--end write)
       (when (qwen-companion-disk--write-text write)
         (qwen-companion-disk-follow path)
+        (qwen-companion-disk--tell write)
         (message "qwen-companion: %s does not hold what was accepted; look at the CLI"
                  (abbreviate-file-name path))))))
 
-(defun qwen-companion-disk--holds-p (path text)
+(defun qwen-companion-disk-holds-p (path text)
   "Return non-nil when the file PATH has the content TEXT.
 A byte order mark, which a CLI may keep, does not count."
   (and (file-regular-p path)

@@ -491,6 +491,15 @@ If the user has put other things on the screen meanwhile, they stay."
      (qwen-companion-ediff--view-frame (qwen-companion-proposal-view proposal))))
   (qwen-companion-ediff--forget-view proposal))
 
+(cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
+  "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
+  (when (qwen-companion-diff-visible-p 'ediff proposal)
+    (let ((selected (selected-window)))
+      (with-current-buffer (qwen-companion-ediff--control proposal)
+        (ediff-update-diffs))
+      (when (window-live-p selected)
+        (select-window selected)))))
+
 (cl-defmethod qwen-companion-diff-visible-p ((_style (eql 'ediff)) proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."
   (cl-some #'qwen-companion-diff-seen-window

@@ -183,7 +183,7 @@ lines, or nil where they were not counted.")
          (root (qwen-companion-context-root (file-name-directory path))))
     (list (qwen-companion-proposal-id proposal)
           (vconcat
-           (mapcar #'qwen-companion-diff--one-line
+           (mapcar #'qwen-companion-disk-plain
                    (list (if root
                              (file-relative-name path root)
                            (abbreviate-file-name path))

@@ -118,6 +118,8 @@
   (setq qwen-companion-backend-methods qwen-companion--methods
         qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
+  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
   (add-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (qwen-companion-context-enable)
@@ -126,6 +128,8 @@
 (defun qwen-companion--disable ()
   "Stop everything and leave nothing behind."
   (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
+  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
+  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-sessions-forget)

@@ -34,7 +34,7 @@ from qwen_companion.emacs.messages import (
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.ide.audience import Audience
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
-from qwen_companion.ide.peers import find_caller
+from qwen_companion.ide.peers import find_caller, keeps_edits
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.mailbox import Mailbox
@@ -56,14 +56,16 @@ STOP_S = 0.8
 class _Editor:
     """Emacs as the tools see it."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: Bridge, sessions: Sessions) -> None:
         self._bridge = bridge
+        self._sessions = sessions
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        return await self._bridge.call(DiffOpen(proposal.id, proposal.session, client, proposal.path, text))
+        message = DiffOpen(proposal.id, proposal.session, client, proposal.path, proposal.digest, text)
+        return await self._bridge.call(message)
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        return await self._bridge.call(DiffClose(proposal.id))
+        return await self._bridge.call(DiffClose(proposal.id, keeps_edits(self._sessions.get(proposal.session))))
 
     def abandon(self, proposal: Proposal) -> None:
         self._bridge.tell(DiffOrphan(proposal.id))
@@ -98,7 +100,12 @@ class Companion:
             told=self._audience.sent,
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
         )
-        self._tools = DiffTools(Proposals(hello.proposals), _Editor(self._bridge), self._sessions)
+        self._tools = DiffTools(
+            Proposals(hello.proposals),
+            _Editor(self._bridge, self._sessions),
+            self._sessions,
+            roots_of=self._audience.review_roots,
+        )
         self._audience.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:

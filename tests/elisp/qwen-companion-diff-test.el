@@ -58,9 +58,35 @@
       (qwen-companion-diff-accept proposal)
       (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
       (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
+      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+
+(ert-deftest qwen-companion-diff-test-accept-while-the-cli-closes ()
+  "Answered here and in the terminal at once: the terminal was first.
+The CLI gets the text with its own answer, and what it may not write
+is kept."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-diff-accept)
+      (let ((close (list :id (qwen-companion-proposal-id proposal))))
+        (should (equal '(:text "two\nmine\n")
+                       (qwen-companion-diff-on-close close)))
+        (should-not (qwen-companion-diff-on-close close)))
+      (should (eq 'closed (qwen-companion-proposal-state proposal)))
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
+      (should-not (qwen-companion-disk-expected-text
+                   (qwen-companion-proposal-path proposal)))
+      (should-not (qwen-companion-diff-known))
+      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+
+(ert-deftest qwen-companion-diff-test-reject-while-the-cli-closes ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-reject)
       (should-not (qwen-companion-diff-on-close
                    (list :id (qwen-companion-proposal-id proposal))))
-      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+      (should-not (qwen-companion-diff-test--kept))
+      (should-not (qwen-companion-diff-known)))))
 
 (ert-deftest qwen-companion-diff-test-answered-in-the-terminal ()
   "The CLI gets the text as it is now; what was edited is kept too."
@@ -123,11 +149,91 @@
         (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
         (should-not (qwen-companion-diff-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-other-cli-same-file-is-another-review ()
+(ert-deftest qwen-companion-diff-test-newer-proposal-voids-an-answer-on-its-way ()
+  "The CLI waits for the newer one only: the accepted edits are kept."
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-test-propose "a.txt" "two\n")
-    (qwen-companion-test-propose "a.txt" "three\n" :session "session-2")
-    (should (= 2 (length (qwen-companion-diff-proposals))))))
+    (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit older "mine\n")
+      (qwen-companion-diff-accept)
+      (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
+        (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
+        (should (equal (list (qwen-companion-proposal-id newer))
+                       (mapcar (lambda (known) (plist-get known :id))
+                               (qwen-companion-diff-known))))
+        ;; What comes next is compared with the disk, not with the void text.
+        (qwen-companion-diff--prepare newer)
+        (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
+          (should (equal "one\n" (buffer-string))))
+        (qwen-companion-diff-on-delivered
+         (list :id (qwen-companion-proposal-id older)))
+        (should (equal (list newer) (qwen-companion-diff-proposals)))))))
+
+(ert-deftest qwen-companion-diff-test-the-same-text-again-is-the-same-review ()
+  "No second announcement; the edits stay, and one answer answers."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let* ((announced 0)
+           (qwen-companion-attention-functions
+            (list (lambda (_proposal) (cl-incf announced))))
+           (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (should (equal "" (qwen-companion-test-messages
+                          (should (eq proposal
+                                      (qwen-companion-test-propose
+                                       "a.txt" "two\n"
+                                       :id (qwen-companion-proposal-id proposal)))))))
+      (should (= 1 announced))
+      (should (= 1 (length (qwen-companion-diff-proposals))))
+      (qwen-companion-diff-accept)
+      (should-not (qwen-companion-diff-on-open
+                   (list :id (qwen-companion-proposal-id proposal)
+                         :session "session-1" :client "qwen"
+                         :path (expand-file-name "a.txt") :text "two\n")))
+      (should-not (qwen-companion-diff-proposals))
+      (should (equal '((accepted "two\nmine\n"))
+                     (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-the-same-long-text-again-leaves-no-file ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+           (file (expand-file-name "long" qwen-companion-backend--spool)))
+      (write-region "two\n" nil file nil 'silent)
+      (should-not (qwen-companion-diff-on-open
+                   (list :id (qwen-companion-proposal-id proposal)
+                         :session "session-1" :client "qwen"
+                         :path (expand-file-name "a.txt") :text-file file)))
+      (should-not (file-exists-p file)))))
+
+(ert-deftest qwen-companion-diff-test-two-clis-propose-the-same-file ()
+  "Two reviews; accepting one is said in the other, whose text stays."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
+          (second (qwen-companion-test-propose "a.txt" "three\n"
+                                               :session "session-2"
+                                               :client "gemini")))
+      (should (= 2 (length (qwen-companion-diff-proposals))))
+      (qwen-companion-diff--prepare second)
+      (should (string-match-p
+               "the proposal of gemini for it still waits"
+               (qwen-companion-test-messages (qwen-companion-diff-accept first))))
+      (with-current-buffer (qwen-companion-proposal-buffer second)
+        (should (string-match-p "proposed by gemini; another one, by qwen, was accepted"
+                                (car header-line-format)))
+        (should (equal "three\n" (buffer-string))))
+      ;; Once it is written, the other is compared with that.
+      (let ((refreshed 0)
+            (path (expand-file-name "a.txt"))
+            (coding-system-for-write 'utf-8-unix))
+        (write-region "two\n" nil path nil 'silent)
+        (cl-letf (((symbol-function 'qwen-companion-diff-refresh)
+                   (lambda (_style _proposal) (cl-incf refreshed))))
+          (qwen-companion-diff-file-written path)
+          (qwen-companion-diff-file-written path))
+        (should (= 1 refreshed)))
+      (with-current-buffer (qwen-companion-proposal-disk-buffer second)
+        (should (equal "two\n" (buffer-string)))
+        (should (string-match-p "on disk, changed" (car header-line-format)))
+        (should buffer-read-only))
+      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
 
 (ert-deftest qwen-companion-diff-test-orphan-keeps-its-text ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
@@ -189,7 +295,8 @@
       (qwen-companion-diff-accept)
       (should (equal (list (list :id (qwen-companion-proposal-id proposal)
                                  :session "session-1"
-                                 :path (expand-file-name "a.txt")))
+                                 :path (expand-file-name "a.txt")
+                                 :digest (secure-hash 'sha256 "two\n")))
                      (qwen-companion-diff-known)))
       (qwen-companion-diff-resend)
       (should (equal '((accepted "two\n") (accepted "two\n"))
@@ -227,9 +334,24 @@
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (erase-buffer))
-      (should-error (qwen-companion-diff-accept) :type 'user-error)
+      (should (string-match-p "M-x qwen-companion-diff-empty"
+                              (cadr (should-error (qwen-companion-diff-accept)
+                                                  :type 'user-error))))
       (should-not (qwen-companion-diff-test--outcomes))
       (should (qwen-companion-diff-proposals)))))
+
+(ert-deftest qwen-companion-diff-test-emptying-the-file-instead ()
+  "The way out: rejected, and the file's buffer is empty but not saved."
+  (dolist (name '("a.txt" "new/b.txt"))
+    (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+      (qwen-companion-test-propose name "two\n")
+      (save-window-excursion
+        (qwen-companion-diff-empty)
+        (should (equal (expand-file-name name directory) buffer-file-name))
+        (should (zerop (buffer-size)))
+        (should (buffer-modified-p)))
+      (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes)))
+      (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-diff-test-raw-bytes-are-refused ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
@@ -282,11 +404,87 @@
       (should-not qwen-companion-diff-test--hook-ran))))
 
 (ert-deftest qwen-companion-diff-test-file-names-do-not-reach-the-mode-line ()
+  "Nor is any a format string, or changes how what stands beside it looks."
   (qwen-companion-diff-test-with nil
-    (let ((proposal (qwen-companion-test-propose "%b%n.txt" "x\n")))
+    (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n"
+                                                 :client "%b %d")))
       (qwen-companion-diff--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p "%%b%%n\\.txt" (car header-line-format)))))))
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\x202e\\xa\\x1b[31m.txt")
+                                (car header-line-format)))
+        (should (string-match-p "by %%b %%d\\'" (car header-line-format)))
+        (should (string-match-p (regexp-quote "%b%n%s\\x202e\\xa\\x1b[31m.txt")
+                                (buffer-name))))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-diff-on-close
+       (list :id (qwen-companion-proposal-id proposal)))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\x202e") header-line-format))))))
+
+(ert-deftest qwen-companion-diff-test-what-reorders-text-is-shown ()
+  "Characters that make a line look like another are seen as codes."
+  (qwen-companion-diff-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
+    (let ((plain (qwen-companion-test-propose "a.py" "# שלום é\n"))
+          (odd (qwen-companion-test-propose "b.py" "x = 1 # \u202e }\u2066 if\n")))
+      (mapc #'qwen-companion-diff--prepare (list plain odd))
+      (with-current-buffer (qwen-companion-proposal-buffer plain)
+        (should bidi-display-reordering)
+        (should-not (local-variable-p 'glyphless-char-display)))
+      (dolist (buffer (list (qwen-companion-proposal-buffer odd)
+                            (qwen-companion-proposal-disk-buffer odd)))
+        (with-current-buffer buffer
+          (should-not bidi-display-reordering)
+          (should (eq 'hex-code (aref glyphless-char-display #x202e)))))
+      (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display)
+                                      #x202e))))))
+
+(ert-deftest qwen-companion-diff-test-a-mode-cannot-take-its-time-over-the-text ()
+  "At its start it sees no text; long lines and long texts get none."
+  (require 'python)
+  (qwen-companion-diff-test-with '(("a.py" "x = 1\n"))
+    (let ((text (apply #'concat (cl-loop for i to 9000 collect
+                                         (format "def f%d(): return\n" i)))))
+      (pcase-dolist (`(,proposed ,mode)
+                     (list (list text 'python-mode)
+                           (list (concat text text) 'fundamental-mode)
+                           (list (make-string 6000 ?x) 'fundamental-mode)))
+        (let* ((proposal (qwen-companion-test-propose "a.py" proposed))
+               (buffer (qwen-companion-proposal-buffer proposal))
+               (seen nil))
+          (qwen-companion-diff-test--edit proposal "y = 2\n")
+          (cl-letf* ((python (symbol-function 'python-mode))
+                     ((symbol-function 'python-mode)
+                      (lambda ()
+                        (push (buffer-size) seen)
+                        (funcall python))))
+            (qwen-companion-diff--prepare proposal))
+          (with-current-buffer buffer
+            (should (eq mode major-mode))
+            (should (cl-every #'zerop seen))
+            (should (equal (concat proposed "y = 2\n") (buffer-string)))
+            (should (qwen-companion-diff-edited-p proposal))
+            (primitive-undo 2 buffer-undo-list)
+            (should (equal proposed (buffer-string))))
+          (qwen-companion-diff-reject))))))
+
+(ert-deftest qwen-companion-diff-test-sizes-above-the-limit-are-refused ()
+  "Of the text and of the file; the CLI is told where to decide."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
+    (let ((qwen-companion-diff-size-limit 10)
+          (spooled (expand-file-name "long" qwen-companion-backend--spool)))
+      (write-region "0123456789\n" nil spooled nil 'silent)
+      (pcase-dolist (`(,name . ,text) `(("a.txt" :text "0123456é9\n")
+                                        ("a.txt" :text-file ,spooled)
+                                        ("big.txt" :text "x")))
+        (should (string-match-p
+                 "11 bytes.*Decide in the terminal"
+                 (qwen-companion-diff-on-open
+                  (append (list :id "1" :session "s" :client "qwen"
+                                :path (expand-file-name name))
+                          text)))))
+      (should-not (file-exists-p spooled))
+      (should-not (qwen-companion-diff-proposals))
+      (should (qwen-companion-test-propose "a.txt" "0123456789")))))
 
 (ert-deftest qwen-companion-diff-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."
@@ -298,8 +496,10 @@
 (ert-deftest qwen-companion-diff-test-left-side-is-what-was-accepted-before ()
   "A second proposal for a file is compared with the first one's text."
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-test-propose "a.txt" "two\n")
-    (qwen-companion-diff-accept)
+    (let ((first (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-accept)
+      (qwen-companion-diff-on-delivered
+       (list :id (qwen-companion-proposal-id first))))
     (let ((proposal (qwen-companion-test-propose "a.txt" "three\n")))
       (qwen-companion-diff--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)

@@ -133,8 +133,8 @@
 
 (ert-deftest qwen-companion-disk-test-byte-order-mark-does-not-count ()
   (qwen-companion-disk-test-with '(("a.txt" "\ufeffone\r\n"))
-    (should (qwen-companion-disk--holds-p (expand-file-name "a.txt") "one\r\n"))
-    (should-not (qwen-companion-disk--holds-p (expand-file-name "a.txt") "one\n"))))
+    (should (qwen-companion-disk-holds-p (expand-file-name "a.txt") "one\r\n"))
+    (should-not (qwen-companion-disk-holds-p (expand-file-name "a.txt") "one\n"))))
 
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here

@@ -311,7 +311,7 @@
       (qwen-companion-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-suffix-p
-                 (format "sub/%%%%e??.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
+                 (format "sub/%%%%e\\xa\\x202e.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
                  (car header-line-format)))
         (should-not (eval (cadr (cadr header-line-format)) t))
         (insert "mine")
@@ -400,7 +400,7 @@
       (should (equal (list (expand-file-name "a.txt")) called))
       (should (string-match-p "error in .qwen-companion-attention-functions.: No bell"
                               said))
-      (should (equal 2 (length (split-string said "Qwen\\?Code proposes a change of .*a\\.txt")))))))
+      (should (equal 2 (length (split-string said "Qwen\\\\xaCode proposes a change of .*a\\.txt")))))))
 
 (ert-deftest qwen-companion-ediff-test-arrival-on-command ()
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))

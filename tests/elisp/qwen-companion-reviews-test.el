@@ -176,8 +176,8 @@
   (qwen-companion-reviews-test-with nil
     (qwen-companion-test-propose "a\nb%s.txt" "2\n" :client "evil\n\u202ecli %b")
     (qwen-companion-diffs)
-    (should (equal '("a?b%s.txt") (qwen-companion-reviews-test--column 0)))
-    (should (equal '("evil??cli %b") (qwen-companion-reviews-test--column 1)))))
+    (should (equal '("a\\xab%s.txt") (qwen-companion-reviews-test--column 0)))
+    (should (equal '("evil\\xa\\x202ecli %b") (qwen-companion-reviews-test--column 1)))))
 
 ;;; The next one
 

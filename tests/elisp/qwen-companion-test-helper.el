@@ -85,7 +85,10 @@ MORE are further keys and values of the payload."
     (should-not
      (qwen-companion-diff-on-open
       (append more (list :id (symbol-name (gensym "id")) :session "session-1"
-                         :client "qwen" :path path :text text))))
+                         :client "qwen" :path path
+                         :digest (secure-hash 'sha256 (encode-coding-string
+                                                       text 'utf-8-unix))
+                         :text text))))
     (car (last (qwen-companion-diff-proposals)))))
 
 (defmacro qwen-companion-test-messages (&rest body)

@@ -234,7 +234,7 @@ class TestRestart:
             backend.kill()
             # Not "reset", not "incomplete": a clean end is what makes the CLI come back.
             assert stream.rest() == b""
-        proposal = {key: opened[key] for key in ("id", "session", "path")}
+        proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
         with self.restart(backend, [proposal]) as new:
             assert new.greet()["port"] == backend.port
             new.emacs.call("context", context(path, line=3, character=7))
@@ -260,7 +260,7 @@ class TestRestart:
             cli.tool("openDiff", filePath=str(path), newContent="new\n")
             opened = backend.emacs.wait_for("diff-open")
             backend.kill()
-        proposal = {key: opened[key] for key in ("id", "session", "path")}
+        proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
         with self.restart(backend, [proposal]) as new:
             new.greet()
             new.emacs.call("outcome", f'(:id "{proposal["id"]}" :outcome rejected)')
@@ -290,7 +290,7 @@ class TestRestart:
         session: dict[str, object] = {"id": "s", "protocol": "2025-11-25", "client": "c", "version": "1"}
         # The number is in use, but it is not that process.
         peer: dict[str, object] = {"pid": os.getpid(), "started": 1000, "ancestors": [os.getpid()]}
-        proposal = {"id": "p", "session": "s", "path": "/a"}
+        proposal = {"id": "p", "session": "s", "path": "/a", "digest": "d"}
         with Backend(home, sessions=[session | peer], proposals=[proposal]) as backend:
             began = time.monotonic()
             backend.greet()
@@ -299,7 +299,7 @@ class TestRestart:
             assert time.monotonic() - began < RETURN_S
 
     def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
-        with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a"}]) as backend:
+        with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a", "digest": "d"}]) as backend:
             backend.greet()
             assert backend.emacs.wait_for("diff-orphan") == {"id": "p"}
 

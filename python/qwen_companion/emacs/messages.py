@@ -234,16 +234,20 @@ class KnownSession:
 
 @dataclass(frozen=True)
 class KnownProposal:
-    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`."""
+    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
+
+    DIGEST is that of the text as it was proposed, see `DiffOpen`.
+    """
 
     id: str
     session: str
     path: str
+    digest: str
 
     @classmethod
     def parse(cls, values: Plist) -> KnownProposal:
-        """From `(:id :session :path)`."""
-        return cls(values.string(":id"), values.string(":session"), values.string(":path"))
+        """From `(:id :session :path :digest)`."""
+        return cls(*(values.string(key) for key in (":id", ":session", ":path", ":digest")))
 
 
 @dataclass(frozen=True)
@@ -567,7 +571,8 @@ class ExclusionList(Told):
 class DiffOpen(Outgoing["str | None"]):
     """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
 
-    CLIENT is the CLI's name for a person, with its version; "" when it is not known.
+    CLIENT is the CLI's name for a person, with its version; "" when it is not known.  DIGEST is the SHA-256 of the text
+    in UTF-8, in hexadecimal digits.  An ID that is known already means the same review, to be left as it is.
     """
 
     method = "diff-open"
@@ -575,11 +580,12 @@ class DiffOpen(Outgoing["str | None"]):
     session: str
     client: str
     path: str
+    digest: str
     text: str
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:id :session :client :path)` and the text."""
-        head = plist(id=self.id, session=self.session, client=self.client, path=self.path)
+        """`(:id :session :client :path :digest)` and the text."""
+        head = plist(id=self.id, session=self.session, client=self.client, path=self.path, digest=self.digest)
         return head + text_plist(self.text, spool)
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
@@ -593,14 +599,19 @@ class DiffOpen(Outgoing["str | None"]):
 
 @dataclass(frozen=True)
 class DiffClose(Outgoing["str | None"]):
-    """`diff-close`: end the review of proposal ID without an outcome.  The answer is its text; None if not open."""
+    """`diff-close`: end the review of proposal ID, which was answered in the terminal, without an outcome.
+
+    KEEPS_EDITS says that the CLI, if the answer was yes, writes the text as it is in Emacs now.  An outcome that Emacs
+    has sent and nobody has confirmed came too late.  The answer is the text; None if there is none, or was rejected.
+    """
 
     method = "diff-close"
     id: str
+    keeps_edits: bool
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID)`."""
-        return plist(id=self.id)
+        """`(:id ID :keeps-edits B)`."""
+        return plist(id=self.id, keeps_edits=self.keeps_edits)
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
         """nil, or a property list with the text."""

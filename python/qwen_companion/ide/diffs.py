@@ -7,11 +7,17 @@ told so, so it survives this process.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qwen_companion.emacs.messages import KnownProposal
+
+
+def text_digest(text: str) -> str:
+    """What tells TEXT from others: the SHA-256 of its UTF-8, in hexadecimal digits.  Emacs computes it too."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,15 @@ class Decision:
 
 @dataclass
 class Proposal:
-    """A text a CLI proposed for PATH, which is exactly what the CLI said; DECISION is None while under review."""
+    """A text a CLI proposed for PATH, which is exactly what the CLI said; DECISION is None while under review.
+
+    DIGEST is that of the text as it was proposed, whatever the user has made of it since.
+    """
 
     id: str
     session: str
     path: str
+    digest: str
     decision: Decision | None = None
 
 
@@ -38,14 +48,19 @@ class Proposals:
         """KNOWN are those an earlier process of this Emacs left."""
         self._by_id: dict[str, Proposal] = {}
         for item in known:
-            self._by_id[item.id] = Proposal(item.id, item.session, item.path)
+            self._by_id[item.id] = Proposal(item.id, item.session, item.path, item.digest)
 
-    def begin(self, session: str, path: str) -> tuple[Proposal, Proposal | None]:
-        """A new proposal, and the one it takes the place of."""
-        replaced = self.end(session, path)
-        proposal = Proposal(secrets.token_hex(8), session, path)
+    def begin(self, session: str, path: str, text: str) -> tuple[Proposal, Proposal | None]:
+        """The proposal of TEXT, and the one it takes the place of; one of the same text goes on instead."""
+        digest = text_digest(text)
+        found = self.find(session, path)
+        if found is not None and found.digest == digest:
+            return found, None
+        if found is not None:
+            self.drop(found.id)
+        proposal = Proposal(secrets.token_hex(8), session, path, digest)
         self._by_id[proposal.id] = proposal
-        return proposal, replaced
+        return proposal, found
 
     def decide(self, identifier: str, decision: Decision) -> Proposal | None:
         """Record DECISION if it is the first; the proposal, or None when it has ended or never was."""
@@ -62,11 +77,6 @@ class Proposals:
     def find(self, session: str, path: str) -> Proposal | None:
         """The proposal of SESSION for PATH, also a decided one that has not gone out yet."""
         return next((item for item in self._by_id.values() if (item.session, item.path) == (session, path)), None)
-
-    def end(self, session: str, path: str) -> Proposal | None:
-        """Forget the proposal of SESSION for PATH and return it."""
-        found = self.find(session, path)
-        return self.drop(found.id) if found else None
 
     def drop(self, identifier: str) -> Proposal | None:
         """Forget a proposal and return it."""

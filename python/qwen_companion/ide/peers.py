@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import psutil
 
-from qwen_companion.emacs.messages import Peer
+from qwen_companion.emacs.messages import KnownSession, Peer
 
 Address = tuple[str, int]
 """Host and port."""
@@ -40,17 +40,23 @@ class Caller:
 
 @dataclass(frozen=True)
 class _Product:
-    """A CLI as its npm package, its program and a person name it."""
+    """A CLI as its npm package, its program and a person name it.
+
+    KEEPS_EDITS_BEFORE is the first version that, when a proposal is accepted in the terminal, writes what was proposed
+    and not what `closeDiff` says the user has made of it; None when no version is known that does.
+    """
 
     package: str
     program: str
     name: str
     family: str
+    keeps_edits_before: tuple[int, ...] | None
 
 
+# Qwen Code 0.12.0 kept the edits, 0.15.10 dropped them; those between were not tried.
 _PRODUCTS = (
-    _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen"),
-    _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini"),
+    _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen", (0, 13)),
+    _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini", None),
 )
 
 _FORWARDERS = frozenset(
@@ -73,6 +79,16 @@ _OPTIONS_WITH_VALUE = frozenset(
 
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
+
+
+def keeps_edits(session: KnownSession | None) -> bool:
+    """Whether the CLI of SESSION is known to write the user's edits when a proposal is accepted in the terminal."""
+    family = session.peer.family if session and session.peer else None
+    for product in _PRODUCTS:
+        if session and product.family == family:
+            version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
+            return product.keeps_edits_before is None or () < version < product.keeps_edits_before
+    return False
 
 
 def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:

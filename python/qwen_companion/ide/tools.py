@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from qwen_companion.errors import EmacsBusyError, EmacsUnavailableError
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
+from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.threads import in_thread
 
 
@@ -62,10 +62,18 @@ class ArgumentError(Exception):
 class DiffTools:
     """The two tools, and the ends of a proposal they share with Emacs."""
 
-    def __init__(self, proposals: Proposals, editor: Editor, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        proposals: Proposals,
+        editor: Editor,
+        outbox: Outbox,
+        roots_of: Callable[[str], Sequence[str] | None],
+    ) -> None:
+        """ROOTS_OF tells in which directories a session may propose changes, None for anywhere."""
         self._proposals = proposals
         self._editor = editor
         self._outbox = outbox
+        self._roots_of = roots_of
 
     async def call(
         self, session: str, client: str, name: str, arguments: Mapping[str, object], *, damaged: bool = False
@@ -82,12 +90,13 @@ class DiffTools:
                         "newContent holds half a surrogate pair, which no file can hold. Propose valid Unicode text."
                     )
                 path, content = _path(arguments), _string(arguments, "newContent")
-                await in_thread(_check_target, path)
+                roots = self._roots_of(session)
+                await in_thread(lambda target: check_target(target, roots), path)
                 return await self._open(session, client, path, content)
             if name == CLOSE_DIFF:
                 suppress = arguments.get("suppressNotification") is True
                 return await self._close(session, _path(arguments), suppress=suppress)
-        except ArgumentError as error:
+        except (ArgumentError, TargetError) as error:
             return ToolResult(str(error), is_error=True)
         return ToolResult(f"There is no tool {name}. Use {OPEN_DIFF} or {CLOSE_DIFF}.", is_error=True)
 
@@ -122,11 +131,14 @@ class DiffTools:
             self._editor.settled(proposal.id)
 
     async def _open(self, session: str, client: str, path: str, content: str) -> ToolResult:
-        proposal, replaced = self._proposals.begin(session, path)
-        if replaced is not None and replaced.decision is not None:
-            # The CLI matches an outcome by path: the old one would be taken for the new one's.
+        proposal, replaced = self._proposals.begin(session, path, content)
+        if proposal.decision is not None:
+            # The user has decided on this very text, and that is on its way.
+            return ToolResult()
+        if replaced is not None:
+            # The CLI matches an outcome by path: the old one would be taken for the new one's.  Emacs sees from the
+            # new proposal that what it decided on the old one is void.
             self._outbox.withdraw(session, replaced.id)
-            self._editor.settled(replaced.id)
         try:
             refusal = await self._editor.open_review(proposal, client, content)
         except EmacsBusyError:
@@ -142,16 +154,15 @@ class DiffTools:
         proposal = self._proposals.find(session, path)
         if proposal is None:
             return ToolResult(close_result(None))
-        if proposal.decision is not None:
-            if suppress:
-                self._outbox.withdraw(session, proposal.id)
-                self.went_out(proposal.id)
-            return ToolResult(close_result(proposal.decision.content))
+        decision = proposal.decision
+        if decision is not None and not suppress:
+            return ToolResult(close_result(decision.content))
         self._proposals.drop(proposal.id)
+        self._outbox.withdraw(session, proposal.id)
         try:
             content = await self._editor.close_review(proposal)
         except EmacsUnavailableError:
-            content = None
+            content = decision.content if decision else None
         if not suppress:
             self._outbox.post(session, diff_rejected(path))
         return ToolResult(close_result(content))
@@ -171,19 +182,3 @@ def _path(arguments: Mapping[str, object]) -> str:
     if "\0" in path:
         raise ArgumentError("filePath must not hold a NUL character.")
     return path
-
-
-def _check_target(path: str) -> None:
-    """ArgumentError when PATH is something that cannot be given a new text.  Not for the event loop."""
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        if path.endswith("/"):
-            raise ArgumentError(f"{path} names a directory. Name a file.") from None
-        return  # A new file; its directories may be new as well.
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be looked at: {error.strerror}.") from None
-    if stat.S_ISDIR(mode):
-        raise ArgumentError(f"{path} is a directory. Name a file.")
-    if not stat.S_ISREG(mode):
-        raise ArgumentError(f"{path} is not a regular file and cannot be reviewed.")

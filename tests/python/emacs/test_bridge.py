@@ -154,9 +154,9 @@ async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) 
 async def test_a_call_returns_the_answer(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["diff-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
-    assert await soon(site.bridge.call(DiffClose("a"))) is None
+    assert await soon(site.bridge.call(DiffClose("a", keeps_edits=True))) is None
     peer.handlers["diff-open"] = lambda values: "no: " + values["path"]
-    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", '/a\n"b\\', "text"))) == 'no: /a\n"b\\'
+    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", '/a\n"b\\', "d", "text"))) == 'no: /a\n"b\\'
 
 
 async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
@@ -194,7 +194,7 @@ async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["diff-open"] = lambda _values: 5
     with pytest.raises(EmacsRefusedError, match="diff-open"):
-        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "text")))
+        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "text")))
 
 
 async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
@@ -223,7 +223,7 @@ async def test_a_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spoo
     await site.connect()
     spool.remove()
     with pytest.raises(EmacsRefusedError, match="spool"):
-        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "x" * 100_000)))
+        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "x" * 100_000)))
     await soon(site.bridge.call(Serving()))
 
 

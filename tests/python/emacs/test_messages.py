@@ -45,7 +45,7 @@ SESSIONS = '((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'
 HELLO = (
     '(:protocol 1 :secret "s" :emacs-pid 7 :port 0 :token nil :spool "/spool/"'
     f" :sessions {SESSIONS}"
-    ' :proposals ((:id "p" :session "i" :path "/a")))\n'
+    ' :proposals ((:id "p" :session "i" :path "/a" :digest "d")))\n'
 )
 
 
@@ -66,7 +66,7 @@ def test_hello_is_read_whole() -> None:
         token="",
         spool="/spool/",
         sessions=(KnownSession("i", "2025-11-25", "c", "1"),),
-        proposals=(KnownProposal("p", "i", "/a"),),
+        proposals=(KnownProposal("p", "i", "/a", "d"),),
     )
 
 
@@ -187,7 +187,8 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert as_dict(outgoing(ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
     (exclusion,) = as_dict(outgoing(ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
     assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
-    for message in (DiffClose("p"), DiffOrphan("p"), Delivered("p")):
+    assert as_dict(outgoing(DiffClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
+    for message in (DiffOrphan("p"), Delivered("p")):
         assert as_dict(outgoing(message, spool)) == {"id": "p"}
     assert {key: str(value) for key, value in as_dict(outgoing(Notice("warning", "w"), spool)).items()} == {
         "level": "warning",
@@ -197,23 +198,23 @@ def test_outgoing_messages(spool: Spool) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])
 def test_a_text_up_to_the_limit_goes_inside(text: str, spool: Spool) -> None:
-    assert as_dict(outgoing(DiffOpen("p", "i", "c", "/a", text), spool))["text"] == text
+    assert as_dict(outgoing(DiffOpen("p", "i", "c", "/a", "d", text), spool))["text"] == text
 
 
 @pytest.mark.parametrize("text", ["x" * (INLINE_TEXT_BYTES + 1), "é" * (INLINE_TEXT_BYTES // 2 + 1)])
 def test_a_text_over_the_limit_goes_by_file(text: str, spool: Spool) -> None:
-    payload = as_dict(outgoing(DiffOpen("p", "i", "c", "/a", text), spool))
+    payload = as_dict(outgoing(DiffOpen("p", "i", "c", "/a", "d", text), spool))
     assert "text" not in payload
     assert spool.read(payload["text-file"]) == text
 
 
 def test_replies(spool: Spool) -> None:
-    opened = DiffOpen("p", "i", "c", "/a", "x")
+    opened = DiffOpen("p", "i", "c", "/a", "d", "x")
     assert opened.parse_reply([], spool) is None
     assert opened.parse_reply("why not", spool) == "why not"
     with pytest.raises(MessageError):
         opened.parse_reply(5, spool)
-    closed = DiffClose("p")
+    closed = DiffClose("p", keeps_edits=False)
     assert closed.parse_reply([], spool) is None
     assert closed.parse_reply(read_sexp(b'(:text "x")'), spool) == "x"
     assert closed.parse_reply(["x"][:0], spool) is None

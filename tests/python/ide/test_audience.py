@@ -353,3 +353,23 @@ async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(ha
     assert isinstance(before, ExclusionList)
     assert isinstance(now, ExclusionList)
     assert [item.path for item in now.exclusions] == [other]
+
+
+async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(hall: Hall) -> None:
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.join("elsewhere", hall.one / "deep")
+    hall.join("stranger", None)
+    roots = (str(hall.one), str(hall.two))
+    assert hall.audience.review_roots("first") == (*roots, str(hall.one))
+    assert hall.audience.review_roots("elsewhere") == (*roots, str(hall.one / "deep"))
+    assert hall.audience.review_roots("stranger") == roots
+
+
+async def test_proposals_are_reviewed_anywhere_without_roots_or_when_the_user_says_so(hall: Hall) -> None:
+    hall.join("first", hall.one)
+    hall.audience.set_settings(Settings(all_roots=True))
+    assert hall.audience.review_roots("first") is None
+    hall.audience.set_settings(Settings())
+    hall.audience.set_roots(())
+    assert hall.audience.review_roots("first") is None

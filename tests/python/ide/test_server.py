@@ -58,7 +58,7 @@ class Site:
             lambda connection: self.find_caller(connection),
             TIMING,
         )
-        self.tools = DiffTools(Proposals(), self.editor, self.sessions)
+        self.tools = DiffTools(Proposals(), self.editor, self.sessions, roots_of=lambda _: None)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
 
     def tell(self, context: bytes) -> None:

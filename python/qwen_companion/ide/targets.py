@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which files can be given a new text in a review.  Nothing here is for the event loop: it asks the disk."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections.abc import Sequence
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.ide.context import Place
+
+_CHUNK_BYTES = 1024 * 1024
+_UTF16_AND_32_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+_NO_TEXT = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+"""Control characters that no text in any 8-bit encoding holds; an escape may be one of ISO 2022."""
+
+
+class TargetError(CompanionError):
+    """A file cannot be reviewed; the text tells the CLI, and its user, what to do about it."""
+
+
+def check_target(path: str, roots: Sequence[str] | None) -> None:
+    """TargetError when PATH, absolute, cannot be given a new text in a review.
+
+    ROOTS are the directories it has to lie in, None for anywhere.  A file that is not there yet is fine, and so are
+    directories that are not.
+    """
+    if roots is not None:
+        _check_place(path, roots)
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.endswith("/"):
+            raise TargetError(f"{path} names a directory. Name a file.") from None
+        return
+    except OSError as error:
+        raise TargetError(f"{path} cannot be looked at: {error.strerror}.") from None
+    if stat.S_ISDIR(mode):
+        raise TargetError(f"{path} is a directory. Name a file.")
+    if not stat.S_ISREG(mode):
+        raise TargetError(f"{path} is not a regular file and cannot be reviewed.")
+    try:
+        is_text = _is_text(path)
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read: {error.strerror}. Decide in the terminal instead.") from None
+    if not is_text:
+        raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
+
+
+def _check_place(path: str, roots: Sequence[str]) -> None:
+    real = os.path.realpath(path)
+    # By its name a link in a root belongs to it; not so a name that leads out of it again.
+    place = Place(path if os.path.normpath(path) == path else real, real)
+    if not any(place.is_below(Place.of(root)) for root in roots):
+        raise TargetError(
+            f"{path} lies outside the workspace roots of Emacs ({', '.join(roots)}). Decide in the terminal instead."
+        )
+
+
+def _is_text(path: str) -> bool:
+    """Whether the file PATH holds text: UTF-8, UTF-16 or UTF-32 with its mark, or what may be an older encoding.
+
+    OSError when it cannot be read.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_utf8 = True
+    looks_odd = False
+    with open(path, "rb") as file:
+        chunk = file.read(_CHUNK_BYTES)
+        if chunk.startswith(_UTF16_AND_32_MARKS):
+            return True
+        while chunk:
+            if b"\0" in chunk:
+                return False
+            looks_odd = looks_odd or _NO_TEXT.search(chunk) is not None
+            if is_utf8:
+                try:
+                    decoder.decode(chunk)
+                except UnicodeDecodeError:
+                    is_utf8 = False
+            if looks_odd and not is_utf8:
+                return False
+            chunk = file.read(_CHUNK_BYTES)
+    return True

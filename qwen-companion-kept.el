@@ -1,0 +1,219 @@
+;;; qwen-companion-kept.el --- Texts of reviews that ended otherwise  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A review can end without the CLI writing what is in it: the CLI has
+;; gone, or was answered in its terminal, or has proposed something newer.
+;; The text then stays in a buffer that says so, with a command that puts
+;; it into the buffer visiting the file.  Nothing is written to disk here,
+;; and nothing happens by itself but this: a kept text that the CLI turns
+;; out to have written needs no keeping.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-disk)
+
+(cl-defstruct (qwen-companion-kept (:copier nil))
+  "What a kept text is about.
+PATH is the file and REASON why the text was kept, a string.  STAMP is
+that of the file when the text was proposed, see
+`qwen-companion-disk-stamp', and DIGEST that of the text before the
+user edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line
+of the text in the file."
+  path reason stamp digest line-end)
+
+(defvar-local qwen-companion-kept--about nil
+  "What the text in the current buffer is about, a `qwen-companion-kept'.")
+
+(defvar qwen-companion-kept-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c C-c") #'qwen-companion-kept-apply)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-kept-discard)
+    map)
+  "Keys in a buffer with a kept text.")
+
+(define-minor-mode qwen-companion-kept-mode
+  "Minor mode of a buffer with a kept text.
+
+\\{qwen-companion-kept-mode-map}"
+  :interactive nil
+  :lighter nil
+  (setq header-line-format
+        (and qwen-companion-kept-mode (qwen-companion-kept--header))))
+
+(defun qwen-companion-kept--header ()
+  "Return the header line for the current buffer with its kept text."
+  (let ((name (qwen-companion-disk-name
+               (qwen-companion-kept-path qwen-companion-kept--about))))
+    (string-replace
+     "%" "%%"
+     (format " %s put it into the file's buffer  %s discard  %s: %s"
+             (substitute-command-keys "\\[qwen-companion-kept-apply]")
+             (substitute-command-keys "\\[qwen-companion-kept-discard]")
+             name
+             (qwen-companion-kept-reason qwen-companion-kept--about)))))
+
+(defun qwen-companion-kept-keep (buffer about)
+  "Keep the text in BUFFER, which is ABOUT a `qwen-companion-kept'.
+Tell the user."
+  (with-current-buffer buffer
+    (setq buffer-read-only nil
+          ;; Emacs asks about it before it exits.
+          buffer-offer-save t
+          qwen-companion-kept--about about)
+    (set-buffer-modified-p t)
+    (rename-buffer
+     (format "*qwen-companion kept: %s*"
+             (file-name-nondirectory
+              (qwen-companion-disk-name (qwen-companion-kept-path about))))
+     t)
+    (qwen-companion-kept-mode 1)
+    (message "qwen-companion: %s; the proposed text is kept in %s"
+             (qwen-companion-kept-reason about) (buffer-name))))
+
+(defun qwen-companion-kept-buffers ()
+  "Return the buffers with kept texts."
+  (cl-remove-if-not
+   (lambda (buffer) (buffer-local-value 'qwen-companion-kept--about buffer))
+   (buffer-list)))
+
+(defun qwen-companion-kept--path (buffer)
+  "Return the file that the kept text in BUFFER is about."
+  (qwen-companion-kept-path
+   (buffer-local-value 'qwen-companion-kept--about buffer)))
+
+;;; When the CLI has written
+
+(defun qwen-companion-kept-file-written (path)
+  "Look at the texts kept for PATH: a CLI has written that file.
+One that is what the file now holds goes; of others the user is told
+that they can now be applied."
+  (dolist (buffer (qwen-companion-kept-buffers))
+    (when (equal path (qwen-companion-kept--path buffer))
+      (if (qwen-companion-disk-holds-p path (qwen-companion-kept--text buffer))
+          (progn
+            (kill-buffer buffer)
+            (message "qwen-companion: %s holds your edits"
+                     (qwen-companion-disk-name path)))
+        (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
+                 (qwen-companion-disk-name path))))))
+
+(defun qwen-companion-kept--text (buffer)
+  "Return the kept text in BUFFER as it would be in the file."
+  (with-current-buffer buffer
+    (save-restriction
+      (widen)
+      (string-replace
+       "\n" (qwen-companion-kept-line-end qwen-companion-kept--about)
+       (buffer-substring-no-properties (point-min) (point-max))))))
+
+;;; Commands
+
+(defun qwen-companion-kept--find (buffer)
+  "Return BUFFER, or the buffer with the kept text that a command is for.
+That is the current one, else the only one for the file that is visited
+here, else the only one.  Signal a `user-error' when there is none or
+several."
+  (let* ((all (qwen-companion-kept-buffers))
+         (here (and buffer-file-name
+                    (cl-remove (file-truename buffer-file-name) all
+                               :test-not #'equal
+                               :key (lambda (kept)
+                                      (file-truename
+                                       (qwen-companion-kept--path kept))))))
+         (candidates (cond (buffer (list (get-buffer buffer)))
+                           (qwen-companion-kept--about (list (current-buffer)))
+                           (t (or here all)))))
+    (cond
+     ((or (null candidates) (not (memq (car candidates) all)))
+      (user-error "No text of a review is kept%s"
+                  (if buffer (format " in %s" buffer) "")))
+     ((cdr candidates)
+      (user-error "Which one?  %d texts are kept: %s" (length candidates)
+                  (mapconcat #'buffer-name candidates ", ")))
+     (t (car candidates)))))
+
+(defun qwen-companion-kept--read (verb)
+  "Return the kept text that the user wants to VERB: ask if it is ambiguous."
+  (let ((all (mapcar #'buffer-name (qwen-companion-kept-buffers))))
+    (when (and (cdr all)
+               (not qwen-companion-kept--about)
+               (not buffer-file-name))
+      (completing-read (format "%s which text: " verb) all nil t))))
+
+;;;###autoload
+(defun qwen-companion-kept-apply (&optional buffer)
+  "Put a kept text into the buffer that visits its file.
+That is one change to undo, and saving it is up to you.  If the file
+has other changes than the ones proposed, Ediff shows both instead.
+
+The text is that of the current buffer, else the only one for the
+file visited here, else the only one; BUFFER names another one."
+  (interactive (list (qwen-companion-kept--read "Apply")))
+  (let* ((kept (qwen-companion-kept--find buffer))
+         (about (buffer-local-value 'qwen-companion-kept--about kept))
+         (path (qwen-companion-kept-path about))
+         (stamp (qwen-companion-disk-stamp path)))
+    (when (and (qwen-companion-disk-expected-p path)
+               (equal stamp (qwen-companion-kept-stamp about)))
+      (user-error "The CLI may be about to write %s; try again in a few seconds"
+                  (qwen-companion-disk-name path)))
+    (qwen-companion-disk-follow path)
+    (let ((target (qwen-companion-disk-visit path)))
+      (if (and (not (buffer-modified-p target))
+               (verify-visited-file-modtime target)
+               (or (equal stamp (qwen-companion-kept-stamp about))
+                   (equal (qwen-companion-disk-digest path)
+                          (qwen-companion-kept-digest about))))
+          (qwen-companion-kept--put kept target)
+        (ediff-buffers target kept)
+        (message "qwen-companion: %s has other changes too; take over what you want"
+                 (qwen-companion-disk-name path))))))
+
+(defun qwen-companion-kept--put (kept target)
+  "Make the text of the buffer TARGET that of KEPT, which is killed; show it."
+  (let ((line-end (qwen-companion-kept-line-end
+                   (buffer-local-value 'qwen-companion-kept--about kept))))
+    (with-current-buffer kept (widen))
+    (with-current-buffer target
+      (when (and (equal line-end "\r\n") (zerop (buffer-size)))
+        (set-buffer-file-coding-system 'dos))
+      (save-restriction
+        (widen)
+        (undo-boundary)
+        (replace-buffer-contents kept 0.1)
+        (undo-boundary))
+      ;; Also an empty text for a file that is not there is to be saved.
+      (set-buffer-modified-p t)))
+  (kill-buffer kept)
+  (pop-to-buffer target)
+  (message "qwen-companion: the text is in this buffer, not saved yet"))
+
+(defun qwen-companion-kept-discard (&optional buffer)
+  "Kill the buffer of a kept text, and do nothing else.
+Which text that is, and what BUFFER means, is as in
+`qwen-companion-kept-apply'."
+  (interactive (list (qwen-companion-kept--read "Discard")))
+  (kill-buffer (qwen-companion-kept--find buffer)))
+
+(provide 'qwen-companion-kept)
+;;; qwen-companion-kept.el ends here
