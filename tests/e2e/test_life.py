@@ -14,9 +14,9 @@ EDIT = "# by hand"
 KEPT = "*qwen-companion kept: greeting.py*"
 
 
-def open_edited_review(stage: Stage) -> None:
+def open_edited_review(stage: Stage, *forms: str) -> None:
     """Connect, let the model propose to change the greeting, and add a comment to its end; the terminal is selected."""
-    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_emacs(stage.sandbox.greeting, forms=forms)
     stage.script_change(stage.sandbox.greeting, EDITED)
     stage.start_cli()
     stage.ask("change the greeting")
@@ -72,6 +72,20 @@ def test_the_text_of_a_killed_cli_is_applied_in_its_buffer(stage: Stage) -> None
     stage.screen.keys("C-c", "C-c")
     assert_text_is_in_the_buffer(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
+
+
+def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: Stage) -> None:
+    open_edited_review(stage, "(setq enable-recursive-minibuffers nil)")
+    stage.screen.keys("C-x", "C-f")
+    stage.screen.type("half-typed", seen="half-typed")
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-key "<escape>"))')
+    stage.screen.wait_gone("C-c C-c accept")
+    stage.screen.wait_for("Qwen[1] ")
+    # What is said about it stands behind the question until the next key.
+    stage.screen.type(" name", seen=re.compile("^Find file: .*half-typed name", re.MULTILINE))
+    stage.screen.keys("C-g")
+    stage.screen.wait_gone("half-typed")
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
 
 
 def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:

@@ -47,7 +47,7 @@
       (qwen-companion-disk-test--write "a.txt" "ONE\ntwo\nTHREE\nfour\nfive\n")
       (qwen-companion-disk-follow (expand-file-name "a.txt"))
       (should (equal "ONE\ntwo\nTHREE\nfour\nfive\n" (buffer-string)))
-      (let ((last-command nil)) (undo))
+      (let (last-command this-command) (undo))
       (should (equal "one\ntwo\nthree\nfour\n" (buffer-string)))
       (should (buffer-modified-p)))))
 
