@@ -15,11 +15,11 @@ VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
 ERT := $(wildcard tests/elisp/*-test.el)
-ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests/e2e/*.el)
+ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e test-interop lint lint-python lint-elisp format lock clean setup
+.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go 
 test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
 	@scripts/setup interop
 	@$(VENV)/python -m pytest tests/e2e/interop --interop $(ARGS)
+
+bench: build ## What a review costs, ours beside Ediff's; asserts nothing
+	@$(CHECKOUT) -l tests/bench/review.el
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

@@ -277,9 +277,8 @@ Else a text could look like another.  Does nothing where there are none."
       (buffer-disable-undo)
       (qwen-companion-backend-insert-text payload)
       (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size)))
-      (when (qwen-companion-diff--dos-p)
-        (setf (qwen-companion-proposal-line-end proposal) "\r\n")
-        (replace-string-in-region "\r\n" "\n" (point-min)))
+      (when (qwen-companion-diff--drop-carriage-returns)
+        (setf (qwen-companion-proposal-line-end proposal) "\r\n"))
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
@@ -290,11 +289,23 @@ Else a text could look like another.  Does nothing where there are none."
   "Make Emacs ask about the current buffer, if edited, before it exits."
   (setq buffer-offer-save t))
 
-(defun qwen-companion-diff--dos-p ()
-  "Return non-nil when every line of the current buffer ends in CR LF."
-  (let ((count (how-many "\r\n" (point-min) (point-max))))
-    (and (> count 0)
-         (= count (how-many "\n" (point-min) (point-max))))))
+(defun qwen-companion-diff--drop-carriage-returns ()
+  "If every line of the current buffer ends in CR LF, make it end in LF.
+Return non-nil then, and leave the text alone otherwise."
+  (goto-char (point-min))
+  (when (search-forward "\r\n" nil t)
+    (let ((text (buffer-string))
+          (inhibit-modification-hooks t)
+          (dropped 0))
+      (goto-char (point-min))
+      (while (search-forward "\r\n" nil t)
+        (replace-match "\n" t t)
+        (cl-incf dropped))
+      (or (= dropped (1- (line-number-at-pos (point-max) t)))
+          (progn
+            (erase-buffer)
+            (insert text)
+            nil)))))
 
 (defun qwen-companion-diff--prepare (proposal)
   "Make the other side of PROPOSAL and dress both buffers.
@@ -307,8 +318,7 @@ there after an earlier acceptance."
       (if-let ((text (qwen-companion-disk-expected-text path)))
           (progn
             (insert text)
-            (when (qwen-companion-diff--dos-p)
-              (replace-string-in-region "\r\n" "\n" (point-min))))
+            (qwen-companion-diff--drop-carriage-returns))
         (qwen-companion-diff--insert-file path))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
@@ -397,14 +407,18 @@ What the user has edited is said as long as that is so."
 
 (defun qwen-companion-diff--text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
-  (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (save-restriction
-      (widen)
-      (let ((text (buffer-substring-no-properties (point-min) (point-max)))
-            (line-end (qwen-companion-proposal-line-end proposal)))
-        (if (equal line-end "\n")
-            text
-          (string-replace "\n" line-end text))))))
+  (let ((line-end (qwen-companion-proposal-line-end proposal))
+        (text (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                (save-restriction
+                  (widen)
+                  (buffer-substring-no-properties (point-min) (point-max))))))
+    (cond
+     ((equal line-end "\n") text)
+     ((unencodable-char-position 0 (length text) 'utf-8 nil text)
+      (string-replace "\n" line-end text))
+     ;; The same for a text of Unicode, in half the time.
+     (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
+                              'utf-8-unix t)))))
 
 (defun qwen-companion-diff--keep (proposal reason)
   "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from editor import CLIENT, PROGRAM, QUIET, Emacs
+from editor import CLIENT, PROGRAM, QUIET, Emacs, EmacsError
 from sandbox import CHECKOUT
 from terminal import PATIENCE
 
@@ -72,7 +72,9 @@ class Daemon(Emacs):
     def open_window(self, display: str) -> str:
         """Open a frame with a window of its own on DISPLAY; return the id of the window."""
         client = [CLIENT, "-c", "-n", "-s", str(self._server), "--display", display]
-        subprocess.run(client, env=self._environment, timeout=PATIENCE, check=True, capture_output=True)
+        result = subprocess.run(client, env=self._environment, timeout=PATIENCE, capture_output=True, encoding="utf-8")
+        if result.returncode:
+            raise EmacsError(f"no frame on {display}: {result.stdout}{result.stderr}")
         # The client does not wait for the frame.
         self.wait_until(WINDOW)
         return self.text(f"(frame-parameter {WINDOW} 'outer-window-id)")

@@ -32,6 +32,8 @@ def display(width: int = 1400, height: int = 900) -> Generator[Display]:
     """A display with one screen of WIDTH x HEIGHT pixels, as long as the context lasts."""
     reader, writer = os.pipe()
     command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+    # Else it begins anew when its last client goes, and refuses whoever comes just then.
+    command.append("-noreset")
     server = subprocess.Popen(command, pass_fds=(writer,), stderr=subprocess.DEVNULL)
     os.close(writer)
     try:

@@ -311,7 +311,8 @@ is kept."
   "What was proposed is what is accepted, byte for byte."
   (dolist (text '("" "x" "x\n" "a\r\nb\r\n" "a\r\nb\n" "a\r\n\r\nb" "\r\r\n"
                   "\n\r\n" "é😀\n" "%s %d ~a\n" "tab\there\n" "\f\n"
-                  "\u2028\u200f\n" "nul\0nul\n"))
+                  "\u2028\u200f\n" "nul\0nul\n"
+                  "é\r\n😀\r\n\ufeff\r\n" "\ufeffa\rb\r\n\r\r\n" "中\r\n\0\r\n"))
     (qwen-companion-diff-test-with '(("a.txt" "one\n"))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)

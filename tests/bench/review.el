@@ -1,0 +1,107 @@
+;;; review.el --- What a review costs, ours beside Emacs's own  -*- lexical-binding: t; -*-
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; `make bench'.  Shows, for proposals of several sizes, how long each step
+;; blocks Emacs: what we do, and what inserting the text and Ediff cost by
+;; themselves in the same run.  The ratio is what can be compared between
+;; machines; the milliseconds are this one's.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion)
+
+(defconst review-bench-runs 5
+  "How often each step is measured; the median counts.")
+
+(defun review-bench--time (function)
+  "Return the milliseconds that FUNCTION takes."
+  (garbage-collect)
+  (let ((start (float-time)))
+    (funcall function)
+    (* 1000 (- (float-time) start))))
+
+(defun review-bench--median (numbers)
+  "Return the median of NUMBERS, a list."
+  (nth (/ (length numbers) 2) (sort numbers #'<)))
+
+(defun review-bench--text (lines line-end)
+  "Return a text of LINES lines of 50 bytes, each ending in LINE-END."
+  (mapconcat (lambda (number) (format "%06d %s%s" number (make-string 42 ?x) line-end))
+             (number-sequence 1 lines) ""))
+
+(defun review-bench--propose (path file)
+  "Let a CLI propose for PATH the text in FILE; return the proposal.
+Nothing opens by itself."
+  (let ((copy (make-temp-file (expand-file-name "text-" qwen-companion-backend--spool))))
+    (copy-file file copy t)
+    (qwen-companion-diff-on-open
+     (list :id (symbol-name (gensym)) :session "s" :client "bench" :path path
+           :text-file copy))
+    (car (last (qwen-companion-diff-proposals)))))
+
+(defun review-bench--cycle (path file)
+  "Return what one review of the text in FILE for PATH takes.
+A list of milliseconds: inserting the text, arrival, preparing both
+sides, accepting, and Ediff's session."
+  (let* ((insert (review-bench--time
+                  (lambda ()
+                    (with-temp-buffer
+                      (let ((coding-system-for-read 'utf-8-unix))
+                        (insert-file-contents file))))))
+         proposal
+         (arrival (review-bench--time
+                   (lambda () (setq proposal (review-bench--propose path file)))))
+         (prepare (review-bench--time
+                   (lambda () (qwen-companion-diff--prepare proposal))))
+         (ediff (review-bench--time
+                 (lambda ()
+                   (qwen-companion-diff-show 'ediff proposal nil)
+                   (qwen-companion-diff-hide 'ediff proposal))))
+         (accept (review-bench--time
+                  (lambda () (qwen-companion-diff-accept proposal)))))
+    (list insert arrival prepare accept ediff)))
+
+(defun review-bench--report (what lines line-end)
+  "Measure a proposal of LINES lines with LINE-END and print a row for WHAT."
+  (let ((path (make-temp-file "review-bench-" nil ".txt"))
+        (file (make-temp-file "review-bench-"))
+        (text (review-bench--text lines line-end)))
+    (let ((coding-system-for-write 'utf-8-unix))
+      (write-region text nil path nil 'silent)
+      (write-region (concat text "more" line-end) nil file nil 'silent))
+    (pcase-let* ((cycles (cl-loop repeat review-bench-runs
+                                  collect (review-bench--cycle path file)))
+                 (`(,insert ,arrival ,prepare ,accept ,ediff)
+                  (apply #'cl-mapcar
+                         (lambda (&rest numbers) (review-bench--median numbers))
+                         cycles)))
+      (princ (format "%-14s %8.1f %8.1f %8.1f %8.1f %8.1f %12.2f %12.2f\n"
+                     what insert arrival prepare accept ediff
+                     (/ arrival insert)
+                     (/ (+ arrival prepare accept) ediff))))
+    (delete-file path)
+    (delete-file file)))
+
+(let ((qwen-companion-diff-arrival 'command)
+      (qwen-companion-backend--spool
+       (file-name-as-directory (make-temp-file "review-bench-" t)))
+      (inhibit-message t))
+  (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
+    (unwind-protect
+        (progn
+          (princ (format "%-14s %8s %8s %8s %8s %8s %12s %12s\n" "milliseconds"
+                         "insert" "arrival" "prepare" "accept" "ediff"
+                         "arrival/ins." "ours/ediff"))
+          (review-bench--report "64 KB" 1300 "\n")
+          (review-bench--report "1 MB" 20000 "\n")
+          (review-bench--report "10 MB" 200000 "\n")
+          (review-bench--report "10 MB, CR LF" 200000 "\r\n"))
+      (qwen-companion-diff-end-all)
+      (qwen-companion-disk-forget-all)
+      (delete-directory qwen-companion-backend--spool t))))
+
+;;; review.el ends here
