@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -125,3 +126,24 @@ class Stage:
         # Nothing to be seen tells that this time is over.
         time.sleep(cli.pause)
         screen.keys("Enter")
+
+    def asked(self, question: str) -> str:
+        """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
+        answer = f"So much for {question}."
+        self.model.say(answer)
+        self.ask(question)
+        self.screen.wait_for(answer)
+        return self.model.next_request().prompt
+
+    @contextmanager
+    def outside(self, cli: Cli = QWEN, directory: Path | None = None, *arguments: str) -> Generator[Screen]:
+        """CLI with ARGUMENTS in a terminal outside of Emacs, in DIRECTORY, else in the project; it can be typed to."""
+        place = self.sandbox.run / "outside"
+        place.mkdir()
+        screen = Screen(place, {**self.environment, **cli.variables})
+        screen.start([cli.program, *arguments], directory or self.sandbox.project)
+        try:
+            screen.wait_for("Type your message")
+            yield screen
+        finally:
+            screen.close()

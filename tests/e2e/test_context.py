@@ -6,15 +6,6 @@ from __future__ import annotations
 from stage import Stage
 
 
-def asked(stage: Stage, question: str) -> str:
-    """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
-    answer = f"So much for {question}."
-    stage.model.say(answer)
-    stage.ask(question)
-    stage.screen.wait_for(answer)
-    return stage.model.next_request().prompt
-
-
 def to_other_window(stage: Stage) -> None:
     stage.screen.keys("C-x", "o")
 
@@ -35,7 +26,7 @@ def test_places_in_narrowed_and_indirect_buffers_are_those_of_the_file(stage: St
     stage.screen.keys("Enter", "C-Space", "C-n", "C-n", "C-x", "n", "n")
     press_until(stage, "line 5, character 5", "C-p", "M-m")
     to_other_window(stage)
-    prompt = asked(stage, "one")
+    prompt = stage.asked("one")
     assert f"Path: {stage.sandbox.greeting}" in prompt
     assert "Cursor: line 5, character 5" in prompt
     # Another buffer on the same text, shown instead of the first, then the terminal.
@@ -46,7 +37,7 @@ def test_places_in_narrowed_and_indirect_buffers_are_those_of_the_file(stage: St
     stage.screen.keys("Enter", "C-x", "n", "w", "M-<")
     press_until(stage, "line 8, character 1", *["C-n"] * 7)
     to_other_window(stage)
-    prompt = asked(stage, "two")
+    prompt = stage.asked("two")
     assert "line 8, character 1" in prompt
     assert "indirect" not in prompt
 
@@ -61,11 +52,11 @@ def test_a_rectangle_is_selected_and_kept_while_asking(stage: Stage) -> None:
     stage.screen.keys("M-f", "C-f", "C-x", "Space", "C-n", "M-f", "M-f")
     stage.screen.wait_for("told: line 2, character 14")
     to_other_window(stage)
-    prompt = asked(stage, "one")
+    prompt = stage.asked("one")
     assert "Cursor: line 2, character 14" in prompt
     assert "```\n😀 first \n😀 second\n```" in prompt
     # Still selected: there is nothing new to tell.
-    assert "Selection" not in asked(stage, "two")
+    assert "Selection" not in stage.asked("two")
     to_other_window(stage)
     # C-g overtakes other keys and swallows them.
     stage.screen.wait_until(lambda: stage.emacs.eval("(buffer-name (window-buffer))") == '"table.txt"', "the table")
@@ -75,7 +66,7 @@ def test_a_rectangle_is_selected_and_kept_while_asking(stage: Stage) -> None:
     )
     press_until(stage, "line 3, character 1", "C-n", "C-a")
     to_other_window(stage)
-    prompt = asked(stage, "three")
+    prompt = stage.asked("three")
     assert "Cursor moved:" in prompt
     assert "Selected text: (none)" in prompt
 
@@ -103,7 +94,7 @@ def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
     stage.screen.wait_for("*Help*")
     assert stage.emacs.visible_buffers() == ["*Help*", "*qwen: project*"]
     to_other_window(stage)
-    prompt = asked(stage, "one")
+    prompt = stage.asked("one")
     assert f"Path: {stage.sandbox.greeting}\n  Cursor: line 2, character 1" in prompt
     assert f"Other open files:\n  - {stage.sandbox.notes}\n" in prompt
     to_other_window(stage)
@@ -112,6 +103,6 @@ def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
     stage.screen.keys("Enter")
     stage.screen.wait_until(lambda: stage.emacs.eval('(get-buffer "notes.txt")') == "nil", "the buffer gone")
     to_other_window(stage)
-    prompt = asked(stage, "two")
+    prompt = stage.asked("two")
     assert f"Files closed:\n  - {stage.sandbox.notes}\n" in prompt
     assert "Active file" not in prompt

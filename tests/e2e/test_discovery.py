@@ -14,7 +14,6 @@ from clis import GEMINI, QWEN, Cli
 from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
 from sandbox import GREETING
 from stage import Stage
-from terminal import Screen
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
@@ -34,20 +33,6 @@ def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
         daemon.quit()
 
 
-@contextmanager
-def outside(stage: Stage, cli: Cli, directory: Path) -> Generator[Screen]:
-    """CLI in a terminal outside of Emacs, in DIRECTORY."""
-    place = stage.sandbox.run / "outside"
-    place.mkdir()
-    screen = Screen(place, {**stage.environment, **cli.variables})
-    screen.start([cli.program], directory)
-    try:
-        screen.wait_for("Type your message")
-        yield screen
-    finally:
-        screen.close()
-
-
 @each_cli
 def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage, cli: Cli) -> None:
     stage.start_emacs(stage.sandbox.greeting)
@@ -59,7 +44,7 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
         )
         stage.start_in_shell(cli)
         assert newer.eval(CONNECTED) == "nil"
-        with outside(stage, cli, stage.sandbox.project):
+        with stage.outside(cli):
             newer.wait_until(f"(equal 1 (length {CONNECTED}))")
             assert "Qwen[1]" in stage.screen.capture()
 
@@ -69,7 +54,7 @@ def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) 
     below = stage.sandbox.project / "a b" / "ü"
     below.mkdir(parents=True)
     stage.start_emacs(stage.sandbox.greeting)
-    with outside(stage, cli, below) as screen:
+    with stage.outside(cli, below) as screen:
         stage.screen.wait_for("Qwen[1]")
         assert stage.emacs.eval("(length (qwen-companion-terminal-buffers))") == "0"
         stage.model.say("Nothing.")

@@ -7,7 +7,7 @@ import re
 
 from sandbox import GREETING, has_ended
 from stage import Stage
-from terminal import PATIENCE, Screen
+from terminal import PATIENCE
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 EDIT = "# by hand"
@@ -90,16 +90,10 @@ def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: S
 
 def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
-    place = stage.sandbox.run / "outside"
-    place.mkdir()
-    outside = Screen(place, stage.environment)
-    try:
-        outside.start(["qwen", "--approval-mode", "default"], stage.sandbox.project)
-        outside.wait_for("Type your message")
+    with stage.outside() as outside:
         stage.screen.wait_for("Qwen[1]")
         stage.script_change(stage.sandbox.greeting, EDITED)
-        outside.type("change the greeting")
-        outside.keys("Enter")
+        stage.ask("change the greeting", screen=outside)
         stage.screen.wait_for("C-c C-c accept")
         outside.wait_for("Yes, allow once")
         backend = stage.sandbox.backend()
@@ -111,6 +105,4 @@ def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -
         outside.keys("Enter")
         outside.wait_for("All done.")
         assert stage.sandbox.greeting.read_text() == EDITED
-    finally:
-        outside.close()
     stage.sandbox.assert_no_files()

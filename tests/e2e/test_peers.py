@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from clis import QWEN
 from editor import CLIENT, lisp_string
 from sandbox import BUILD, GREETING
 from stage import Stage
@@ -114,28 +115,20 @@ def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
 def test_a_cli_outside_of_emacs(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     # Its terminal is no child of Emacs.
-    place = stage.sandbox.run / "outside"
-    place.mkdir()
-    outside = Screen(place, stage.environment)
-    try:
-        outside.start(["qwen", "--approval-mode", "default"], stage.sandbox.project)
-        outside.wait_for("Type your message")
+    with stage.outside(QWEN, None, "--approval-mode", "default") as outside:
         stage.screen.wait_for("Qwen[1]")
         process = cli(stage)
         assert_session_is(stage, process, stage.sandbox.project, None)
         assert session(stage)["ancestors"][0] == process.pid
         # Its review opens where the user is.
         stage.script_change(stage.sandbox.greeting, EDITED)
-        outside.type("change the greeting")
-        outside.keys("Enter")
+        stage.ask("change the greeting", screen=outside)
         stage.screen.wait_for("C-c C-c accept")
         outside.wait_for("Yes, allow once")
         stage.model.say("All done.")
         stage.emacs.command("qwen-companion-diff-accept")
         outside.wait_for("All done.")
         assert stage.sandbox.greeting.read_text() == EDITED
-    finally:
-        outside.close()
     stage.screen.wait_gone("Qwen[1]")
 
 

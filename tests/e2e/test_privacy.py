@@ -8,15 +8,6 @@ from pathlib import Path
 from stage import Stage
 
 
-def asked(stage: Stage, question: str) -> str:
-    """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
-    answer = f"So much for {question}."
-    stage.model.say(answer)
-    stage.ask(question)
-    stage.screen.wait_for(answer)
-    return stage.model.next_request().prompt
-
-
 def visit(stage: Stage, path: Path) -> None:
     """Visit PATH by its name in the first window, select its first line, and go back to the terminal."""
     stage.screen.keys("C-x", "o", "C-x", "C-f")
@@ -43,15 +34,15 @@ def test_a_secret_in_focus_is_not_told_and_no_other_file_is_active(stage: Stage)
     (project / "build").mkdir()
     stage.start_emacs(stage.sandbox.notes)
     stage.start_cli()
-    assert f"Path: {stage.sandbox.notes}" in asked(stage, "one")
+    assert f"Path: {stage.sandbox.notes}" in stage.asked("one")
     secrets = [make(project / ".env"), make(project / "build" / "out.txt"), make(project / "private.txt")]
     for number, secret in enumerate(secrets):
         visit(stage, secret)
-        prompt = asked(stage, f"secret {number}")
+        prompt = stage.asked(f"secret {number}")
         assert "PASSWORD" not in prompt
         assert secret.name not in prompt
     visit(stage, stage.sandbox.greeting)
-    assert f"{stage.sandbox.greeting}" in asked(stage, "the rest")
+    assert f"{stage.sandbox.greeting}" in stage.asked("the rest")
 
 
 def test_a_file_of_another_project_is_not_told(stage: Stage) -> None:
@@ -59,7 +50,7 @@ def test_a_file_of_another_project_is_not_told(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.notes)
     stage.start_cli()
     visit(stage, other)
-    prompt = asked(stage, "one")
+    prompt = stage.asked("one")
     assert "theirs.txt" not in prompt
     assert "PASSWORD" not in prompt
     assert str(stage.sandbox.notes) in prompt
@@ -67,5 +58,5 @@ def test_a_file_of_another_project_is_not_told(stage: Stage) -> None:
     stage.emacs.eval("(setq qwen-companion-tell-all-roots t)")
     visit(stage, stage.sandbox.greeting)
     visit(stage, other)
-    prompt = asked(stage, "two")
+    prompt = stage.asked("two")
     assert f"Path: {other}" in prompt
