@@ -83,7 +83,8 @@ def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: S
     stage.screen.wait_for("Qwen[1] ")
     # What is said about it stands behind the question until the next key.
     stage.screen.type(" name", seen=re.compile("^Find file: .*half-typed name", re.MULTILINE))
-    stage.screen.keys("C-g")
+    # Not C-g: during redisplay it would end only that.
+    stage.screen.keys("C-]")
     stage.screen.wait_gone("half-typed")
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
 
