@@ -90,6 +90,7 @@
 (declare-function vterm "ext:vterm" (&optional arg))
 (declare-function vterm-send-string "ext:vterm" (string &optional paste-p))
 (defvar compilation-ask-about-save)
+(defvar eat-buffer-name)
 (defvar eshell-directory-name)
 (defvar explicit-shell-file-name)
 (defvar vterm-shell)
@@ -145,7 +146,8 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
   (unless (require 'eat nil t)
     (ert-skip "eat is not installed; Debian 12 does not have it"))
   (eat "/bin/sh")
-  (qwen-companion-terminal-test--type command))
+  (with-current-buffer eat-buffer-name
+    (qwen-companion-terminal-test--type command)))
 
 (qwen-companion-terminal-test--define term
   (term "/bin/sh")
