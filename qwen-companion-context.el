@@ -223,7 +223,7 @@ project is one; with nil, only projects are."
 
 (defcustom qwen-companion-imitate-vscode nil
   "Whether terminals claim to be those of VS Code.
-Gemini CLI 0.6 and older connect to nothing else.  Sets the variable
+Gemini CLI 0.6 connects to nothing else.  Sets the variable
 TERM_PROGRAM, by which other programs know VS Code too: some then draw
 or open files in ways that only it understands."
   :group 'qwen-companion

@@ -407,18 +407,8 @@ What the user has edited is said as long as that is so."
 
 (defun qwen-companion-diff--text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
-  (let ((line-end (qwen-companion-proposal-line-end proposal))
-        (text (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                (save-restriction
-                  (widen)
-                  (buffer-substring-no-properties (point-min) (point-max))))))
-    (cond
-     ((equal line-end "\n") text)
-     ((unencodable-char-position 0 (length text) 'utf-8 nil text)
-      (string-replace "\n" line-end text))
-     ;; The same for a text of Unicode, in half the time.
-     (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
-                              'utf-8-unix t)))))
+  (qwen-companion-disk-text (qwen-companion-proposal-buffer proposal)
+                            (qwen-companion-proposal-line-end proposal)))
 
 (defun qwen-companion-diff--keep (proposal reason)
   "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."

@@ -52,6 +52,21 @@ Each function gets the file's name.")
 
 ;;; Files
 
+(defun qwen-companion-disk-text (buffer line-end)
+  "Return the whole text of BUFFER as it is in a file, exactly.
+LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
+  (let ((text (with-current-buffer buffer
+                (save-restriction
+                  (widen)
+                  (buffer-substring-no-properties (point-min) (point-max))))))
+    (cond
+     ((equal line-end "\n") text)
+     ((unencodable-char-position 0 (length text) 'utf-8 nil text)
+      (string-replace "\n" line-end text))
+     ;; The same for a text of Unicode, in half the time.
+     (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
+                              'utf-8-unix t)))))
+
 (defun qwen-companion-disk-plain (text)
   "Return TEXT, which a stranger chose, fit for one line on the screen.
 Characters that act on the display are written out."

@@ -119,12 +119,10 @@ that they can now be applied."
 
 (defun qwen-companion-kept--text (buffer)
   "Return the kept text in BUFFER as it would be in the file."
-  (with-current-buffer buffer
-    (save-restriction
-      (widen)
-      (string-replace
-       "\n" (qwen-companion-kept-line-end qwen-companion-kept--about)
-       (buffer-substring-no-properties (point-min) (point-max))))))
+  (qwen-companion-disk-text
+   buffer
+   (qwen-companion-kept-line-end
+    (buffer-local-value 'qwen-companion-kept--about buffer))))
 
 ;;; Commands
 

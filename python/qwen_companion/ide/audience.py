@@ -184,10 +184,11 @@ class Audience:
         """Keep every session informed until cancelled."""
         changed = self._inputs.changed
         while True:
+            job = self._job()
             try:
-                await asyncio.wait_for(changed.wait(), RULES_S)
+                # Rules matter only while there is somebody to tell.
+                await asyncio.wait_for(changed.wait(), None if job is None else RULES_S)
             except asyncio.TimeoutError:
-                job = self._job()
                 if job is None or not await in_thread(_rules_have_changed, job):
                     continue
             changed.clear()
