@@ -19,10 +19,6 @@
 
 ;;; Commentary:
 
-;; A CLI proposes a new text for a file.  The proposal waits, is shown by
-
-;;; Commentary:
-
 ;; Several CLIs may propose changes at a time.  `qwen-companion-diffs'
 ;; lists what waits, `qwen-companion-review' goes to the next.
 ;;
