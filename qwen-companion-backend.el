@@ -63,6 +63,10 @@ once; its value is the answer.")
 (defvar qwen-companion-backend-connected-hook nil
   "Hook run when a Python process can be called, also after a restart.")
 
+(defvar qwen-companion-backend-disconnected-hook nil
+  "Hook run when a Python process can be called no more.
+What it was asked and has not answered, it never will.")
+
 (defvar qwen-companion-backend-proposals-function #'ignore
   "Function that returns the open proposals a new process must know.
 Its value is a list of property lists (:id :session :path :digest).")
@@ -322,15 +326,29 @@ Return non-nil when the call was sent; answers come as calls of their own."
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
       (list :text (substring-no-properties text))
-    (let ((file (make-temp-file
-                 (expand-file-name "text-" qwen-companion-backend--spool)))
-          (coding-system-for-write 'utf-8-unix)
-          (write-region-annotate-functions nil)
-          (write-region-post-annotation-function nil)
-          (write-region-inhibit-fsync t)
-          (file-name-handler-alist nil))
-      (write-region text nil file nil 'silent)
-      (list :text-file file))))
+    (list :text-file (qwen-companion-backend--spool-text text))))
+
+(defun qwen-companion-backend-pack-buffer (buffer)
+  "Return the whole text of BUFFER as part of a payload."
+  (with-current-buffer buffer
+    (save-restriction
+      (widen)
+      (if (<= (position-bytes (point-max)) qwen-companion-backend--inline-limit)
+          (list :text (buffer-substring-no-properties (point-min) (point-max)))
+        (list :text-file (qwen-companion-backend--spool-text nil))))))
+
+(defun qwen-companion-backend--spool-text (text)
+  "Put TEXT into a new private file and return its name.
+With nil, put the whole text of the current buffer there."
+  (let ((file (make-temp-file
+               (expand-file-name "text-" qwen-companion-backend--spool)))
+        (coding-system-for-write 'utf-8-unix)
+        (write-region-annotate-functions nil)
+        (write-region-post-annotation-function nil)
+        (write-region-inhibit-fsync t)
+        (file-name-handler-alist nil))
+    (write-region text nil file nil 'silent)
+    file))
 
 (defun qwen-companion-backend-insert-text (payload)
   "Insert the text that PAYLOAD carries at point, exactly as it came."
@@ -408,7 +426,8 @@ happens on its own, also when Emacs is about to exit."
     (setq qwen-companion-backend--timer nil))
   (when-let ((manager qwen-companion-backend--manager))
     (setq qwen-companion-backend--manager nil)
-    (epc:stop-epc manager)))
+    (epc:stop-epc manager)
+    (run-hooks 'qwen-companion-backend-disconnected-hook)))
 
 (defun qwen-companion-backend--sentinel (process _event)
   "Deal with the unasked end of PROCESS: restart it, or say why not."

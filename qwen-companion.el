@@ -46,6 +46,7 @@
 (require 'qwen-companion-reviews)
 (require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-texts)
 
 (defgroup qwen-companion nil
   "Emacs as the IDE of the Qwen Code CLI."
@@ -89,7 +90,9 @@
     (diff-open . qwen-companion-diff-on-open)
     (diff-close . qwen-companion-diff-on-close)
     (diff-orphan . qwen-companion-diff-on-orphan)
-    (delivered . qwen-companion-diff-on-delivered))
+    (delivered . qwen-companion-diff-on-delivered)
+    (compared . qwen-companion-texts-on-compared)
+    (merged . qwen-companion-texts-on-merged))
   "What the Python process may call.")
 
 (defun qwen-companion--on-published (payload)
@@ -118,6 +121,7 @@
   (setq qwen-companion-backend-methods qwen-companion--methods
         qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
@@ -131,10 +135,12 @@
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
+  (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-sessions-forget)
   (qwen-companion-diff-end-all)
   (qwen-companion-reviews-close)
+  (qwen-companion-texts-forget)
   (qwen-companion-disk-forget-all)
   (qwen-companion-context-disable)
   (qwen-companion-terminal-forget)

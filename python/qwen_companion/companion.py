@@ -14,12 +14,16 @@ from qwen_companion.discovery.files import Discovery
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
+    Compare,
+    Compared,
     Delivered,
     DiffClose,
     DiffOpen,
     DiffOrphan,
     Hello,
     Incoming,
+    Merge,
+    Merged,
     Notice,
     Outcome,
     Published,
@@ -111,6 +115,7 @@ class Companion:
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
         self._roots: Mailbox[Roots] = Mailbox()
+        self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
         self._server: McpServer | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emacs_is_gone = False
@@ -133,6 +138,7 @@ class Companion:
                 self._look_after_files(RENEW_S, self._discovery.renew),
                 self._look_after_files(ANCESTORS_S, self._discovery.follow_ancestors),
                 self._audience.run(),
+                self._answer_requests(),
                 self._watch_emacs(),
                 self._serve(),
             )
@@ -180,6 +186,8 @@ class Companion:
             self._audience.watch(message.on)
         elif isinstance(message, Outcome):
             self._tools.decide(message.id, Decision(message.content))
+        elif isinstance(message, Compare | Merge):
+            self._requests.put_nowait(message)
         else:
             self._end_for_good()
 
@@ -219,6 +227,11 @@ class Companion:
             for warning in await in_thread(lambda _: task(), None):
                 self._bridge.tell(Notice("warning", warning))
 
+    async def _answer_requests(self) -> None:
+        """Compare and merge texts, one request after the other."""
+        while True:
+            self._bridge.tell(await in_thread(_answer, await self._requests.get()))
+
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)
         self._emacs_gone()
@@ -227,6 +240,13 @@ class Companion:
         server_type = await in_thread(_import_server, None)
         server = self._server = server_type(self._listener, self._token, self._sessions, self._tools)
         await server.serve(lambda: self._bridge.tell(Serving()))
+
+
+def _answer(request: Compare | Merge) -> Compared | Merged:
+    # What it takes is imported by the first request: many an Emacs never makes one.
+    from qwen_companion.texts.answers import answer
+
+    return answer(request)
 
 
 def _import_server(_: None) -> type[McpServer]:

@@ -13,32 +13,6 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-backend-test-with (&rest body)
-  "Run BODY in a home and with temporary files of its own; mode off after."
-  (declare (indent 0) (debug t))
-  `(qwen-companion-test-with-files nil
-     (let* ((home (expand-file-name "home" default-directory))
-            (process-environment
-             (append (list (concat "HOME=" home)
-                           (concat "TMPDIR=" default-directory)
-                           "QWEN_HOME")
-                     process-environment))
-            (temporary-file-directory default-directory)
-            (inhibit-message t))
-       (make-directory home)
-       (unwind-protect
-           (progn ,@body)
-         (qwen-companion-mode -1)
-         (qwen-companion-test-wait-for
-          (null (qwen-companion-backend-test--processes)))))))
-
-(defun qwen-companion-backend-test--processes ()
-  "Return our processes that are alive."
-  (cl-remove-if-not (lambda (process)
-                      (string-match-p "\\`\\(qwen-companion\\|epc\\)"
-                                      (process-name process)))
-                    (process-list)))
-
 (defun qwen-companion-backend-test--files ()
   "Return the discovery files and private directories there are."
   (append (directory-files-recursively default-directory
@@ -71,14 +45,14 @@
   "Check that a failed start has left nothing, but for its explanation."
   (should (string-match-p "Qwen:error" (qwen-companion--lighter)))
   (qwen-companion-test-wait-for
-   (null (qwen-companion-backend-test--processes)))
+   (null (qwen-companion-test-processes)))
   (should-not (qwen-companion-backend-test--files))
   (should-not qwen-companion-backend--timer)
   (should-not qwen-companion-backend--secret)
   (should-not (getenv "QWEN_CODE_IDE_SERVER_PORT")))
 
 (ert-deftest qwen-companion-backend-test-starts-serves-and-stops ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (should (eq 'starting (qwen-companion-state)))
     (should (equal " Qwen:starting" (qwen-companion--lighter)))
@@ -93,7 +67,7 @@
 
 (ert-deftest qwen-companion-backend-test-no-secret-is-visible ()
   "Not in the process list, the environment, messages or the log."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
     (let ((secrets (list qwen-companion-backend--secret
@@ -110,7 +84,7 @@
 
 (ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
   "The port, the token and so the discovery files stay the same."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
     (let ((port qwen-companion-backend--port)
@@ -125,7 +99,7 @@
 
 (ert-deftest qwen-companion-backend-test-taken-port-is-given-up ()
   "When the port is gone after a kill, a new one is taken."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
     (let ((port qwen-companion-backend--port)
@@ -151,7 +125,7 @@
         (delete-process squatter)))))
 
 (ert-deftest qwen-companion-backend-test-a-process-that-keeps-dying ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((qwen-companion-backend--restart-limit '(2 . 60)))
       (qwen-companion-mode 1)
       (dotimes (_ 3)
@@ -164,14 +138,14 @@
                               (qwen-companion-backend-failure))))))
 
 (ert-deftest qwen-companion-backend-test-no-python ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (should (string-match-p
              "no Python found as no-such-python"
              (qwen-companion-backend-test--failure "no-such-python")))
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-old-python ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure
                  (qwen-companion-backend-test--fake-python
                   "echo 'qwen-companion: Python 3.9 here' >&2; exit 4"))))
@@ -181,7 +155,7 @@
 
 (ert-deftest qwen-companion-backend-test-missing-package ()
   "An interpreter without the packages: the real message and the way out."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure
                  (qwen-companion-backend-test--fake-python
                   (format "exec %s -S \"$@\""
@@ -192,7 +166,7 @@
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-crash ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure
                  (qwen-companion-backend-test--fake-python
                   "echo 'ImportError: broken' >&2; exit 1"))))
@@ -201,7 +175,7 @@
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-refused-connection ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure
                  (qwen-companion-backend-test--fake-python
                   "read hello; echo 1; exec sleep 60"))))
@@ -209,7 +183,7 @@
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-silent-process ()
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let* ((qwen-companion-backend--start-limit 0.3)
            (said (qwen-companion-backend-test--failure
                   (qwen-companion-backend-test--fake-python "exec sleep 60"))))
@@ -218,7 +192,7 @@
 
 (ert-deftest qwen-companion-backend-test-error-then-off-and-on ()
   "After a failure the mode can be turned off and on again."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (qwen-companion-backend-test--failure "no-such-python")
     (qwen-companion-mode -1)
     (should-not (get-buffer "*qwen-companion log*"))
@@ -268,7 +242,7 @@
 
 (ert-deftest qwen-companion-backend-test-a-hundred-times-on-and-off ()
   "Nothing is left: no process, file, timer, hook, buffer or variable."
-  (qwen-companion-backend-test-with
+  (qwen-companion-test-with-process
     (let ((before (qwen-companion-backend-test--traces)))
       (dotimes (round 100)
         (qwen-companion-mode 1)
@@ -280,7 +254,7 @@
            (qwen-companion-backend-connected-p)))
         (qwen-companion-mode -1))
       (qwen-companion-test-wait-for
-       (and (null (qwen-companion-backend-test--processes))
+       (and (null (qwen-companion-test-processes))
             (null (qwen-companion-backend-test--files))
             (not (get-buffer "*qwen-companion log*"))))
       (should (equal before (qwen-companion-backend-test--traces))))))

@@ -78,6 +78,32 @@ Events are handled meanwhile; fail after SECONDS, 20 by default."
        (read-event nil nil 0.02))
      value))
 
+(defmacro qwen-companion-test-with-process (&rest body)
+  "Run BODY in a home and with temporary files of its own; mode off after."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files nil
+     (let* ((home (expand-file-name "home" default-directory))
+            (process-environment
+             (append (list (concat "HOME=" home)
+                           (concat "TMPDIR=" default-directory)
+                           "QWEN_HOME")
+                     process-environment))
+            (temporary-file-directory default-directory)
+            (inhibit-message t))
+       (make-directory home)
+       (unwind-protect
+           (progn ,@body)
+         (qwen-companion-mode -1)
+         (qwen-companion-test-wait-for
+          (null (qwen-companion-test-processes)))))))
+
+(defun qwen-companion-test-processes ()
+  "Return our processes that are alive."
+  (cl-remove-if-not (lambda (process)
+                      (string-match-p "\\`\\(qwen-companion\\|epc\\)"
+                                      (process-name process)))
+                    (process-list)))
+
 (defun qwen-companion-test-propose (file text &rest more)
   "Let a CLI propose TEXT for FILE; return the proposal.
 MORE are further keys and values of the payload."

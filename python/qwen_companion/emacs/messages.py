@@ -22,7 +22,7 @@ from sexpdata import (
 )
 
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import HelloError, MessageError
+from qwen_companion.errors import HelloError, MessageError, SpoolError
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
@@ -119,6 +119,10 @@ class Plist:
             raise MessageError(f"{key} is not a list of strings")
         return cast("tuple[str, ...]", tuple(items))
 
+    def plist(self, key: str) -> Plist:
+        """The property list at KEY."""
+        return Plist(self._values.get(key))
+
     def plists(self, key: str) -> list[Plist]:
         """The list of property lists at KEY."""
         return [Plist(item) for item in _sequence(self._values.get(key), key)]
@@ -143,6 +147,11 @@ def text_plist(text: str, spool: Spool) -> list[Sexp]:
     if len(text) * 4 <= INLINE_TEXT_BYTES or len(text.encode("utf-8")) <= INLINE_TEXT_BYTES:
         return plist(text=text)
     return plist(text_file=spool.write(text))
+
+
+def numbers_plist(numbers: Sequence[int], spool: Spool) -> list[Sexp]:
+    """The keys that carry NUMBERS, which may be many: a text of them in decimal, with blanks between.  SpoolError."""
+    return text_plist(" ".join(map(str, numbers)), spool)
 
 
 def _is_nil(value: Sexp) -> bool:
@@ -354,11 +363,35 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """`compare`: asks for `Compared`, by ID.
+
+    TEXTS are the old and the new one; None when one of them could not be handed over.
+    """
+
+    id: int
+    texts: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Merge:
+    """`merge`: asks for `Merged`, by ID.
+
+    TEXTS are the base, "mine" and "theirs", or only the latter two: then mine is the base.  None when one of them could
+    not be handed over.  LABELS are what the three are called in a conflict, in that order: mine, base, theirs.
+    """
+
+    id: int
+    texts: tuple[str, ...] | None
+    labels: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
 class Stop:
     """`stop`: end, and leave nothing behind."""
 
 
-Incoming = Roots | Settings | Snapshot | Watch | Outcome | Stop
+Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop
 
 HIDE = "hide"
 SHOW = "show"
@@ -414,6 +447,32 @@ def _parse_outcome(values: Plist, spool: Spool) -> Outcome:
     return Outcome(identifier, content)
 
 
+def _parse_compare(values: Plist, spool: Spool) -> Compare:
+    return Compare(values.integer(":id"), _parse_texts(values, (":old", ":new"), spool))
+
+
+def _parse_merge(values: Plist, spool: Spool) -> Merge:
+    keys = (":base", ":mine", ":theirs") if values.boolean(":base") else (":mine", ":theirs")
+    labels = values.strings(":labels")
+    if len(labels) != 3:
+        raise MessageError(":labels are not three")
+    return Merge(values.integer(":id"), _parse_texts(values, keys, spool), labels)
+
+
+def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str, ...] | None:
+    """The texts at KEYS; None when one of them is lost or no UTF-8.  Takes all of them from the spool in any case."""
+    texts: list[str] = []
+    for key in keys:
+        try:
+            text = values.plist(key).text(spool)
+        except SpoolError:
+            continue
+        if text is None:
+            raise MessageError(f"{key} has no text")
+        texts.append(text)
+    return tuple(texts) if len(texts) == len(keys) else None
+
+
 def _parse_stop(_values: Plist, _spool: Spool) -> Stop:
     return Stop()
 
@@ -424,6 +483,8 @@ _INCOMING = {
     "context": _parse_context,
     "watch": _parse_watch,
     "outcome": _parse_outcome,
+    "compare": _parse_compare,
+    "merge": _parse_merge,
     "stop": _parse_stop,
 }
 
@@ -640,6 +701,49 @@ class Delivered(Told):
     def payload(self, spool: Spool) -> Sexp:
         """`(:id ID)`."""
         return plist(id=self.id)
+
+
+@dataclass(frozen=True)
+class Compared(Told):
+    """`compared`: the answer to `Compare` ID.
+
+    HUNKS are four numbers for each: first line and count of lines in the old text, and the same in the new one.  Lines
+    count from 1 and end in a line feed only; where the count is 0, the line is that before which the others go.  None:
+    it could not be done.
+    """
+
+    method = "compared"
+    id: int
+    hunks: Sequence[int] | None
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID :hunks NUMBERS-or-nil)`."""
+        return plist(id=self.id, hunks=None if self.hunks is None else numbers_plist(self.hunks, spool))
+
+
+@dataclass(frozen=True)
+class Merged(Told):
+    """`merged`: the answer to `Merge` ID.
+
+    EDITS, which make the result of "mine", are four numbers for each: start and end in mine, start and end in the
+    result, in characters from 0.  They are in order and do not overlap.  None: it could not be done.  RESULT is None
+    where it is "theirs".  CONFLICTS tells how many are marked in it.
+    """
+
+    method = "merged"
+    id: int
+    edits: Sequence[int] | None
+    result: str | None = None
+    conflicts: int = 0
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID :edits NUMBERS-or-nil :result TEXT-or-nil :conflicts N)`."""
+        return plist(
+            id=self.id,
+            edits=None if self.edits is None else numbers_plist(self.edits, spool),
+            result=None if self.result is None else text_plist(self.result, spool),
+            conflicts=self.conflicts,
+        )
 
 
 @dataclass(frozen=True)

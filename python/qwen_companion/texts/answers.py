@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The answer to each request of Emacs about texts."""
+
+from __future__ import annotations
+
+import logging
+
+from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
+from qwen_companion.texts.edits import Edit, find_edits
+from qwen_companion.texts.hunks import compare, numbered, split_lines
+from qwen_companion.texts.merge import Labels, merge
+
+_log = logging.getLogger(__name__)
+
+
+def answer(request: Compare | Merge) -> Compared | Merged:
+    """The answer to REQUEST; one that says so where it cannot be done: somebody waits for it."""
+    try:
+        return _compare(request) if isinstance(request, Compare) else _merge(request)
+    except Exception:  # noqa: BLE001 - whatever it is, the answer says that it failed
+        _log.exception("a request about texts failed")
+        return Compared(request.id, None) if isinstance(request, Compare) else Merged(request.id, None)
+
+
+def _compare(request: Compare) -> Compared:
+    """The hunks of lines between the two texts of REQUEST."""
+    if request.texts is None:
+        return Compared(request.id, None)
+    old, new = request.texts
+    hunks = compare(*numbered(split_lines(old), split_lines(new)))
+    return Compared(
+        request.id,
+        [
+            number
+            for hunk in hunks
+            for number in (
+                hunk.old_start + 1,
+                hunk.old_end - hunk.old_start,
+                hunk.new_start + 1,
+                hunk.new_end - hunk.new_start,
+            )
+        ],
+    )
+
+
+def _merge(request: Merge) -> Merged:
+    """The merge of the texts of REQUEST."""
+    if request.texts is None:
+        return Merged(request.id, None)
+    *base, mine, theirs = request.texts
+    if not base:
+        return Merged(request.id, _flat(find_edits(mine, theirs)))
+    result = merge(base[0], mine, theirs, Labels(*request.labels))
+    text = None if result.text == theirs else result.text
+    return Merged(request.id, _flat(result.edits), text, result.conflicts)
+
+
+def _flat(rows: list[Edit]) -> list[int]:
+    return [number for row in rows for number in row]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What differs between two sequences, such as the lines of two texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from patiencediff import PatienceSequenceMatcher
+
+_PAIRS = 20_000
+"""Pairs of equal items up to which a block is searched by difflib, whose work grows with them."""
+
+
+class Hunk(NamedTuple):
+    """`old[old_start:old_end]` became `new[new_start:new_end]`; at most one of the two is empty."""
+
+    old_start: int
+    old_end: int
+    new_start: int
+    new_end: int
+
+
+def split_lines(text: str) -> list[str]:
+    r"""The lines of TEXT, each with its "\n"; the last one may lack it.  Nothing else ends a line, as in Emacs."""
+    lines = [line + "\n" for line in text.split("\n")]
+    last = lines.pop()[:-1]
+    return [*lines, last] if last else lines
+
+
+def numbered(*sequences: Sequence[str]) -> list[list[int]]:
+    """SEQUENCES with a number in place of each string, the same for equal ones: those are quick to compare."""
+    numbers: dict[str, int] = {}
+    return [[numbers.setdefault(item, len(numbers)) for item in items] for items in sequences]
+
+
+def compare(old: Sequence[int], new: Sequence[int]) -> list[Hunk]:
+    """The hunks that make NEW of OLD, in order, none touching the next.
+
+    Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
+    (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
+    common, unless that is too much work.
+    """
+    hunks: list[Hunk] = []
+    old_end = new_end = 0
+    for old_start, new_start, size in PatienceSequenceMatcher(None, old, new).get_matching_blocks():
+        if old_end < old_start or new_end < new_start:
+            hunks += _search(old, new, Hunk(old_end, old_start, new_end, new_start))
+        old_end, new_end = old_start + size, new_start + size
+    return hunks
+
+
+def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:
+    """What is equal between HUNKS, in difflib's form: (OLD, NEW, SIZE), the last one of size 0."""
+    blocks: list[tuple[int, int, int]] = []
+    old = new = 0
+    for hunk in [*hunks, Hunk(old_length, old_length, new_length, new_length)]:
+        if hunk.old_start > old:
+            blocks.append((old, new, hunk.old_start - old))
+        old, new = hunk.old_end, hunk.new_end
+    return [*blocks, (old_length, new_length, 0)]
+
+
+def _search(old: Sequence[int], new: Sequence[int], block: Hunk) -> list[Hunk]:
+    """BLOCK without what its two sides have in common."""
+    left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
+    counts = Counter(right)
+    pairs = sum(counts[item] for item in left)
+    if not 0 < pairs <= _PAIRS:
+        return [block]
+    return [
+        Hunk(block.old_start + i, block.old_start + j, block.new_start + k, block.new_start + m)
+        for tag, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+        if tag != "equal"
+    ]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Three-way merge of texts by lines; conflicts are marked as `smerge-mode` and git know them, with the base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from merge3 import Merge3
+
+from qwen_companion.texts.edits import Edit, find_edits
+from qwen_companion.texts.hunks import compare, matches, numbered, split_lines
+
+
+class Labels(NamedTuple):
+    """What the three texts are called in a conflict; one line each."""
+
+    mine: str
+    base: str
+    theirs: str
+
+
+@dataclass(frozen=True)
+class Merged:
+    """TEXT is the result, EDITS make it of "mine", and CONFLICTS tells how many are marked in it."""
+
+    text: str
+    edits: list[Edit]
+    conflicts: int
+
+
+class _Region(NamedTuple):
+    """Lines of the three texts that belong together."""
+
+    base: list[str]
+    mine: list[str]
+    theirs: list[str]
+
+
+def merge(base: str, mine: str, theirs: str, labels: Labels) -> Merged:
+    """MINE with the changes that made THEIRS of BASE.
+
+    A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
+    for those at its ends on which mine and theirs agree.
+    """
+    if theirs in (base, mine):
+        return Merged(mine, [], 0)
+    if base == mine:
+        return Merged(theirs, find_edits(mine, theirs), 0)
+    result = _Result()
+    for region in _regions(split_lines(base), split_lines(mine), split_lines(theirs)):
+        if region.theirs in (region.base, region.mine):
+            result.keep("".join(region.mine))
+        elif region.mine == region.base:
+            result.replace("".join(region.mine), "".join(region.theirs))
+        else:
+            _mark(region, labels, result)
+    return Merged("".join(result.parts), result.edits, result.conflicts)
+
+
+class _Result:
+    """The result so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.edits: list[Edit] = []
+        self.conflicts = 0
+        self._mine = self._length = 0
+
+    def keep(self, text: str) -> None:
+        """Go on with TEXT, which comes next in mine."""
+        self._add(text)
+        self._mine += len(text)
+
+    def replace(self, old: str, new: str) -> None:
+        """Go on with NEW in place of OLD, which comes next in mine."""
+        at, length = self._mine, self._length
+        self.edits += [Edit(s + at, e + at, k + length, m + length) for s, e, k, m in find_edits(old, new)]
+        self._add(new)
+        self._mine += len(old)
+
+    def insert(self, text: str) -> None:
+        """Go on with TEXT, which is not in mine."""
+        self.edits.append(Edit(self._mine, self._mine, self._length, self._length + len(text)))
+        self._add(text)
+
+    def _add(self, text: str) -> None:
+        self.parts.append(text)
+        self._length += len(text)
+
+
+def _mark(region: _Region, labels: Labels, result: _Result) -> None:
+    """Put the conflict REGION into RESULT."""
+    mine, theirs = region.mine, region.theirs
+    same = _agreement(mine, theirs)
+    result.keep("".join(mine[:same]))
+    mine, theirs = mine[same:], theirs[same:]
+    same = _agreement(mine[::-1], theirs[::-1])
+    result.insert(f"<<<<<<< {labels.mine}\n")
+    result.keep("".join(mine[: len(mine) - same]))
+    result.insert(
+        "".join(
+            [
+                _line_end(mine[: len(mine) - same]),
+                f"||||||| {labels.base}\n",
+                *region.base,
+                _line_end(region.base),
+                "=======\n",
+                *theirs[: len(theirs) - same],
+                _line_end(theirs[: len(theirs) - same]),
+                f">>>>>>> {labels.theirs}\n",
+            ]
+        )
+    )
+    result.keep("".join(mine[len(mine) - same :]))
+    result.conflicts += 1
+
+
+def _line_end(lines: Sequence[str]) -> str:
+    """What LINES lack for a marker to stand on a line of its own after them."""
+    return "\n" if lines and not lines[-1].endswith("\n") else ""
+
+
+def _agreement(mine: Sequence[str], theirs: Sequence[str]) -> int:
+    """How many lines are the same at the start."""
+    for index, (left, right) in enumerate(zip(mine, theirs, strict=False)):
+        if left != right:
+            return index
+    return min(len(mine), len(theirs))
+
+
+class _Matcher:
+    """Our comparison in the form that merge3 asks for."""
+
+    def __init__(self, isjunk: object = None, a: Sequence[str] = (), b: Sequence[str] = (), autojunk: bool = False):
+        self._blocks = matches(compare(*numbered(a, b)), len(a), len(b))
+
+    def get_matching_blocks(self) -> list[tuple[int, int, int]]:
+        """Triples (i, j, n), the last one of size 0."""
+        return self._blocks
+
+
+def _regions(base: list[str], mine: list[str], theirs: list[str]) -> Iterator[_Region]:
+    """The texts cut where all three agree, and between those places; nothing is left out."""
+    i = j = k = 0
+    places = Merge3(base, mine, theirs, sequence_matcher=_Matcher).find_sync_regions()
+    for base_from, base_to, mine_from, mine_to, theirs_from, theirs_to in places:
+        yield _Region(base[i:base_from], mine[j:mine_from], theirs[k:theirs_from])
+        yield _Region(base[base_from:base_to], mine[mine_from:mine_to], theirs[theirs_from:theirs_to])
+        i, j, k = base_to, mine_to, theirs_to
