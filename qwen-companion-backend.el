@@ -328,14 +328,11 @@ Return non-nil when the call was sent; answers come as calls of their own."
       (list :text (substring-no-properties text))
     (list :text-file (qwen-companion-backend--spool-text text))))
 
-(defun qwen-companion-backend-pack-buffer (buffer)
-  "Return the whole text of BUFFER as part of a payload."
-  (with-current-buffer buffer
-    (save-restriction
-      (widen)
-      (if (<= (position-bytes (point-max)) qwen-companion-backend--inline-limit)
-          (list :text (buffer-substring-no-properties (point-min) (point-max)))
-        (list :text-file (qwen-companion-backend--spool-text nil))))))
+(defun qwen-companion-backend-pack-buffer ()
+  "Return the text of the current buffer, widened, as part of a payload."
+  (if (<= (position-bytes (point-max)) qwen-companion-backend--inline-limit)
+      (list :text (buffer-substring-no-properties (point-min) (point-max)))
+    (list :text-file (qwen-companion-backend--spool-text nil))))
 
 (defun qwen-companion-backend--spool-text (text)
   "Put TEXT into a new private file and return its name.

@@ -46,8 +46,8 @@ conflicts are marked in it."
 
 (cl-defstruct (qwen-companion-texts--request (:copier nil))
   "A question the Python process has not answered.
-CALLBACK gets the answer, FAILURE if there is none.  FILES hold the
-texts until they are read.  TIMER is about to call CALLBACK with FAILURE."
+CALLBACK gets the answer, FAILURE if there is none.  FILES are the
+texts as they were sent, some by file.  TIMER is about to call CALLBACK with FAILURE."
   callback failure files timer)
 
 (defvar qwen-companion-texts--requests nil
@@ -86,33 +86,45 @@ CALLBACK gets the answer, or FAILURE."
                    :callback callback :failure failure)))
     (push (cons id request) qwen-companion-texts--requests)
     (unless (and (qwen-companion-backend-connected-p)
-                 (cl-loop for (_key text) on texts by #'cddr
-                          always (qwen-companion-texts--fit-p text))
-                 (qwen-companion-backend-call
-                  method
-                  (append (list :id id) more
-                          (cl-loop for (key text) on texts by #'cddr
-                                   for packed = (qwen-companion-texts--pack text)
-                                   do (push packed (qwen-companion-texts--request-files request))
-                                   append (list key packed)))))
+                 (setq texts (qwen-companion-texts--pack texts request))
+                 (qwen-companion-backend-call method (append (list :id id) texts more)))
       (qwen-companion-texts--fail request))))
 
-(defun qwen-companion-texts--fit-p (text)
-  "Return non-nil when TEXT, a buffer or string, can be handed over."
+(defun qwen-companion-texts--pack (texts request)
+  "Return TEXTS, a property list, as part of the payload of REQUEST.
+The value is nil when one of them cannot be handed over."
+  (cl-loop for (key text) on texts by #'cddr
+           for packed = (qwen-companion-texts--pack-one text)
+           unless packed return nil
+           do (push packed (qwen-companion-texts--request-files request))
+           append (list key packed)))
+
+(defun qwen-companion-texts--pack-one (text)
+  "Return TEXT, a buffer or string, as part of a payload.
+The value is nil when it is too large or not all Unicode."
   (if (stringp text)
-      (and (< (string-bytes text) qwen-companion-texts--size-limit)
-           (not (unencodable-char-position 0 (length text) 'utf-8 nil text)))
+      (with-temp-buffer
+        (insert text)
+        (qwen-companion-texts--pack-one (current-buffer)))
     (with-current-buffer text
       (save-restriction
         (widen)
         (and (< (position-bytes (point-max)) qwen-companion-texts--size-limit)
-             (not (unencodable-char-position (point-min) (point-max) 'utf-8)))))))
+             (qwen-companion-texts--unicode-p)
+             (qwen-companion-backend-pack-buffer))))))
 
-(defun qwen-companion-texts--pack (text)
-  "Return TEXT, a buffer or string, as part of a payload."
-  (if (stringp text)
-      (qwen-companion-backend-pack-text text)
-    (qwen-companion-backend-pack-buffer text)))
+(defun qwen-companion-texts--unicode-p ()
+  "Return non-nil when all characters of the current buffer are Unicode.
+Neither the bytes of another encoding nor halves of a surrogate pair are."
+  (if enable-multibyte-characters
+      (save-excursion
+        (goto-char (point-min))
+        (skip-chars-forward "\0-\uD7FF\uE000-\U0010FFFF")
+        (eobp))
+    (save-excursion
+      (goto-char (point-min))
+      (skip-chars-forward "[:ascii:]")
+      (eobp))))
 
 (defun qwen-companion-texts--drop (request)
   "Forget REQUEST and what belongs to it."
@@ -157,7 +169,7 @@ Not now: this may run where the caller expects nothing of the kind."
   (qwen-companion-texts--answer payload #'qwen-companion-texts--merge '(:edits :result)))
 
 (defun qwen-companion-texts--answer (payload reader keys)
-  "Give PAYLOAD as READER reads it to who asked, unless that was forgotten.
+  "Give who asked what READER finds in PAYLOAD, unless it was forgotten.
 KEYS are those in PAYLOAD that may carry a text."
   (if-let ((request (alist-get (plist-get payload :id)
                                qwen-companion-texts--requests)))
@@ -204,27 +216,148 @@ KEYS are those in PAYLOAD that may carry a text."
 
 ;;; Applying
 
+(defconst qwen-companion-texts--single-changes 100
+  "Edits up to which the change hooks run for each of them.
+For more, they run once for the stretch from the first to the last.")
+
 (defun qwen-companion-texts-apply (merged theirs)
   "Change the text of the current buffer by the edits of MERGED.
 The buffer holds \"mine\" and THEIRS is the buffer with \"theirs\", as they
-were when the merge was asked for.  All of it is one undo step.  Whether
-the buffer counts as modified is not dealt with."
-  (let ((edits (qwen-companion-texts-merged-edits merged))
-        (source (or (qwen-companion-texts-merged-text-buffer merged) theirs))
-        (inhibit-read-only t))
-    (with-current-buffer source (widen))
+were when the merge was asked for.  All of it is one undo step.  Point,
+the points and starts of windows, markers, overlays and narrowing stay
+with the text they were at.  Nothing is asked, also where the buffer or
+its text is read-only or the file has changed on disk.  Whether the
+buffer counts as modified is not dealt with."
+  (let* ((edits (qwen-companion-texts-merged-edits merged))
+         (own (qwen-companion-texts-merged-text-buffer merged))
+         (source (or own theirs))
+         (target (current-buffer)))
+    (unwind-protect
+        (unless (zerop (length edits))
+          (with-current-buffer source
+            (save-restriction
+              (widen)
+              (with-current-buffer target
+                (qwen-companion-texts--apply edits source)))))
+      (when own
+        (kill-buffer own)))))
+
+(defun qwen-companion-texts--apply (edits source)
+  "Apply EDITS, at least one; SOURCE is a widened buffer with the new text."
+  (let ((point (point))
+        (narrowing (and (buffer-narrowed-p) (list (point-min) (point-max))))
+        (windows (mapcar (lambda (window)
+                           (list window (window-point window) (window-start window)))
+                         (get-buffer-window-list nil nil t)))
+        deactivate-mark
+        done)
+    (widen)
+    (unwind-protect
+        (progn
+          (qwen-companion-texts--change edits source)
+          (setq done t))
+      (pcase narrowing
+        (`(,start ,end)
+         (if done
+             (narrow-to-region (qwen-companion-texts--moved edits start)
+                               (qwen-companion-texts--moved edits end t))
+           (narrow-to-region start end)))))
+    (goto-char (qwen-companion-texts--moved edits point))
+    (pcase-dolist (`(,window ,point ,start) windows)
+      (set-window-point window (qwen-companion-texts--moved edits point))
+      (set-window-start window (qwen-companion-texts--moved edits start) t))))
+
+(defun qwen-companion-texts--change (edits source)
+  "Apply EDITS to the whole buffer as one undo step, all or none of them.
+SOURCE is a buffer with the new text."
+  (let ((inhibit-read-only t)
+        ;; No lock is taken, and no question asked about the file: Emacs
+        ;; asks when it sees a true name.
+        (buffer-file-truename nil)
+        (count (/ (length edits) 4)))
     (undo-boundary)
-    (save-restriction
-      (widen)
-      (cl-loop for index from (- (length edits) 4) downto 0 by 4
-               do (goto-char (1+ (aref edits index)))
-               (insert-buffer-substring-no-properties
-                source
-                (1+ (aref edits (+ index 2))) (1+ (aref edits (+ index 3))))
-               (delete-region (point) (+ (point) (- (aref edits (+ index 1)) (aref edits index))))))
-    (undo-boundary)
-    (unless (eq source theirs)
-      (kill-buffer source))))
+    (atomic-change-group
+      ;; Undoing brings point back to where it is now.
+      (push (point) buffer-undo-list)
+      (if (<= count qwen-companion-texts--single-changes)
+          (qwen-companion-texts--replace edits source)
+        (combine-change-calls
+            ;; The first edit may begin one character earlier, see below.
+            (max 1 (aref edits 0))
+            (1+ (aref edits (- (length edits) 3)))
+          (qwen-companion-texts--replace edits source))))
+    (undo-boundary)))
+
+(defun qwen-companion-texts--replace (edits source)
+  "Apply EDITS, the last one first; SOURCE is a buffer with the new text.
+New text is inserted before the old one is deleted: markers after it
+stay behind it, and overlays on it are never empty."
+  (pcase-let ((`(,starts ,ends) (qwen-companion-texts--overlay-bounds)))
+    (cl-loop
+     for index from (- (length edits) 4) downto 0 by 4
+     for from = (1+ (aref edits index))
+     for to = (1+ (aref edits (+ index 1)))
+     for new-from = (1+ (aref edits (+ index 2)))
+     for new-to = (1+ (aref edits (+ index 3)))
+     ;; Where an overlay begins or ends, its inside is where to insert.
+     for inside = (if (and (> (- to from) 1)
+                           (or (gethash from starts) (gethash from ends)))
+                      1 0)
+     do
+     ;; Lines that come before a line are inserted at the end of the one
+     ;; before that: so a marker at the beginning of the line stays with
+     ;; it.  But not where that would get them out of an overlay, such as
+     ;; a fold, or into one.
+     (when (and (= from to)
+                (eq ?\n (char-before from))
+                (or (= index 0) (< (1+ (aref edits (- index 3))) from))
+                (not (gethash (1- from) starts))
+                (not (gethash from ends))
+                (eq ?\n (with-current-buffer source (char-before new-to))))
+       (setq from (1- from) to from
+             new-from (1- new-from) new-to (1- new-to)))
+     (goto-char (+ from inside))
+     (when (< new-from new-to)
+       (insert-buffer-substring-no-properties source new-from new-to))
+     (when (< from to)
+       (delete-region (point) (+ to (- new-to new-from)))
+       (delete-region from (+ from inside))))))
+
+(defun qwen-companion-texts--overlay-bounds ()
+  "Return where overlays begin and where they end: two hash tables."
+  (let ((starts (make-hash-table))
+        (ends (make-hash-table)))
+    (dolist (overlay (overlays-in (point-min) (point-max)))
+      (puthash (overlay-start overlay) t starts)
+      (puthash (overlay-end overlay) t ends))
+    (list starts ends)))
+
+(defun qwen-companion-texts--moved (edits position &optional before)
+  "Return where POSITION is now that EDITS have been applied.
+At the beginning of a line before which lines were inserted, it has
+moved on with the line, or with BEFORE non-nil stayed before them."
+  (let ((offset (1- position))
+        (low 0)
+        (high (/ (length edits) 4)))
+    ;; How many edits begin here or earlier?
+    (while (< low high)
+      (let ((middle (/ (+ low high) 2)))
+        (if (<= (aref edits (* 4 middle)) offset)
+            (setq low (1+ middle))
+          (setq high middle))))
+    (if (= low 0)
+        position
+      (pcase-let ((`(,from ,to ,new-from ,new-to)
+                   (append (seq-subseq edits (* 4 (1- low)) (* 4 low)) nil)))
+        (1+ (cond ((> offset to) (+ new-to (- offset to)))
+                  ((= from to)
+                   (if (and (not before)
+                            (memq (char-before (1+ new-from)) '(nil ?\n))
+                            (eq (char-before (1+ new-to)) ?\n))
+                       new-to
+                     new-from))
+                  ((= offset to) new-to)
+                  (t (min (+ new-from (- offset from)) new-to))))))))
 
 (provide 'qwen-companion-texts)
 ;;; qwen-companion-texts.el ends here

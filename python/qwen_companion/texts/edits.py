@@ -8,16 +8,14 @@ coarser and as right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from qwen_companion.texts.hunks import Hunk, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Effort, Hunk, compare, numbered, split_lines
 
 _WORDS = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
-
-_LINE_LIMIT = 2_000
-"""Characters of a changed stretch up to which its words are compared."""
+"""Words, line ends, other blanks, and all other characters one by one: no character is left out."""
 
 _ALIKE = 3
 """Two lines are versions of one line when a part of this size of the shorter one, 1/3, is the same."""
@@ -32,31 +30,37 @@ class Edit(NamedTuple):
     new_end: int
 
 
-def find_edits(old: str, new: str) -> list[Edit]:
+def find_edits(old: str, new: str, effort: Effort) -> list[Edit]:
     """The edits that make NEW of OLD, in order and without overlap."""
     if old == new:
         return []
     old_lines, new_lines = split_lines(old), split_lines(new)
-    return _refine_hunks(old_lines, new_lines, compare(*numbered(old_lines, new_lines)))
-
-
-def _refine_hunks(old_lines: Sequence[str], new_lines: Sequence[str], hunks: Sequence[Hunk]) -> list[Edit]:
     old_offsets, new_offsets = _offsets(old_lines), _offsets(new_lines)
     edits: list[Edit] = []
-    for i, j, k, m in hunks:
-        edits += _moved(_refine_block(old_lines[i:j], new_lines[k:m]), old_offsets[i], new_offsets[k])
+    for i, j, k, m in compare(*numbered(old_lines, new_lines), effort):
+        edits += moved(_refine_block(old_lines[i:j], new_lines[k:m], effort), old_offsets[i], new_offsets[k])
     return edits
+
+
+def joined(edits: Sequence[Edit], limit: int) -> list[Edit]:
+    """EDITS, or fewer larger ones that come to the same and are not more than LIMIT."""
+    size = -(-len(edits) // limit)
+    if size < 2:
+        return list(edits)
+    groups = (edits[index : index + size] for index in range(0, len(edits), size))
+    return [Edit(group[0].start, group[-1].end, group[0].new_start, group[-1].new_end) for group in groups]
 
 
 def _offsets(parts: Sequence[str]) -> list[int]:
     return list(accumulate(map(len, parts), initial=0))
 
 
-def _moved(edits: Sequence[Edit] | Iterator[Edit], old: int, new: int) -> list[Edit]:
+def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
+    """EDITS of two pieces of text that begin at OLD and NEW in theirs."""
     return [Edit(edit.start + old, edit.end + old, edit.new_start + new, edit.new_end + new) for edit in edits]
 
 
-def _refine_block(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
+def _refine_block(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[Edit]:
     """The edits in a block of changed lines: lines that differ in blanks only are paired, then what is between."""
     if not old or not new:
         return _trimmed("".join(old), "".join(new))
@@ -65,12 +69,12 @@ def _refine_block(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
     i = k = 0
     stripped = numbered([line.strip() for line in old], [line.strip() for line in new])
     end = Hunk(len(old), len(old), len(new), len(new))
-    for hunk in [*compare(*stripped), end]:
+    for hunk in [*compare(*stripped, effort), end]:
         while i < hunk.old_start:
-            edits += _moved(_refine_blanks(old[i], new[k]), old_offsets[i], new_offsets[k])
+            edits += moved(_refine_blanks(old[i], new[k]), old_offsets[i], new_offsets[k])
             i, k = i + 1, k + 1
-        between = _refine_rest(old[i : hunk.old_end], new[k : hunk.new_end])
-        edits += _moved(between, old_offsets[i], new_offsets[k])
+        between = _refine_rest(old[i : hunk.old_end], new[k : hunk.new_end], effort)
+        edits += moved(between, old_offsets[i], new_offsets[k])
         i, k = hunk.old_end, hunk.new_end
     return edits
 
@@ -81,41 +85,34 @@ def _refine_blanks(old: str, new: str) -> list[Edit]:
     old_text, new_text = old.index(text), new.index(text)
     head = _trimmed(old[:old_text], new[:new_text])
     old_text, new_text = old_text + len(text), new_text + len(text)
-    return head + _moved(_trimmed(old[old_text:], new[new_text:]), old_text, new_text)
+    return head + moved(_trimmed(old[old_text:], new[new_text:]), old_text, new_text)
 
 
-def _refine_rest(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
+def _refine_rest(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[Edit]:
     """The edits in a block of lines that have nothing whole in common: as many lines on both sides are pairs."""
     if len(old) != len(new):
-        return _refine_words("".join(old), "".join(new))
+        return _refine_words("".join(old), "".join(new), effort)
     edits: list[Edit] = []
     old_offset = new_offset = 0
     for old_line, new_line in zip(old, new, strict=True):
-        edits += _moved(_refine_words(old_line, new_line), old_offset, new_offset)
+        edits += moved(_refine_words(old_line, new_line, effort), old_offset, new_offset)
         old_offset, new_offset = old_offset + len(old_line), new_offset + len(new_line)
     return edits
 
 
-def _refine_words(old: str, new: str) -> list[Edit]:
-    """The edits between two stretches of text, by words if they have enough in common."""
+def _refine_words(old: str, new: str, effort: Effort) -> list[Edit]:
+    """The edits between two stretches of text: by words, if they have enough of them in common."""
     whole = _trimmed(old, new)
-    if not whole:
-        return []
-    start, end, new_start, new_end = whole[0]
-    if not 0 < end - start <= _LINE_LIMIT or not 0 < new_end - new_start <= _LINE_LIMIT:
+    if not whole or _is_simple(old, new, whole[0]) or not effort.spend(len(old) + len(new)):
         return whole
-    if old[start:end].isalnum() and new[new_start:new_end].isalnum():
-        return whole
-    # Whole words are compared: the trimmed ends may be parts of some.
     old_words, new_words = _WORDS.findall(old), _WORDS.findall(new)
-    if "".join(old_words) != old or "".join(new_words) != new:
-        return whole
     old_offsets, new_offsets = _offsets(old_words), _offsets(new_words)
     edits: list[Edit] = []
-    for i, j, k, m in compare(*numbered(old_words, new_words)):
+    for i, j, k, m in compare(*numbered(old_words, new_words), effort):
         here = Edit(old_offsets[i], old_offsets[j], new_offsets[k], new_offsets[m])
         if edits and _is_filler(old[edits[-1].end : here.start]):
-            here = Edit(edits[-1].start, here.end, edits.pop().new_start, here.new_end)
+            last = edits.pop()
+            here = Edit(last.start, here.end, last.new_start, here.new_end)
         edits.append(here)
     kept = len(old) - sum(edit.end - edit.start for edit in edits)
     if kept * _ALIKE < min(len(old), len(new)):
@@ -123,15 +120,21 @@ def _refine_words(old: str, new: str) -> list[Edit]:
     return [
         trimmed
         for edit in edits
-        for trimmed in _moved(
+        for trimmed in moved(
             _trimmed(old[edit.start : edit.end], new[edit.new_start : edit.new_end]), edit.start, edit.new_start
         )
     ]
 
 
+def _is_simple(old: str, new: str, edit: Edit) -> bool:
+    """Whether there is nothing to be found in EDIT, the only one from OLD to NEW: it is within a word, or one-sided."""
+    left, right = old[edit.start : edit.end], new[edit.new_start : edit.new_end]
+    return not left or not right or (left.isalnum() and right.isalnum())
+
+
 def _is_filler(text: str) -> bool:
     """Whether TEXT, equal between two edits, is no reason to keep them apart."""
-    return "\n" not in text and not any(character.isalnum() for character in text)
+    return text.isspace() and "\n" not in text
 
 
 def _trimmed(old: str, new: str) -> list[Edit]:

@@ -14,6 +14,23 @@ _PAIRS = 20_000
 """Pairs of equal items up to which a block is searched by difflib, whose work grows with them."""
 
 
+class Effort:
+    """What may be spent on a better result, all in all; without it the result is coarser, and as right.
+
+    Counted in steps, about a microsecond each, so that the same texts always give the same result.
+    """
+
+    def __init__(self, steps: int = 3_000_000) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> bool:
+        """Whether STEPS may be taken; they count as taken then."""
+        if steps > self._left:
+            return False
+        self._left -= steps
+        return True
+
+
 class Hunk(NamedTuple):
     """`old[old_start:old_end]` became `new[new_start:new_end]`; at most one of the two is empty."""
 
@@ -30,24 +47,25 @@ def split_lines(text: str) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def numbered(*sequences: Sequence[str]) -> list[list[int]]:
-    """SEQUENCES with a number in place of each string, the same for equal ones: those are quick to compare."""
+def numbered(old: Sequence[str], new: Sequence[str]) -> tuple[list[int], list[int]]:
+    """OLD and NEW with a number in place of each string, the same for equal ones: those are quick to compare."""
     numbers: dict[str, int] = {}
-    return [[numbers.setdefault(item, len(numbers)) for item in items] for items in sequences]
+    left, right = ([numbers.setdefault(item, len(numbers)) for item in items] for items in (old, new))
+    return left, right
 
 
-def compare(old: Sequence[int], new: Sequence[int]) -> list[Hunk]:
+def compare(old: Sequence[int], new: Sequence[int], effort: Effort) -> list[Hunk]:
     """The hunks that make NEW of OLD, in order, none touching the next.
 
     Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
     (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
-    common, unless that is too much work.
+    common, unless that would take too much of EFFORT.
     """
     hunks: list[Hunk] = []
     old_end = new_end = 0
     for old_start, new_start, size in PatienceSequenceMatcher(None, old, new).get_matching_blocks():
         if old_end < old_start or new_end < new_start:
-            hunks += _search(old, new, Hunk(old_end, old_start, new_end, new_start))
+            hunks += _search(old, new, Hunk(old_end, old_start, new_end, new_start), effort)
         old_end, new_end = old_start + size, new_start + size
     return hunks
 
@@ -63,12 +81,12 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
     return [*blocks, (old_length, new_length, 0)]
 
 
-def _search(old: Sequence[int], new: Sequence[int], block: Hunk) -> list[Hunk]:
+def _search(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort) -> list[Hunk]:
     """BLOCK without what its two sides have in common."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)
-    if not 0 < pairs <= _PAIRS:
+    if not 0 < pairs <= _PAIRS or not effort.spend(pairs):
         return [block]
     return [
         Hunk(block.old_start + i, block.old_start + j, block.new_start + k, block.new_start + m)

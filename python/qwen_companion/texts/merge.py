@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from merge3 import Merge3
 
-from qwen_companion.texts.edits import Edit, find_edits
-from qwen_companion.texts.hunks import compare, matches, numbered, split_lines
+from qwen_companion.texts.edits import Edit, find_edits, moved
+from qwen_companion.texts.hunks import Effort, compare, matches, numbered, split_lines
 
 
 class Labels(NamedTuple):
@@ -38,7 +38,7 @@ class _Region(NamedTuple):
     theirs: list[str]
 
 
-def merge(base: str, mine: str, theirs: str, labels: Labels) -> Merged:
+def merge(base: str, mine: str, theirs: str, labels: Labels, effort: Effort) -> Merged:
     """MINE with the changes that made THEIRS of BASE.
 
     A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
@@ -47,8 +47,8 @@ def merge(base: str, mine: str, theirs: str, labels: Labels) -> Merged:
     if theirs in (base, mine):
         return Merged(mine, [], 0)
     if base == mine:
-        return Merged(theirs, find_edits(mine, theirs), 0)
-    result = _Result()
+        return Merged(theirs, find_edits(mine, theirs, effort), 0)
+    result = _Result(effort)
     for region in _regions(split_lines(base), split_lines(mine), split_lines(theirs)):
         if region.theirs in (region.base, region.mine):
             result.keep("".join(region.mine))
@@ -62,7 +62,8 @@ def merge(base: str, mine: str, theirs: str, labels: Labels) -> Merged:
 class _Result:
     """The result so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
         self.parts: list[str] = []
         self.edits: list[Edit] = []
         self.conflicts = 0
@@ -75,8 +76,7 @@ class _Result:
 
     def replace(self, old: str, new: str) -> None:
         """Go on with NEW in place of OLD, which comes next in mine."""
-        at, length = self._mine, self._length
-        self.edits += [Edit(s + at, e + at, k + length, m + length) for s, e, k, m in find_edits(old, new)]
+        self.edits += moved(find_edits(old, new, self._effort), self._mine, self._length)
         self._add(new)
         self._mine += len(old)
 
@@ -134,7 +134,7 @@ class _Matcher:
     """Our comparison in the form that merge3 asks for."""
 
     def __init__(self, isjunk: object = None, a: Sequence[str] = (), b: Sequence[str] = (), autojunk: bool = False):
-        self._blocks = matches(compare(*numbered(a, b)), len(a), len(b))
+        self._blocks = matches(compare(*numbered(a, b), Effort()), len(a), len(b))
 
     def get_matching_blocks(self) -> list[tuple[int, int, int]]:
         """Triples (i, j, n), the last one of size 0."""
