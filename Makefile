@@ -63,8 +63,9 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 	@scripts/setup interop
 	@$(VENV)/python -m pytest tests/e2e/interop --interop $(ARGS)
 
-bench: build ## What a review costs, ours beside Ediff's; asserts nothing
+bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el
+	@$(CHECKOUT) -l tests/bench/follow.el
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

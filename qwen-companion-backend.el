@@ -326,20 +326,23 @@ Return non-nil when the call was sent; answers come as calls of their own."
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
       (list :text (substring-no-properties text))
-    (list :text-file (qwen-companion-backend--spool-text text))))
+    (list :text-file (qwen-companion-backend--spool-text text 'utf-8-unix))))
 
 (defun qwen-companion-backend-pack-buffer ()
-  "Return the text of the current buffer, widened, as part of a payload."
+  "Return the text of the current buffer, widened, as part of a payload.
+All of its characters must be Unicode."
   (if (<= (position-bytes (point-max)) qwen-companion-backend--inline-limit)
       (list :text (buffer-substring-no-properties (point-min) (point-max)))
-    (list :text-file (qwen-companion-backend--spool-text nil))))
+    ;; Emacs keeps such text as UTF-8: written as it is, in a twentieth of
+    ;; the time that encoding it takes.
+    (list :text-file (qwen-companion-backend--spool-text nil 'no-conversion))))
 
-(defun qwen-companion-backend--spool-text (text)
-  "Put TEXT into a new private file and return its name.
-With nil, put the whole text of the current buffer there."
+(defun qwen-companion-backend--spool-text (text coding)
+  "Put TEXT into a new private file, encoded as CODING, and return its name.
+When TEXT is nil, put the whole text of the current buffer there."
   (let ((file (make-temp-file
                (expand-file-name "text-" qwen-companion-backend--spool)))
-        (coding-system-for-write 'utf-8-unix)
+        (coding-system-for-write coding)
         (write-region-annotate-functions nil)
         (write-region-post-annotation-function nil)
         (write-region-inhibit-fsync t)
@@ -369,8 +372,9 @@ With nil, put the whole text of the current buffer there."
 
 (defun qwen-companion-backend-drop-text (payload)
   "Remove the file of the text in PAYLOAD, if it has one."
-  (when-let ((file (plist-get payload :text-file)))
-    (when (file-in-directory-p file qwen-companion-backend--spool)
+  (when-let ((file (plist-get payload :text-file))
+             (spool qwen-companion-backend--spool))
+    (when (file-in-directory-p file spool)
       (delete-file file))))
 
 ;;; Ending

@@ -26,6 +26,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 
@@ -299,37 +300,44 @@ stay behind it, and overlays on it are never empty."
      for to = (1+ (aref edits (+ index 1)))
      for new-from = (1+ (aref edits (+ index 2)))
      for new-to = (1+ (aref edits (+ index 3)))
-     ;; Where an overlay begins or ends, its inside is where to insert.
-     for inside = (if (and (> (- to from) 1)
-                           (or (gethash from starts) (gethash from ends)))
-                      1 0)
+     for previous = (if (= index 0) 0 (1+ (aref edits (- index 3))))
      do
-     ;; Lines that come before a line are inserted at the end of the one
-     ;; before that: so a marker at the beginning of the line stays with
-     ;; it.  But not where that would get them out of an overlay, such as
-     ;; a fold, or into one.
-     (when (and (= from to)
-                (eq ?\n (char-before from))
-                (or (= index 0) (< (1+ (aref edits (- index 3))) from))
-                (not (gethash (1- from) starts))
-                (not (gethash from ends))
-                (eq ?\n (with-current-buffer source (char-before new-to))))
-       (setq from (1- from) to from
-             new-from (1- new-from) new-to (1- new-to)))
-     (goto-char (+ from inside))
-     (when (< new-from new-to)
+     (cond
+      ((< from to)
+       ;; Where an overlay begins or ends, its inside is where to insert.
+       (let ((inside (if (and (< 1 (- to from))
+                              (or (gethash from starts) (gethash from ends)))
+                         1 0)))
+         (goto-char (+ from inside))
+         (insert-buffer-substring-no-properties source new-from new-to)
+         (delete-region (point) (+ to (- new-to new-from)))
+         (delete-region from (+ from inside))))
+      ((not (and (< previous from)
+                 (eq ?\n (char-before from))
+                 (eq ?\n (with-current-buffer source (char-before new-to)))))
+       (goto-char from)
        (insert-buffer-substring-no-properties source new-from new-to))
-     (when (< from to)
-       (delete-region (point) (+ to (- new-to new-from)))
-       (delete-region from (+ from inside))))))
+      ;; Lines before a line are inserted at the end of the one before
+      ;; that: so a marker at the beginning of the line stays with it.
+      ((not (or (gethash (1- from) starts) (gethash from ends)))
+       (goto-char (1- from))
+       (insert-buffer-substring-no-properties source (1- new-from) (1- new-to)))
+      ;; But not where that would get them out of an overlay, such as a
+      ;; fold, or into one.
+      (t
+       (goto-char from)
+       (insert-buffer-substring-no-properties source new-from new-to)
+       (dolist (overlay (gethash from starts))
+         (when (< (point) (overlay-end overlay))
+           (move-overlay overlay (point) (overlay-end overlay)))))))))
 
 (defun qwen-companion-texts--overlay-bounds ()
-  "Return where overlays begin and where they end: two hash tables."
+  "Return two hash tables: the overlays by where they begin, and by their end."
   (let ((starts (make-hash-table))
         (ends (make-hash-table)))
     (dolist (overlay (overlays-in (point-min) (point-max)))
-      (puthash (overlay-start overlay) t starts)
-      (puthash (overlay-end overlay) t ends))
+      (push overlay (gethash (overlay-start overlay) starts))
+      (push overlay (gethash (overlay-end overlay) ends)))
     (list starts ends)))
 
 (defun qwen-companion-texts--moved (edits position &optional before)

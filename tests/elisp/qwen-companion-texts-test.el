@@ -58,5 +58,412 @@ Return (RESULT MERGED), the text it makes of MINE and the answer."
                      text))
       (should (= 1 (qwen-companion-texts-merged-conflicts merged))))))
 
+
+;;; Applying
+
+(defun qwen-companion-texts-test--merged (text changes)
+  "Return (MERGED NEW) that makes CHANGES in TEXT.
+CHANGES is a list of (FROM TO STRING), offsets from 0, in order."
+  (let ((new "") (end 0) edits)
+    (pcase-dolist (`(,from ,to ,string) changes)
+      (setq new (concat new (substring text end from))
+            end to)
+      (push (list from to (length new) (+ (length new) (length string))) edits)
+      (setq new (concat new string)))
+    (list (make-qwen-companion-texts-merged
+           :edits (vconcat (apply #'append (nreverse edits))))
+          (concat new (substring text end)))))
+
+(defun qwen-companion-texts-test--apply (&rest changes)
+  "Make CHANGES in the current buffer, see `qwen-companion-texts-test--merged'.
+Check that the text is then what it should be, and return it."
+  (pcase-let* ((text (save-restriction (widen) (buffer-string)))
+               (`(,merged ,new)
+                (qwen-companion-texts-test--merged text changes))
+               (theirs (qwen-companion-texts-test--buffer new)))
+    (qwen-companion-texts-apply merged theirs)
+    (kill-buffer theirs)
+    (save-restriction
+      (widen)
+      (should (equal new (buffer-string))))
+    new))
+
+(defmacro qwen-companion-texts-test--with (text &rest body)
+  "Run BODY in a buffer with TEXT whose changes can be undone."
+  (declare (indent 1) (debug t))
+  `(with-temp-buffer
+     (insert ,text)
+     (buffer-enable-undo)
+     (setq buffer-undo-list nil)
+     (goto-char (point-min))
+     ,@body))
+
+(defun qwen-companion-texts-test--undo ()
+  "Undo once, as a command after another one."
+  (let ((inhibit-message t)
+        (last-command 'other)
+        (this-command 'undo))
+    (undo-boundary)
+    (undo)
+    (undo-boundary)))
+
+(defun qwen-companion-texts-test--at (string)
+  "Return the position of STRING in the current buffer."
+  (save-excursion
+    (goto-char (point-min))
+    (search-forward string)
+    (match-beginning 0)))
+
+(defun qwen-companion-texts-test--lines (count)
+  "Return COUNT lines and the changes that rename a word in each."
+  (let ((lines (mapcar (lambda (number) (format "%06d an old word\n" number))
+                       (number-sequence 1 count))))
+    (list (apply #'concat lines)
+          (cl-loop for line in lines
+                   for start = 0 then (+ start (length line))
+                   collect (list (+ start 10) (+ start 13) "younger")))))
+
+(ert-deftest qwen-companion-texts-test-one-undo-takes-all-back-and-one-redo-restores-it ()
+  (dolist (count (list 1 5 (* 3 qwen-companion-texts--single-changes)))
+    (dolist (history '(nil t))
+      (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
+        (qwen-companion-texts-test--with text
+          (when history
+            (insert "typed ")
+            (undo-boundary)
+            (pcase-dolist ((and change `(,from ,to ,_)) changes)
+              (setcar change (+ 6 from))
+              (setcar (cdr change) (+ 6 to))))
+          (goto-char 15)
+          (let* ((before (buffer-string))
+                 (after (apply #'qwen-companion-texts-test--apply changes)))
+            (qwen-companion-texts-test--undo)
+            (should (equal before (buffer-string)))
+            (should (= 15 (point)))
+            (qwen-companion-texts-test--undo)
+            (should (equal after (buffer-string)))
+            (qwen-companion-texts-test--undo)
+            (should (equal before (buffer-string)))))))))
+
+(ert-deftest qwen-companion-texts-test-typing-before-and-after-are-steps-of-their-own ()
+  (qwen-companion-texts-test--with "one\n"
+    (insert "a")
+    (qwen-companion-texts-test--apply '(2 4 "NE"))
+    (goto-char (point-min))
+    (insert "b")
+    (qwen-companion-texts-test--undo)
+    (should (equal "aoNE\n" (buffer-string)))
+    (let ((last-command 'undo)
+          (inhibit-message t))
+      (undo-more 1)
+      (should (equal "aone\n" (buffer-string)))
+      (undo-more 1)
+      (should (equal "one\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-texts-test-random-changes-and-back ()
+  (random "texts")
+  (dotimes (_ 200)
+    (let* ((text (mapconcat (lambda (_) (nth (random 5) '("a" "b" "\n" "é" "😀")))
+                            (number-sequence 1 60) ""))
+           (end 0)
+           (changes (cl-loop for from = (+ end (random 6))
+                             for to = (+ from (random 4))
+                             while (<= to 60)
+                             for string = (nth (random 4) '("" "x" "y\n" "\nzz"))
+                             unless (and (= from to) (equal string ""))
+                             collect (list from to string)
+                             do (setq end to)))
+           (qwen-companion-texts--single-changes (* 20 (random 2))))
+      (qwen-companion-texts-test--with text
+        (dotimes (_ 4)
+          (make-overlay (1+ (random 60)) (1+ (random 60)) nil
+                        (zerop (random 2)) (zerop (random 2))))
+        (goto-char (1+ (random 60)))
+        (let ((after (apply #'qwen-companion-texts-test--apply changes)))
+          (when changes
+            (qwen-companion-texts-test--undo)
+            (should (equal text (buffer-string)))
+            (qwen-companion-texts-test--undo)
+            (should (equal after (buffer-string)))))))))
+
+(ert-deftest qwen-companion-texts-test-point-and-markers-stay-with-their-text ()
+  (dolist (place '("two" "\nthree" "three" "ree" "four"))
+    (dolist (changes
+             '(((4 4 "new\nlines\n"))             ; before the line
+               ((3 3 "\nnew"))                    ; the same at the end of that before
+               ((0 0 "  ") (4 4 "  ") (8 8 "  ") (14 14 "  ")) ; indented
+               ((0 3 "1") (18 18 "s"))            ; words changed
+               ((0 4 ""))))                       ; lines removed
+      (qwen-companion-texts-test--with "one\ntwo\nthree\nfour\n"
+        (goto-char (qwen-companion-texts-test--at place))
+        (let ((marker (point-marker)))
+          (apply #'qwen-companion-texts-test--apply changes)
+          (dolist (position (list (point) marker))
+            (goto-char position)
+            (should (if (string-prefix-p "\n" place)
+                        (eolp)
+                      (looking-at-p (concat " *" place))))))))))
+
+(ert-deftest qwen-companion-texts-test-point-inside-a-changed-word-stays-in-it ()
+  (qwen-companion-texts-test--with "call(old_name)\n"
+    (goto-char 8)
+    (qwen-companion-texts-test--apply '(5 8 "brand_new"))
+    (should (looking-at-p "and_new_name"))))
+
+(ert-deftest qwen-companion-texts-test-overlays-stay-on-their-text ()
+  (qwen-companion-texts-test--with "head\n  body\n  more\nnext\n"
+    (cl-flet ((overlay (from to &optional front rear)
+                (let ((overlay (make-overlay (qwen-companion-texts-test--at from)
+                                             (qwen-companion-texts-test--at to)
+                                             nil front rear)))
+                  (overlay-put overlay 'evaporate t)
+                  overlay))
+              (text (overlay)
+                (and (overlay-buffer overlay)
+                     (buffer-substring (overlay-start overlay)
+                                       (overlay-end overlay)))))
+      (let ((fold (overlay "\n  body" "\nnext" t))
+            (word (overlay "body" "\n  more"))
+            (greedy (overlay "body" "\n  more" t t))
+            (beside (overlay "  body" "body" nil t))
+            (line (make-overlay 20 24))
+            (whole (overlay "  more" "next")))
+        (qwen-companion-texts-test--apply
+         '(5 5 "  first\n") '(7 11 "BODIES") '(19 19 "between\n"))
+        (should (equal "\n  first\n  BODIES\n  more" (text fold)))
+        (should (equal "BODIES" (text word)))
+        (should (equal "BODIES" (text greedy)))
+        (should (equal "  " (text beside)))
+        (should (equal "next" (text line)))
+        (should (equal "  more\n" (text whole)))))))
+
+(ert-deftest qwen-companion-texts-test-narrowing-stays ()
+  (qwen-companion-texts-test--with "a\nb\nc\nd\n"
+    (narrow-to-region 3 7)
+    (qwen-companion-texts-test--apply '(0 1 "A") '(2 2 "x\n") '(4 5 "C") '(6 6 "y\n"))
+    (should (equal "b\nC\n" (buffer-string)))))
+
+(ert-deftest qwen-companion-texts-test-windows-stay-where-they-are ()
+  (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines 300)))
+    (save-window-excursion
+      (qwen-companion-texts-test--with text
+        (delete-other-windows)
+        (switch-to-buffer (current-buffer))
+        (let* ((other (split-window))
+               (places (list (list (selected-window) "000100" "000105 an ")
+                             (list other "000200" "000203"))))
+          (pcase-dolist (`(,window ,start ,point) places)
+            (set-window-start window (qwen-companion-texts-test--at start))
+            (set-window-point window (qwen-companion-texts-test--at point)))
+          (apply #'qwen-companion-texts-test--apply (cons '(0 0 "new\nlines\n") changes))
+          (pcase-dolist (`(,window ,start ,point) places)
+            (should (= (window-start window) (qwen-companion-texts-test--at start)))
+            (should (= (window-point window) (qwen-companion-texts-test--at point)))))))))
+
+(ert-deftest qwen-companion-texts-test-read-only-is-no-hindrance ()
+  (qwen-companion-texts-test--with (concat "a" (propertize "b" 'read-only t) "c\n")
+    (setq buffer-read-only t)
+    (qwen-companion-texts-test--apply '(1 2 "B"))
+    (should buffer-read-only)))
+
+(ert-deftest qwen-companion-texts-test-undo-that-is-off-stays-off ()
+  (dolist (count (list 1 (* 2 qwen-companion-texts--single-changes)))
+    (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
+      (qwen-companion-texts-test--with text
+        (buffer-disable-undo)
+        (apply #'qwen-companion-texts-test--apply changes)
+        (should (eq t buffer-undo-list))))))
+
+(ert-deftest qwen-companion-texts-test-nothing-is-asked-about-the-file ()
+  "Also when it has been written meanwhile, or another Emacs has it."
+  (qwen-companion-test-with-files '(("f.txt" "one\n"))
+    (let ((create-lockfiles t))
+      (with-current-buffer (find-file-noselect "f.txt")
+        (write-region "other\n" nil "f.txt" nil 'silent)
+        (set-file-times "f.txt" (time-add nil 60))
+        (make-symbolic-link "somebody@else.1" ".#f.txt")
+        (cl-letf (((symbol-function 'ask-user-about-supersession-threat)
+                   (lambda (_) (ert-fail "Asked about the file")))
+                  ((symbol-function 'ask-user-about-lock)
+                   (lambda (&rest _) (ert-fail "Asked about the lock"))))
+          (qwen-companion-texts-test--apply '(0 1 "O")))
+        (should buffer-file-truename)))))
+
+(ert-deftest qwen-companion-texts-test-change-hooks-hear-of-all ()
+  "Of each change when they are few, else of one that holds them all."
+  (dolist (count (list 3 (1+ qwen-companion-texts--single-changes)))
+    (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
+      (qwen-companion-texts-test--with text
+        (let ((mirror text) (calls 0) before)
+          (add-hook 'before-change-functions
+                    (lambda (start end)
+                      (setq before (list start end)))
+                    nil t)
+          (add-hook 'after-change-functions
+                    (lambda (start end length)
+                      (cl-incf calls)
+                      (should (<= (car before) start))
+                      (should (<= (+ start length) (cadr before)))
+                      (setq mirror (concat (substring mirror 0 (1- start))
+                                           (buffer-substring start end)
+                                           (substring mirror (+ (1- start) length)))))
+                    nil t)
+          (apply #'qwen-companion-texts-test--apply changes)
+          (should (equal mirror (buffer-string)))
+          (should (= calls (if (= count 3) 6 1)))
+          (qwen-companion-texts-test--undo)
+          (should (equal mirror (buffer-string))))))))
+
+(ert-deftest qwen-companion-texts-test-all-or-nothing ()
+  "An error in a hook of somebody else leaves the text as it was."
+  (pcase-let* ((text "a\nb\nc\n")
+               (`(,merged ,new)
+                (qwen-companion-texts-test--merged text '((0 1 "A") (4 5 "C")))))
+    (qwen-companion-texts-test--with text
+      (narrow-to-region 3 4)
+      (add-hook 'after-change-functions
+                (lambda (start &rest _) (when (= start 1) (error "Broken")))
+                nil t)
+      (let ((theirs (qwen-companion-texts-test--buffer new)))
+        (should-error (qwen-companion-texts-apply merged theirs))
+        (should (equal "b" (buffer-string)))
+        (widen)
+        (should (equal text (buffer-string)))))))
+
+(ert-deftest qwen-companion-texts-test-the-region-stays-active ()
+  (qwen-companion-texts-test--with "one two\n"
+    (let ((transient-mark-mode t)
+          deactivate-mark)
+      (push-mark 5 t t)
+      (qwen-companion-texts-test--apply '(0 3 "1"))
+      (should-not deactivate-mark)
+      (should (= 3 (mark))))))
+
+;;; Requests
+
+(ert-deftest qwen-companion-texts-test-without-a-process-it-fails-soon ()
+  (should (eq 'failed (qwen-companion-texts-test--compare "a\n" "b\n")))
+  (should-not (qwen-companion-texts-test--merge nil "a\n" "b\n"))
+  (should-not qwen-companion-texts--requests))
+
+(ert-deftest qwen-companion-texts-test-what-is-not-unicode-fails ()
+  "And the connection lives on."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (let ((unibyte (qwen-companion-texts-test--buffer "")))
+      (with-current-buffer unibyte
+        (set-buffer-multibyte nil)
+        (insert "\303\251"))
+      (dolist (text (list (string (unibyte-char-to-multibyte #xe9))
+                          (string #x110000)
+                          (string #xd83d #xde00)
+                          (make-string 100000 #xd83d)
+                          (with-current-buffer unibyte (buffer-string))))
+        (should-not (qwen-companion-texts-test--merge text "a" "b"))
+        (should-not (qwen-companion-texts-test--merge nil text "b")))
+      (let ((answer 'none))
+        (qwen-companion-texts-compare unibyte unibyte (lambda (hunks) (setq answer hunks)))
+        (qwen-companion-test-wait-for (eq answer 'failed))))
+    (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "é" "😀")))))
+
+(ert-deftest qwen-companion-texts-test-long-texts-go-by-file-and-nothing-stays ()
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (let* ((mine (concat "first\n\n" (car (qwen-companion-texts-test--lines 5000))))
+           (theirs (string-replace "old" "younger" mine)))
+      (should (equal theirs (car (qwen-companion-texts-test--merge nil mine theirs))))
+      ;; The result is neither of the two.
+      (should (equal (concat "FIRST" (substring theirs 5))
+                     (car (qwen-companion-texts-test--merge
+                           mine (concat "FIRST" (substring mine 5))
+                           theirs)))))
+    (should-not (directory-files qwen-companion-backend--spool nil "^[^.]"))
+    (should-not (cl-find " *qwen-companion text*" (buffer-list)
+                         :key #'buffer-name :test #'string-prefix-p))))
+
+(ert-deftest qwen-companion-texts-test-a-narrowed-buffer-counts-whole ()
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (dolist (size '(1 100000))
+      (let* ((tail (concat (make-string size ?x) "\n"))
+             (old (qwen-companion-texts-test--buffer (concat "a\nb\n" tail)))
+             (new (qwen-companion-texts-test--buffer (concat "A\nb\n" tail)))
+             (answer 'none))
+        (dolist (buffer (list old new))
+          (with-current-buffer buffer
+            (narrow-to-region 3 4)))
+        (qwen-companion-texts-compare old new (lambda (hunks) (setq answer hunks)))
+        (qwen-companion-test-wait-for (not (eq answer 'none)))
+        (should (equal '((1 1 1 1)) answer))
+        (should (equal "b" (with-current-buffer old (buffer-string))))))))
+
+(defun qwen-companion-texts-test--die ()
+  "Let the process die with three questions; return what is said to each."
+  (let (answers)
+    (signal-process qwen-companion-backend--process 'STOP)
+    (dotimes (number 3)
+      (qwen-companion-texts-compare
+       (qwen-companion-texts-test--buffer (make-string 100000 ?a))
+       (qwen-companion-texts-test--buffer "b")
+       (lambda (answer) (push (cons number answer) answers))))
+    (signal-process qwen-companion-backend--process 'KILL)
+    (qwen-companion-test-wait-for (= 3 (length answers)))
+    (sort answers (lambda (a b) (< (car a) (car b))))))
+
+(ert-deftest qwen-companion-texts-test-a-process-that-dies-fails-each-question-once ()
+  "Whether there is another one after it or not."
+  (qwen-companion-test-with-process
+    (let ((qwen-companion-backend--restart-limit '(1 . 60))
+          (failed '((0 . failed) (1 . failed) (2 . failed))))
+      (qwen-companion-mode 1)
+      (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+      (should (equal failed (qwen-companion-texts-test--die)))
+      (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+      (should-not (directory-files qwen-companion-backend--spool nil "^[^.]"))
+      (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "a" "b")))
+      (should (equal failed (qwen-companion-texts-test--die)))
+      (should (eq 'error (qwen-companion-state))))))
+
+(ert-deftest qwen-companion-texts-test-turning-the-mode-off-drops-the-questions ()
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (let* ((asked (qwen-companion-texts-test--buffer "a"))
+           (never (lambda (_) (ert-fail "Called after all"))))
+      (signal-process qwen-companion-backend--process 'STOP)
+      (qwen-companion-texts-compare asked asked never)
+      (qwen-companion-texts-merge (string #xd83d) asked asked '("" "" "") never)
+      (signal-process qwen-companion-backend--process 'CONT)
+      (qwen-companion-mode -1)
+      (should-not qwen-companion-texts--requests)
+      (qwen-companion-test-wait-for (null (qwen-companion-test-processes))))))
+
+(ert-deftest qwen-companion-texts-test-a-lost-file-fails ()
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (signal-process qwen-companion-backend--process 'STOP)
+    (let ((answer 'none))
+      (qwen-companion-texts-compare
+       (qwen-companion-texts-test--buffer (make-string 100000 ?a))
+       (qwen-companion-texts-test--buffer (make-string 100000 ?b))
+       (lambda (hunks) (setq answer hunks)))
+      (delete-file (car (directory-files qwen-companion-backend--spool t "^[^.]")))
+      (signal-process qwen-companion-backend--process 'CONT)
+      (qwen-companion-test-wait-for (eq answer 'failed))
+      (should-not (directory-files qwen-companion-backend--spool nil "^[^.]")))))
+
+(ert-deftest qwen-companion-texts-test-what-is-too-large-fails ()
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
+    (let ((qwen-companion-texts--size-limit 1000))
+      (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "a" "b")))
+      (should (eq 'failed (qwen-companion-texts-test--compare
+                           "a" (make-string 1000 ?b)))))))
+
 (provide 'qwen-companion-texts-test)
 ;;; qwen-companion-texts-test.el ends here
