@@ -94,11 +94,14 @@ CALLBACK gets the answer, or FAILURE."
 (defun qwen-companion-texts--pack (texts request)
   "Return TEXTS, a property list, as part of the payload of REQUEST.
 The value is nil when one of them cannot be handed over."
-  (cl-loop for (key text) on texts by #'cddr
-           for packed = (qwen-companion-texts--pack-one text)
-           unless packed return nil
-           do (push packed (qwen-companion-texts--request-files request))
-           append (list key packed)))
+  (condition-case nil
+      (cl-loop for (key text) on texts by #'cddr
+               for packed = (qwen-companion-texts--pack-one text)
+               unless packed return nil
+               do (push packed (qwen-companion-texts--request-files request))
+               append (list key packed))
+    ;; No room on the disk, for instance.
+    (file-error nil)))
 
 (defun qwen-companion-texts--pack-one (text)
   "Return TEXT, a buffer or string, as part of a payload.
@@ -170,7 +173,7 @@ Not now: this may run where the caller expects nothing of the kind."
   (qwen-companion-texts--answer payload #'qwen-companion-texts--merge '(:edits :result)))
 
 (defun qwen-companion-texts--answer (payload reader keys)
-  "Give who asked what READER finds in PAYLOAD, unless it was forgotten.
+  "Pass the value of READER for PAYLOAD to who asked, unless forgotten.
 KEYS are those in PAYLOAD that may carry a text."
   (if-let ((request (alist-get (plist-get payload :id)
                                qwen-companion-texts--requests)))
@@ -275,12 +278,14 @@ SOURCE is a buffer with the new text."
         ;; No lock is taken, and no question asked about the file: Emacs
         ;; asks when it sees a true name.
         (buffer-file-truename nil)
-        (count (/ (length edits) 4)))
+        ;; What is made here is kept, to be undone.  To look for garbage
+        ;; meanwhile would take longer than all the rest.
+        (gc-cons-threshold (max gc-cons-threshold 20000000)))
     (undo-boundary)
     (atomic-change-group
       ;; Undoing brings point back to where it is now.
       (push (point) buffer-undo-list)
-      (if (<= count qwen-companion-texts--single-changes)
+      (if (<= (/ (length edits) 4) qwen-companion-texts--single-changes)
           (qwen-companion-texts--replace edits source)
         (combine-change-calls
             ;; The first edit may begin one character earlier, see below.
@@ -311,7 +316,8 @@ stay behind it, and overlays on it are never empty."
          (goto-char (+ from inside))
          (insert-buffer-substring-no-properties source new-from new-to)
          (delete-region (point) (+ to (- new-to new-from)))
-         (delete-region from (+ from inside))))
+         (when (= inside 1)
+           (delete-region from (1+ from)))))
       ((not (and (< previous from)
                  (eq ?\n (char-before from))
                  (eq ?\n (with-current-buffer source (char-before new-to)))))

@@ -36,6 +36,7 @@ from qwen_companion.emacs.messages import (
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError
 from qwen_companion.ide.audience import Audience
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.peers import find_caller, keeps_edits
@@ -230,7 +231,14 @@ class Companion:
     async def _answer_requests(self) -> None:
         """Compare and merge texts, one request after the other."""
         while True:
-            self._bridge.tell(await in_thread(_answer, await self._requests.get()))
+            request = await self._requests.get()
+            try:
+                await self._bridge.call(await in_thread(_answer, request))
+            except EmacsRefusedError:
+                # Perhaps there is no room for a long answer on the disk.
+                self._bridge.tell(request.failed())
+            except EmacsUnavailableError:
+                pass
 
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)

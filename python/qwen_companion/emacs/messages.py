@@ -372,6 +372,10 @@ class Compare:
     id: int
     texts: tuple[str, ...] | None
 
+    def failed(self) -> Compared:
+        """The answer when there is none."""
+        return Compared(self.id, None)
+
 
 @dataclass(frozen=True)
 class Merge:
@@ -384,6 +388,10 @@ class Merge:
     id: int
     texts: tuple[str, ...] | None
     labels: tuple[str, str, str]
+
+    def failed(self) -> Merged:
+        """The answer when there is none."""
+        return Merged(self.id, None)
 
 
 @dataclass(frozen=True)

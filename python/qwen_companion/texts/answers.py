@@ -22,13 +22,13 @@ def answer(request: Compare | Merge) -> Compared | Merged:
         return _compare(request) if isinstance(request, Compare) else _merge(request)
     except Exception:  # noqa: BLE001 - whatever it is, the answer says that it failed
         _log.exception("a request about texts failed")
-        return Compared(request.id, None) if isinstance(request, Compare) else Merged(request.id, None)
+        return request.failed()
 
 
 def _compare(request: Compare) -> Compared:
     """The hunks of lines between the two texts of REQUEST."""
     if request.texts is None:
-        return Compared(request.id, None)
+        return request.failed()
     old, new = request.texts
     hunks = compare(*numbered(split_lines(old), split_lines(new)), Effort())
     return Compared(
@@ -49,7 +49,7 @@ def _compare(request: Compare) -> Compared:
 def _merge(request: Merge) -> Merged:
     """The merge of the texts of REQUEST."""
     if request.texts is None:
-        return Merged(request.id, None)
+        return request.failed()
     *base, mine, theirs = request.texts
     if not base:
         return Merged(request.id, _flat(find_edits(mine, theirs, Effort())))

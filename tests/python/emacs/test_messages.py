@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from sexpdata import dumps, loads
 from qwen_companion.emacs.messages import (
     HIDE,
     INLINE_TEXT_BYTES,
+    Compare,
+    Compared,
     ContextSent,
     Delivered,
     DiffClose,
@@ -20,6 +23,8 @@ from qwen_companion.emacs.messages import (
     Hello,
     KnownProposal,
     KnownSession,
+    Merge,
+    Merged,
     Notice,
     Outcome,
     Outgoing,
@@ -149,6 +154,8 @@ def test_incoming_messages(spool: Spool) -> None:
         ("outcome", '(:id "p" :outcome perhaps)'),
         ("outcome", '(:id "p" :outcome accepted)'),
         ("outcome", "(:outcome rejected)"),
+        ("compare", '(:id 1 :old (:text "a") :new nil)'),
+        ("merge", '(:id 1 :mine (:text "a") :theirs (:text "b") :labels ("m" "t"))'),
         ("context", '(:files ((:path "/a" :timestamp "5")))'),
         ("context", '(:files ((:path "/a" :timestamp inf)))'),
     ],
@@ -161,6 +168,37 @@ def test_messages_of_another_shape_are_refused(method: str, payload: str, spool:
 def test_a_text_outside_the_spool_is_refused(spool: Spool) -> None:
     with pytest.raises(SpoolError):
         incoming("outcome", '(:id "p" :outcome accepted :text-file "/etc/passwd")', spool)
+
+
+def test_requests_about_texts(spool: Spool) -> None:
+    file = spool.write("b")
+    assert incoming("compare", f'(:id 1 :old (:text "") :new (:text-file "{file}"))', spool) == Compare(1, ("", "b"))
+    labels = ("m", "b", "t")
+    two = '(:id 2 :mine (:text "a") :theirs (:text "b") :labels ("m" "b" "t"))'
+    assert incoming("merge", two, spool) == Merge(2, ("a", "b"), labels)
+    three = two.replace(":mine", ':base (:text "") :mine')
+    assert incoming("merge", three, spool) == Merge(2, ("", "a", "b"), labels)
+
+
+def test_a_request_whose_text_is_lost_is_read_all_the_same_and_leaves_no_other_text(spool: Spool) -> None:
+    lost, file = spool.write("a"), spool.write("b")
+    spool.discard(lost)
+    request = incoming("compare", f'(:id 1 :old (:text-file "{lost}") :new (:text-file "{file}"))', spool)
+    assert request == Compare(1, None)
+    assert list(Path(spool.directory).iterdir()) == []
+
+
+def test_answers_about_texts(spool: Spool) -> None:
+    def answer(message: Compared | Merged) -> dict[str, Any]:
+        return as_dict(outgoing(message, spool))
+
+    assert answer(Compared(1, None)) == {"id": 1, "hunks": []}
+    assert as_dict(answer(Compared(1, []))["hunks"]) == {"text": ""}
+    assert as_dict(answer(Compared(1, [1, 2, 3, 4]))["hunks"]) == {"text": "1 2 3 4"}
+    assert answer(Merged(1, None)) == {"id": 1, "edits": [], "result": [], "conflicts": 0}
+    merged = answer(Merged(1, [0] * INLINE_TEXT_BYTES, "", 2))
+    assert spool.read(as_dict(merged["edits"])["text-file"]).split() == ["0"] * INLINE_TEXT_BYTES
+    assert (as_dict(merged["result"]), merged["conflicts"]) == ({"text": ""}, 2)
 
 
 def test_outgoing_messages(spool: Spool) -> None:

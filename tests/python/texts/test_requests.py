@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests about texts, from Emacs to the process and back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sexpdata import dumps
+
+from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
+from qwen_companion.texts import answers
+from qwen_companion.texts.answers import answer
+from support import PYTHON_DIRECTORY, Backend, Home, as_dict
+
+LABELS = ("m", "b", "t")
+
+
+def test_hunks_count_lines_from_one() -> None:
+    assert answer(Compare(7, ("a\nb\n", "a\nB\nc"))) == Compared(7, [2, 1, 2, 2])
+    assert answer(Compare(7, ("a\n", "x\na\n"))) == Compared(7, [1, 0, 1, 1])
+    assert answer(Compare(7, ("a\n", ""))) == Compared(7, [1, 1, 1, 0])
+    assert answer(Compare(7, ("a\n", "a\n"))) == Compared(7, [])
+
+
+def test_without_a_base_the_result_is_theirs() -> None:
+    assert answer(Merge(7, ("ab\n", "ac\n"), LABELS)) == Merged(7, [1, 2, 1, 2])
+
+
+def test_a_result_that_is_theirs_is_not_sent() -> None:
+    assert answer(Merge(7, ("a\n", "a\n", "b\n"), LABELS)) == Merged(7, [0, 1, 0, 1])
+    merged = answer(Merge(7, ("a\nb\nc\n", "A\nb\nc\n", "a\nb\nC\n"), LABELS))
+    assert merged == Merged(7, [4, 5, 4, 5], "A\nb\nC\n")
+
+
+@pytest.mark.parametrize("request_", [Compare(7, None), Merge(7, None, LABELS)])
+def test_a_text_that_was_lost_is_a_failure(request_: Compare | Merge) -> None:
+    assert answer(request_) == request_.failed()
+
+
+@pytest.mark.parametrize("request_", [Compare(7, ("a", "b")), Merge(7, ("a", "b"), LABELS)])
+def test_whatever_goes_wrong_there_is_an_answer(request_: Compare | Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(answers, "Effort", broken)
+    assert answer(request_) == request_.failed()
+
+
+def test_emacs_gets_no_more_edits_than_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_EDITS", 10)
+    merged = answer(Merge(7, ("a\nb\n" * 100, "a\nc\n" * 100), LABELS))
+    assert isinstance(merged, Merged) and merged.edits is not None
+    assert len(merged.edits) == 40
+
+
+def test_nothing_of_it_is_imported_before_the_first_request() -> None:
+    check = (
+        "import sys, qwen_companion.companion\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('patiencediff', 'merge3')"
+        " or name.startswith('qwen_companion.texts')])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", check], cwd=PYTHON_DIRECTORY, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "[]\n"
+
+
+def numbers(payload: Any, spool: Path) -> Sequence[int]:
+    values = as_dict(payload)
+    text = Path(values["text-file"]).read_text() if "text-file" in values else values["text"]
+    return [int(number) for number in text.split()]
+
+
+def test_the_process_answers_in_order_and_by_file_where_it_is_long(backend: Backend, home: Home) -> None:
+    text = "é line\n" * 20_000
+    file = home.spool / "old"
+    file.write_text(text)
+    backend.emacs.call("merge", f'(:id 1 :mine (:text-file "{file}") :theirs (:text "x") :labels ("" "" ""))')
+    backend.emacs.call("compare", '(:id 2 :old (:text "a") :new (:text "b"))')
+    merged = backend.emacs.wait_for("merged")
+    assert (merged["id"], numbers(merged["edits"], home.spool)) == (1, [0, len(text), 0, 1])
+    assert not file.exists()
+    compared = backend.emacs.wait_for("compared")
+    assert (compared["id"], numbers(compared["hunks"], home.spool)) == (2, [1, 1, 1, 1])
+
+
+def test_a_text_that_is_not_there_is_answered_and_the_process_goes_on(backend: Backend, home: Home) -> None:
+    missing = home.spool / "missing"
+    backend.emacs.call("compare", f'(:id 1 :old (:text-file "{missing}") :new (:text "b"))')
+    assert backend.emacs.wait_for("compared") == {"id": 1, "hunks": []}
+    backend.emacs.call("compare", '(:id 2 :old (:text "a") :new (:text "a"))')
+    assert numbers(backend.emacs.wait_for("compared")["hunks"], home.spool) == []
+
+
+def test_an_answer_for_which_there_is_no_room_is_a_failure(backend: Backend, home: Home) -> None:
+    old = "".join(f"{number}\n" for number in range(10_000))
+    home.spool.rmdir()
+    texts = f":mine (:text {dumps(old)}) :theirs (:text {dumps(old.replace('1', 'x'))})"
+    backend.emacs.call("merge", f'(:id 1 {texts} :labels ("" "" ""))')
+    assert backend.emacs.wait_for("merged") == {"id": 1, "edits": [], "result": [], "conflicts": 0}
