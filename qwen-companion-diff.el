@@ -93,13 +93,14 @@ it has been shown before.  DIGEST is that of the text as it was
 proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
 was empty, EDITED when the user had edited it at the end.  STAMP is
 that of the file as the review knows it, see `qwen-companion-disk-stamp'.
-LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  NOTE is
+LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
+the byte order mark before it, or the empty string.  NOTE is
 what the user should know beside all that, a string, or nil.  BUFFER
 holds the proposed text and the user's edits, DISK-BUFFER (while shown)
 the text on disk.  VIEW belongs to the front end.  ARRIVED is the time
 at which it came, in seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") note buffer disk-buffer view (arrived (float-time)))
+  (line-end "\n") (bom "") note buffer disk-buffer view (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -277,6 +278,10 @@ Else a text could look like another.  Does nothing where there are none."
       (buffer-disable-undo)
       (qwen-companion-backend-insert-text payload)
       (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size)))
+      (goto-char (point-min))
+      (when (looking-at-p "\ufeff")
+        (delete-char 1)
+        (setf (qwen-companion-proposal-bom proposal) "\ufeff"))
       (when (qwen-companion-diff--drop-carriage-returns)
         (setf (qwen-companion-proposal-line-end proposal) "\r\n"))
       (goto-char (point-min))
@@ -317,28 +322,35 @@ there after an earlier acceptance."
     (with-current-buffer disk
       (if-let ((text (qwen-companion-disk-expected-text path)))
           (progn
-            (insert text)
+            (insert (string-remove-prefix "\ufeff" text))
             (qwen-companion-diff--drop-carriage-returns))
-        (qwen-companion-diff--insert-file path))
+        (qwen-companion-disk-insert path))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
       (set-buffer-modified-p nil)
       (setq buffer-read-only t)
       (qwen-companion-diff--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
+    (qwen-companion-diff--note-losses proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
         (qwen-companion-diff--set-mode path)
         (set-buffer-modified-p modified))
       (qwen-companion-diff--describe proposal))))
 
-(defun qwen-companion-diff--insert-file (path)
-  "Insert the text of the file PATH at point, if there is one."
-  (let ((file-name-handler-alist nil)
-        (format-alist nil)
-        (after-insert-file-functions nil))
-    (when (file-exists-p path)
-      (insert-file-contents path))))
+(defun qwen-companion-diff--note-losses (proposal)
+  "Note in PROPOSAL that its CLI could not read the file, if so.
+Some CLIs take every file for UTF-8, and what is not for U+FFFD."
+  (let ((lossy-p (lambda (buffer)
+                   (with-current-buffer buffer
+                     (save-excursion
+                       (goto-char (point-min))
+                       (search-forward "\ufffd" nil t))))))
+    (when (and (funcall lossy-p (qwen-companion-proposal-buffer proposal))
+               (not (funcall lossy-p (qwen-companion-proposal-disk-buffer
+                                      proposal))))
+      (setf (qwen-companion-proposal-note proposal)
+            "it could not read all of the file, and would write \ufffd for the rest"))))
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
@@ -357,7 +369,7 @@ Only the side that shows the disk changes, never a proposed text."
         (setf (qwen-companion-proposal-stamp proposal) stamp)
         (when disk
           (with-temp-buffer
-            (qwen-companion-diff--insert-file path)
+            (qwen-companion-disk-insert path)
             (qwen-companion-diff--refresh-disk proposal (current-buffer))))))))
 
 (defun qwen-companion-diff--refresh-disk (proposal source)
@@ -407,8 +419,12 @@ What the user has edited is said as long as that is so."
 
 (defun qwen-companion-diff--text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
-  (qwen-companion-disk-text (qwen-companion-proposal-buffer proposal)
-                            (qwen-companion-proposal-line-end proposal)))
+  (let ((text (qwen-companion-disk-text
+               (qwen-companion-proposal-buffer proposal)
+               (qwen-companion-proposal-line-end proposal))))
+    (if (string-empty-p text)
+        ""
+      (concat (qwen-companion-proposal-bom proposal) text))))
 
 (defun qwen-companion-diff--keep (proposal reason)
   "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."
@@ -487,8 +503,10 @@ void.  Return that text, or nil for a rejection."
   (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
-      (insert (string-replace (qwen-companion-proposal-line-end proposal) "\n"
-                              text)))))
+      (insert (string-replace
+               (qwen-companion-proposal-line-end proposal) "\n"
+               (string-remove-prefix (qwen-companion-proposal-bom proposal)
+                                     text))))))
 
 (defun qwen-companion-diff--deliver (undelivered)
   "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."

@@ -92,10 +92,7 @@ The value is nil when it is not there."
   "Return the SHA-256 of the bytes of the file PATH, nil when there is none."
   (let ((file-name-handler-alist nil))
     (when (file-regular-p path)
-      (with-temp-buffer
-        (set-buffer-multibyte nil)
-        (insert-file-contents-literally path)
-        (secure-hash 'sha256 (current-buffer))))))
+      (secure-hash 'sha256 (qwen-companion-disk--bytes path)))))
 
 (defun qwen-companion-disk-visit (path)
   "Return a buffer that visits the file PATH and can be edited.
@@ -107,6 +104,106 @@ that is missing is no hindrance: Emacs offers to make it when saving."
         (setq buffer-read-only nil))
       (barf-if-buffer-read-only))
     buffer))
+
+(defun qwen-companion-disk-insert (path)
+  "Insert the text of the file PATH at point, as Emacs reads that file.
+That is in the coding system that the user has named for the buffer
+that visits it, else in the one that Emacs finds.  Return that coding
+system, nil when there is no such file."
+  (let* ((visiting (find-buffer-visiting path))
+         (file-name-handler-alist nil)
+         (format-alist nil)
+         (after-insert-file-functions nil)
+         (coding-system-for-read
+          (and visiting
+               (car (buffer-local-value 'buffer-file-coding-system-explicit
+                                        visiting)))))
+    (when (file-exists-p path)
+      (insert-file-contents path)
+      last-coding-system-used)))
+
+(defun qwen-companion-disk-adopt-coding (coding)
+  "Save the current buffer in CODING from now on, since its file is in it.
+What CODING leaves open, because the file has nothing that tells, stays
+as it was.  Undoing the last change, which brought the text of the file,
+undoes that too."
+  (let* ((old buffer-file-coding-system)
+         (end (coding-system-eol-type coding))
+         (new (if (eq 'undecided (coding-system-base coding)) old coding)))
+    (when (and new (integerp end))
+      (setq new (coding-system-change-eol-conversion new end)))
+    (unless (eq new old)
+      (unless (car-safe buffer-undo-list)
+        (pop buffer-undo-list))
+      (qwen-companion-disk--set-coding new)
+      (undo-boundary))))
+
+(defun qwen-companion-disk--set-coding (coding)
+  "Save the current buffer in CODING from now on; that can be undone."
+  (when (listp buffer-undo-list)
+    (push (list 'apply #'qwen-companion-disk--set-coding
+                buffer-file-coding-system)
+          buffer-undo-list))
+  (setq buffer-file-coding-system coding))
+
+(defun qwen-companion-disk-holds-p (path text)
+  "Return non-nil when the file PATH holds TEXT, in whatever encoding.
+A CLI that changes a file may keep its encoding, its byte order mark and
+its line ends, of which TEXT need not know."
+  (and (file-regular-p path)
+       (let* ((bytes (qwen-companion-disk--bytes path))
+              (text (string-remove-prefix "\ufeff" text))
+              (plain (string-replace "\r\n" "\n" text))
+              (forms (list (cons plain 'unix) (cons plain 'dos))))
+         (unless (= (length text) (length plain))
+           (push (cons text 'unix) forms))
+         (cl-loop for coding in (qwen-companion-disk--codings bytes text)
+                  thereis
+                  (cl-loop for (text . line-end) in forms
+                           thereis (qwen-companion-disk--encoded-p
+                                    text coding line-end bytes))))))
+
+(defun qwen-companion-disk--bytes (path)
+  "Return the bytes of the file PATH, a unibyte string."
+  (let ((file-name-handler-alist nil))
+    (with-temp-buffer
+      (set-buffer-multibyte nil)
+      (insert-file-contents-literally path)
+      (buffer-string))))
+
+(defun qwen-companion-disk--encoded-p (text coding line-end bytes)
+  "Return non-nil when BYTES are TEXT in CODING, with lines as LINE-END says.
+LINE-END is `unix' or `dos'."
+  (let ((coding (coding-system-change-eol-conversion coding line-end)))
+    (and
+     ;; Most differ early, and a long text takes long to encode.
+     (string-prefix-p
+      (encode-coding-string (substring text 0 (min 1000 (length text))) coding)
+      bytes)
+     (string= bytes (encode-coding-string text coding)))))
+
+(defun qwen-companion-disk--codings (bytes text)
+  "Return the coding systems in which BYTES may stand for TEXT.
+What begins with a byte order mark has told.  Else it is UTF-8, or one
+of those in which the first of TEXT that is not ASCII is the first of
+BYTES that is not, or that announces it."
+  (cond
+   ((string-prefix-p "\xef\xbb\xbf" bytes) '(utf-8-with-signature))
+   ((string-prefix-p "\xff\xfe" bytes) '(utf-16le-with-signature))
+   ((string-prefix-p "\xfe\xff" bytes) '(utf-16be-with-signature))
+   (t
+    (cons
+     'utf-8
+     (when-let* ((byte (string-match-p "[\e\x80-\xff]" bytes))
+                 ((string-match "[[:nonascii:]]\\{1,8\\}" text))
+                 (excerpt (match-string 0 text)))
+       (cl-remove-if-not
+        (lambda (coding)
+          (let ((encoded (encode-coding-string excerpt coding)))
+            (eq t (compare-strings encoded nil nil bytes byte
+                                   (min (length bytes)
+                                        (+ byte (length encoded)))))))
+        (remq 'utf-8 (find-coding-systems-string excerpt))))))))
 
 ;;; Expecting
 
@@ -223,20 +320,6 @@ the write, by default as it is now.  The wait ends by itself only after
         (message "qwen-companion: %s does not hold what was accepted; look at the CLI"
                  (abbreviate-file-name path))))))
 
-(defun qwen-companion-disk-holds-p (path text)
-  "Return non-nil when the file PATH has the content TEXT.
-A byte order mark, which a CLI may keep, does not count."
-  (and (file-regular-p path)
-       (<= 0 (- (file-attribute-size (file-attributes path))
-                (string-bytes text))
-           3)
-       (with-temp-buffer
-         (let ((coding-system-for-read 'utf-8-auto-unix)
-               (format-alist nil)
-               (after-insert-file-functions nil))
-           (insert-file-contents path))
-         (string= (buffer-string) text))))
-
 ;;; Following
 
 (defun qwen-companion-disk--buffers (path)
@@ -263,16 +346,12 @@ A buffer with unsaved text is left alone, and the user is told."
 (defun qwen-companion-disk--refresh ()
   "Make the current buffer show its file as it is on disk now."
   (let ((file buffer-file-name)
-        (coding buffer-file-coding-system)
         (modified (file-attribute-modification-time
                    (file-attributes buffer-file-name)))
         (target (current-buffer)))
     (with-temp-buffer
-      (let ((coding-system-for-read coding)
-            (format-alist nil)
-            (after-insert-file-functions nil))
-        (insert-file-contents file))
-      (let ((source (current-buffer)))
+      (let ((coding (qwen-companion-disk-insert file))
+            (source (current-buffer)))
         (with-current-buffer target
           ;; First the time: an edit while the times differ would ask
           ;; "changed on disk; really edit?".
@@ -280,6 +359,7 @@ A buffer with unsaved text is left alone, and the user is told."
           ;; As modified, so that no record says "undone means saved".
           (restore-buffer-modified-p t)
           (qwen-companion-disk--replace source)
+          (qwen-companion-disk-adopt-coding coding)
           (set-buffer-modified-p nil)
           (run-hooks 'after-revert-hook)
           (when (fboundp 'vc-refresh-state)

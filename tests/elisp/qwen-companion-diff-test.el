@@ -515,5 +515,39 @@ is kept."
       (qwen-companion-test-propose "a.txt" "two\n")
       (should (equal (list (expand-file-name "a.txt")) seen)))))
 
+(ert-deftest qwen-companion-diff-test-byte-order-mark-is-kept-and-not-shown ()
+  "Some CLIs take it for text, propose it and write what comes back."
+  (qwen-companion-diff-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
+      (qwen-companion-diff--prepare proposal)
+      (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+        (should (equal "one\ntwo\n" (buffer-string))))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (should (equal "one\n2\n" (buffer-string))))
+      (qwen-companion-diff-accept)
+      (should (equal '((accepted "\ufeffone\r\n2\r\n"))
+                     (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-says-what-the-cli-could-not-read ()
+  "A CLI that knows UTF-8 only would spoil a file in another encoding."
+  (qwen-companion-diff-test-with nil
+    (let ((coding-system-for-write 'iso-latin-1-unix))
+      (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
+    (dolist (case '(("caf\ufffd!\n" . t) ("caf\u00e9!\n" . nil)))
+      (let ((proposal (qwen-companion-test-propose "a.txt" (car case))))
+        (qwen-companion-diff--prepare proposal)
+        (should (equal "caf\u00e9\n"
+                       (with-current-buffer
+                           (qwen-companion-proposal-disk-buffer proposal)
+                         (buffer-string))))
+        (should (eq (cdr case)
+                    (and (string-match-p
+                          "could not read all of the file"
+                          (format "%S" (buffer-local-value
+                                        'header-line-format
+                                        (qwen-companion-proposal-buffer proposal))))
+                         t)))
+        (qwen-companion-diff-reject proposal)))))
+
 (provide 'qwen-companion-diff-test)
 ;;; qwen-companion-diff-test.el ends here

@@ -131,10 +131,76 @@
                        (qwen-companion-test-wait-for
                         (null qwen-companion-disk--writes))))))))
 
-(ert-deftest qwen-companion-disk-test-byte-order-mark-does-not-count ()
-  (qwen-companion-disk-test-with '(("a.txt" "\ufeffone\r\n"))
-    (should (qwen-companion-disk-holds-p (expand-file-name "a.txt") "one\r\n"))
-    (should-not (qwen-companion-disk-holds-p (expand-file-name "a.txt") "one\n"))))
+(defun qwen-companion-disk-test--encode (file text coding)
+  "Write TEXT to FILE in CODING, with a time of its own."
+  (let ((coding-system-for-write coding))
+    (write-region text nil file nil 'silent)
+    (set-file-times file (time-add nil 2))))
+
+(ert-deftest qwen-companion-disk-test-holds-a-text-in-any-encoding ()
+  "Also one that Emacs would take for another, as it takes Latin-2 for Latin-1."
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "a.txt")))
+      (dolist (case '(("caf\u00e9\npommes\n\u00e0 la carte\n"
+                       utf-8 utf-8-with-signature iso-latin-1 windows-1252
+                       utf-16le-with-signature utf-16be-with-signature)
+                      ("\u0161koda\n\u017eivot\n" iso-latin-2 windows-1250)
+                      ("\u65e5\u672c\npommes\n\u304b\u306a\n"
+                       japanese-shift-jis euc-jp iso-2022-jp)
+                      ("one\ntwo" utf-8 utf-16le-with-signature)
+                      ("" utf-8)))
+        (dolist (coding (cdr case))
+          (dolist (line-end '(unix dos))
+            (let ((text (car case)))
+              (qwen-companion-disk-test--encode
+               path text (coding-system-change-eol-conversion coding line-end))
+              (dolist (same (list text (string-replace "\n" "\r\n" text)
+                                  (concat "\ufeff" text)))
+                (should (qwen-companion-disk-holds-p path same)))
+              (dolist (other (list (concat text "\n") (concat "x" text)
+                                   (concat text "\u00e8")))
+                (should-not (qwen-companion-disk-holds-p path other))))))))))
+
+(ert-deftest qwen-companion-disk-test-what-cannot-be-encoded-is-not-held ()
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "a.txt")))
+      (qwen-companion-disk-test--encode path "caf\u00e9 ?\n" 'iso-latin-1)
+      (should-not (qwen-companion-disk-holds-p path "caf\u00e9 \u0161\n")))))
+
+(ert-deftest qwen-companion-disk-test-another-encoding-is-followed-and-undone ()
+  "What is written in another encoding reads right, and undone it is as before."
+  (dolist (change '((iso-latin-1-unix utf-8-unix) (utf-8-unix utf-8-dos)
+                    (iso-latin-1-dos utf-16le-with-signature-unix)))
+    (qwen-companion-disk-test-with nil
+      (qwen-companion-disk-test--encode "a.txt" "caf\u00e9\none\n" (car change))
+      (with-current-buffer (find-file-noselect "a.txt")
+        (buffer-enable-undo)
+        (let ((before (qwen-companion-disk--bytes "a.txt"))
+              after)
+          (qwen-companion-disk-test--encode "a.txt" "caf\u00e9\ntwo\n" (cadr change))
+          (setq after (qwen-companion-disk--bytes "a.txt"))
+          (qwen-companion-disk-follow buffer-file-name)
+          (should (equal "caf\u00e9\ntwo\n" (buffer-string)))
+          (should-not (buffer-modified-p))
+          (let (last-command this-command) (undo))
+          (should (equal "caf\u00e9\none\n" (buffer-string)))
+          (save-buffer)
+          (should (equal before (qwen-companion-disk--bytes "a.txt")))
+          ;; The undoing itself.
+          (undo-boundary)
+          (let (last-command this-command) (undo))
+          (save-buffer)
+          (should (equal after (qwen-companion-disk--bytes "a.txt"))))))))
+
+(ert-deftest qwen-companion-disk-test-a-text-that-became-ascii-keeps-its-encoding ()
+  (qwen-companion-disk-test-with nil
+    (qwen-companion-disk-test--encode "a.txt" "caf\u00e9\n" 'iso-latin-1-unix)
+    (with-current-buffer (find-file-noselect "a.txt")
+      (qwen-companion-disk-test--encode "a.txt" "coffee\n" 'iso-latin-1-unix)
+      (qwen-companion-disk-follow buffer-file-name)
+      (insert "caf\u00e9 ")
+      (save-buffer)
+      (should (equal "caf\xe9 coffee\n" (qwen-companion-disk--bytes "a.txt"))))))
 
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here
