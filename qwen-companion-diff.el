@@ -97,10 +97,14 @@ LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
 the byte order mark before it, or the empty string.  NOTE is
 what the user should know beside all that, a string, or nil.  BUFFER
 holds the proposed text and the user's edits, DISK-BUFFER (while shown)
-the text on disk.  VIEW belongs to the front end.  ARRIVED is the time
-at which it came, in seconds since the epoch."
+the text on disk.  UNSAVED is a buffer with unsaved text of the user
+that visits the file, or nil, and YOURS-BUFFER holds a copy of that
+text while it is a third party of the review.  LOSSY is non-nil when
+the CLI would write U+FFFD for what it could not read.  VIEW belongs to
+the front end.  ARRIVED is the time at which it came, in seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") note buffer disk-buffer view (arrived (float-time)))
+  (line-end "\n") (bom "") note buffer disk-buffer unsaved yours-buffer lossy
+  view (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -158,6 +162,17 @@ STYLE is the front end that shows it.")
   "Return the frame in which PROPOSAL was shown last, live or not.
 STYLE is the front end that shows it.")
 
+(cl-defgeneric qwen-companion-diff-show-third (style proposal)
+  "Show PROPOSAL, which is on the screen, with its third party or without.
+That is the buffer `qwen-companion-proposal-yours-buffer', just made, or
+nil: the one that was there is about to be killed.  STYLE is the front
+end that shows it.")
+
+(cl-defgeneric qwen-companion-diff-note-unsaved (_style _proposal)
+  "Tell STYLE that there is, or no longer is, unsaved text to PROPOSAL.
+The header lines of the buffers say so by themselves."
+  nil)
+
 (defconst qwen-companion-diff--style 'ediff
   "The front end.")
 
@@ -167,6 +182,7 @@ STYLE is the front end that shows it.")
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
     (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
+    (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
     map)
   "Keys in the buffers of a review.")
 
@@ -181,10 +197,15 @@ STYLE is the front end that shows it.")
     (remove-hook 'kill-buffer-hook #'qwen-companion-diff--buffer-killed t)))
 
 (defun qwen-companion-diff--buffer-killed ()
-  "Reject the proposal whose buffer is being killed."
+  "Reject the proposal whose buffer is being killed.
+A third party just goes."
   (let ((proposal qwen-companion-diff--proposal))
-    (when (memq proposal qwen-companion-diff--proposals)
-      (qwen-companion-diff--decide proposal 'rejected))))
+    (cond
+     ((eq (current-buffer) (qwen-companion-proposal-yours-buffer proposal))
+      (setf (qwen-companion-proposal-yours-buffer proposal) nil)
+      (qwen-companion-diff--show-third proposal))
+     ((memq proposal qwen-companion-diff--proposals)
+      (qwen-companion-diff--decide proposal 'rejected)))))
 
 (defun qwen-companion-diff--make-buffer (proposal kind)
   "Return a new buffer for the side KIND, a string, of PROPOSAL."
@@ -331,26 +352,24 @@ there after an earlier acceptance."
       (setq buffer-read-only t)
       (qwen-companion-diff--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
-    (qwen-companion-diff--note-losses proposal)
+    (setf (qwen-companion-proposal-lossy proposal)
+          (qwen-companion-diff--loses-text-p proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
         (qwen-companion-diff--set-mode path)
         (set-buffer-modified-p modified))
       (qwen-companion-diff--describe proposal))))
 
-(defun qwen-companion-diff--note-losses (proposal)
-  "Note in PROPOSAL that its CLI could not read the file, if so.
+(defun qwen-companion-diff--loses-text-p (proposal)
+  "Return non-nil when the CLI of PROPOSAL could not read all of the file.
 Some CLIs take every file for UTF-8, and what is not for U+FFFD."
-  (let ((lossy-p (lambda (buffer)
-                   (with-current-buffer buffer
-                     (save-excursion
-                       (goto-char (point-min))
-                       (search-forward "\ufffd" nil t))))))
-    (when (and (funcall lossy-p (qwen-companion-proposal-buffer proposal))
-               (not (funcall lossy-p (qwen-companion-proposal-disk-buffer
-                                      proposal))))
-      (setf (qwen-companion-proposal-note proposal)
-            "it could not read all of the file, and would write \ufffd for the rest"))))
+  (let ((lost-p (lambda (buffer)
+                  (with-current-buffer buffer
+                    (save-excursion
+                      (goto-char (point-min))
+                      (search-forward "\ufffd" nil t))))))
+    (and (funcall lost-p (qwen-companion-proposal-buffer proposal))
+         (not (funcall lost-p (qwen-companion-proposal-disk-buffer proposal))))))
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
@@ -402,16 +421,24 @@ Only the side that shows the disk changes, never a proposed text."
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
 The keys come first: a long name must not push them off the screen.
-What the user has edited is said as long as that is so."
+What the user has edited or not saved is said as long as that is so."
   (setq header-line-format
-        (list (qwen-companion-diff--literal
-               (format " %s accept  %s reject  %s: %s"
-                       (substitute-command-keys "\\[qwen-companion-diff-accept]")
-                       (substitute-command-keys "\\[qwen-companion-diff-reject]")
+        (list (substitute-command-keys
+               " \\[qwen-companion-diff-accept] accept  \\[qwen-companion-diff-reject] reject")
+              `(:eval (qwen-companion-diff--unsaved-hint
+                       ,(substitute-command-keys
+                         "\\[qwen-companion-diff-show-unsaved]")))
+              '(:eval (when (qwen-companion-proposal-lossy
+                             qwen-companion-diff--proposal)
+                        (propertize "  loses text (U+FFFD)" 'face 'warning)))
+              (qwen-companion-diff--literal
+               (format "  %s: %s"
                        (qwen-companion-diff--place qwen-companion-diff--proposal)
                        (qwen-companion-disk-plain text)))
               '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
-                        ", edited by you")))))
+                        ", edited by you"))
+              '(:eval (when (qwen-companion-diff--outdated-p)
+                        ", which has changed since")))))
 
 (defun qwen-companion-diff--literal (text)
   "Return TEXT as a mode line construct that stands for itself."
@@ -445,6 +472,94 @@ What the user has edited is said as long as that is so."
       (qwen-companion-diff--keep proposal reason)
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
+;;; Unsaved text of the user's
+
+(defconst qwen-companion-diff--unsaved-delay 0.1
+  "Seconds without input after which unsaved text is looked for.")
+
+(defvar qwen-companion-diff--unsaved-timer nil
+  "Timer that looks for unsaved text, nil while no proposal waits.")
+
+(defvar-local qwen-companion-diff--source nil
+  "What the current buffer, a third party, is a copy of: (BUFFER . TICK).
+TICK is what `buffer-chars-modified-tick' was in BUFFER.")
+
+(defun qwen-companion-diff--watch-unsaved ()
+  "Look for unsaved text, and go on with that while proposals wait."
+  (cond
+   ((null qwen-companion-diff--proposals)
+    (when qwen-companion-diff--unsaved-timer
+      (cancel-timer qwen-companion-diff--unsaved-timer)
+      (setq qwen-companion-diff--unsaved-timer nil)))
+   ((null qwen-companion-diff--unsaved-timer)
+    (setq qwen-companion-diff--unsaved-timer
+          (run-with-idle-timer qwen-companion-diff--unsaved-delay t
+                               #'qwen-companion-diff-look-for-unsaved))))
+  (qwen-companion-diff-look-for-unsaved))
+
+(defun qwen-companion-diff-look-for-unsaved ()
+  "Let the reviews say whether the user has unsaved text of their files.
+A text that is no longer unsaved may be on disk now."
+  (let (changed)
+    (dolist (proposal qwen-companion-diff--proposals)
+      (let* ((path (qwen-companion-proposal-path proposal))
+             (unsaved (find-buffer-visiting path #'buffer-modified-p)))
+        (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
+          (setf (qwen-companion-proposal-unsaved proposal) unsaved)
+          (qwen-companion-diff-note-unsaved qwen-companion-diff--style proposal)
+          (unless unsaved
+            (qwen-companion-diff-file-written path))
+          (setq changed t))))
+    (when changed
+      (force-mode-line-update t)
+      (run-hooks 'qwen-companion-diff-changed-hook))))
+
+(defun qwen-companion-diff--unsaved-hint (key)
+  "Return what the header line says of unsaved text, KEY being for that."
+  (let ((proposal qwen-companion-diff--proposal))
+    (cond
+     ((qwen-companion-proposal-yours-buffer proposal)
+      (format "  %s without your text" key))
+     ((qwen-companion-proposal-unsaved proposal)
+      (concat "  " key " " (propertize "your unsaved text" 'face 'warning))))))
+
+(defun qwen-companion-diff--outdated-p ()
+  "Return non-nil when the current buffer is a copy of a text that has changed."
+  (pcase qwen-companion-diff--source
+    (`(,buffer . ,tick)
+     (and (buffer-live-p buffer)
+          (/= tick (buffer-chars-modified-tick buffer))))))
+
+(defun qwen-companion-diff--make-yours (proposal)
+  "Make the third party of PROPOSAL from the user's unsaved text."
+  (let ((unsaved (qwen-companion-proposal-unsaved proposal))
+        (yours (qwen-companion-diff--make-buffer proposal "yours")))
+    (with-current-buffer yours
+      (insert (qwen-companion-disk-text unsaved "\n"))
+      (goto-char (point-min))
+      (qwen-companion-diff--set-mode (qwen-companion-proposal-path proposal))
+      (set-buffer-modified-p nil)
+      (setq buffer-read-only t
+            qwen-companion-diff--source
+            (cons unsaved (buffer-chars-modified-tick unsaved)))
+      (qwen-companion-diff--set-header
+       (format "your unsaved text in %s" (buffer-name unsaved))))
+    (setf (qwen-companion-proposal-yours-buffer proposal) yours)))
+
+(defun qwen-companion-diff--drop-yours (proposal)
+  "Kill the buffer of the third party of PROPOSAL, if there is one."
+  (when-let ((yours (qwen-companion-proposal-yours-buffer proposal)))
+    (setf (qwen-companion-proposal-yours-buffer proposal) nil)
+    (with-current-buffer yours
+      (qwen-companion-diff-buffer-mode -1))
+    (qwen-companion-diff--show-third proposal)
+    (kill-buffer yours)))
+
+(defun qwen-companion-diff--show-third (proposal)
+  "Show PROPOSAL with its third party or without, if it is on the screen."
+  (when (eq (qwen-companion-proposal-state proposal) 'shown)
+    (qwen-companion-diff-show-third qwen-companion-diff--style proposal)))
+
 ;;; The one life
 
 (defun qwen-companion-diff--end (proposal state)
@@ -460,6 +575,7 @@ Its own buffer is left to the caller."
       (qwen-companion-diff-hide qwen-companion-diff--style proposal))
     (when-let ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
+    (qwen-companion-diff--drop-yours proposal)
     (force-mode-line-update t)
     (qwen-companion-diff--schedule)))
 
@@ -719,6 +835,7 @@ Called after each change of the open proposals and of their states."
                                qwen-companion-diff--idle-delay)
                              qwen-companion-diff--idle-delay
                              #'qwen-companion-diff--show-next))))
+  (qwen-companion-diff--watch-unsaved)
   (run-hooks 'qwen-companion-diff-changed-hook))
 
 (defun qwen-companion-diff--unschedule ()
@@ -983,6 +1100,29 @@ It is the only one that waits; FILE names another one by its file."
       (setf (qwen-companion-proposal-state shown) 'pending)
       (qwen-companion-diff-hide qwen-companion-diff--style shown))
     (qwen-companion-diff--display proposal t)))
+
+;;;###autoload
+(defun qwen-companion-diff-show-unsaved (&optional file)
+  "Show your unsaved text as a third party of a review, or take it out again.
+It is a copy of the text in the buffer that visits the file, as it is
+now; nothing changes in that buffer, nor in the proposal.
+
+It is for the proposal the current buffer is about, else the only one
+that waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Show your text beside")))
+  (let ((proposal (qwen-companion-diff--find file "compare with your text")))
+    (qwen-companion-diff-look-for-unsaved)
+    (cond
+     ((qwen-companion-proposal-yours-buffer proposal)
+      (qwen-companion-diff--drop-yours proposal))
+     ((null (qwen-companion-proposal-unsaved proposal))
+      (user-error "You have no unsaved text of %s"
+                  (qwen-companion-diff--file proposal)))
+     (t
+      (qwen-companion-diff--make-yours proposal)
+      (if (eq proposal (qwen-companion-diff--shown))
+          (qwen-companion-diff--show-third proposal)
+        (qwen-companion-diff-open proposal))))))
 
 (provide 'qwen-companion-diff)
 ;;; qwen-companion-diff.el ends here

@@ -20,7 +20,8 @@
 ;;; Commentary:
 
 ;; The front end that shows a proposal with Ediff: the text on disk as
-;; variant A, the proposal as variant B, the control panel below.
+;; variant A, the proposal as variant B, on demand the user's unsaved text
+;; as variant C, the control panel below.
 ;;
 ;; The windows are laid out here and not by Ediff, so that the selected
 ;; window (the terminal, usually) stays where it is.  That needs no advice
@@ -53,8 +54,8 @@ Emacs draws windows of the system's; with the parameters of
   :type '(choice (const :tag "In a window below the sides" window)
                  (const :tag "In a frame of its own" frame)))
 
-(defconst qwen-companion-ediff--wide 120
-  "Columns from which a frame is wide enough for two sides.")
+(defconst qwen-companion-ediff--side-width 60
+  "Columns that a side needs to be beside another one.")
 
 (defconst qwen-companion-ediff--least-height 14
   "Lines a review needs beside another window, else it takes the frame.")
@@ -80,7 +81,9 @@ when it has one of its own."
   '(("q" . qwen-companion-diff-bury)
     ("z" . qwen-companion-diff-bury)
     ("C-c C-c" . qwen-companion-diff-accept)
-    ("C-c C-k" . qwen-companion-diff-reject))
+    ("C-c C-k" . qwen-companion-diff-reject)
+    ("u" . qwen-companion-diff-show-unsaved)
+    ("C-c C-u" . qwen-companion-diff-show-unsaved))
   "Keys of the control panel that are ours.")
 
 (defun qwen-companion-ediff--set-keys ()
@@ -91,17 +94,38 @@ when it has one of its own."
       (define-key map (kbd key) command))
     (use-local-map map)))
 
+(defun qwen-companion-ediff--unsaved-help ()
+  "Return what the help of the current control panel says of unsaved text.
+That is a cons cell, short and long, of empty strings where there is none."
+  (cond
+   ((qwen-companion-proposal-yours-buffer qwen-companion-diff--proposal)
+    (cons "u without your text   "
+          "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n"))
+   ((qwen-companion-proposal-unsaved qwen-companion-diff--proposal)
+    (cons "u your unsaved text   "
+          "  u -your unsaved text as a third party\n"))
+   (t '("" . ""))))
+
 (defun qwen-companion-ediff--brief-help ()
   "Return the help shown in the control panel."
-  " C-c C-c accept   C-c C-k reject   q put aside   n/p next/previous change   a/b keep A's/B's   ? all keys")
+  (concat " C-c C-c accept   C-c C-k reject   q put aside   "
+          (car (qwen-companion-ediff--unsaved-help))
+          "n/p next/previous change   "
+          (unless ediff-3way-job "a/b keep A's/B's   ")
+          "? all keys"))
 
 (defun qwen-companion-ediff--long-help ()
   "Return Ediff's own help with our keys on top."
   (concat
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
-   "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n"
+   (cdr (qwen-companion-ediff--unsaved-help))
+   (if ediff-3way-job
+       "  Edit B directly; `ab' copies the change at hand from the disk (A) to B: dropped.\n"
+     "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n")
    ediff-long-help-message-head
-   ediff-long-help-message-compare2
+   (if ediff-3way-job
+       ediff-long-help-message-compare3
+     ediff-long-help-message-compare2)
    ediff-long-help-message-tail))
 
 ;;; Windows as they were
@@ -118,6 +142,7 @@ That of the terminal in which its CLI runs, else the selected frame."
    #'buffer-live-p
    (list (qwen-companion-proposal-disk-buffer proposal)
          (qwen-companion-proposal-buffer proposal)
+         (qwen-companion-proposal-yours-buffer proposal)
          (qwen-companion-ediff--control proposal))))
 
 (defun qwen-companion-ediff--visible-p (proposal frame)
@@ -323,6 +348,26 @@ deleted as long as it had it."
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
 
+(defun qwen-companion-ediff--divide (window parts split)
+  "Divide WINDOW into PARTS, two or three; return the new windows in order.
+SPLIT is the function that does so, if there is room for what it does."
+  (let* ((vertically (eq split #'split-window-vertically))
+         (size (/ (if vertically
+                      (window-total-height window)
+                    (window-total-width window))
+                  parts))
+         (rest (with-selected-window window
+                 (condition-case nil
+                     (funcall split size)
+                   ;; Too small for that.
+                   (error (if vertically
+                              (split-window-horizontally)
+                            (split-window-vertically)))))))
+    (cons window
+          (if (= parts 2)
+              (list rest)
+            (qwen-companion-ediff--divide rest (1- parts) split)))))
+
 (defun qwen-companion-ediff--layout ()
   "Lay out the windows of the review whose control panel is current.
 Does nothing when they are in order."
@@ -333,37 +378,33 @@ Does nothing when they are in order."
            (kept (qwen-companion-ediff--view-kept view))
            (window-min-height 1)
            (window-combination-resize nil)
+           (sides (delq nil (list ediff-buffer-A ediff-buffer-B
+                                  (and ediff-3way-job ediff-buffer-C))))
            (split ediff-split-window-function)
-           (top (qwen-companion-ediff--area (and (window-live-p kept) kept)))
-           (panel (qwen-companion-ediff--panel-window top view))
-           (other (progn
-                    (qwen-companion-ediff--show-buffer top ediff-buffer-A)
-                    (with-selected-window top
-                      (condition-case nil
-                          (funcall split)
-                        ;; Too small for that.
-                        (error (if (eq split #'split-window-vertically)
-                                   (split-window-horizontally)
-                                 (split-window-vertically))))
-                      (next-window top)))))
-      (qwen-companion-ediff--show-buffer other ediff-buffer-B)
+           (area (qwen-companion-ediff--area (and (window-live-p kept) kept)))
+           (panel (qwen-companion-ediff--panel-window area view))
+           (windows (qwen-companion-ediff--divide
+                     area (length sides) split)))
+      (cl-mapc #'qwen-companion-ediff--show-buffer windows sides)
       (qwen-companion-ediff--show-buffer panel control)
+      ;; It is not when its window had to go.
+      (set-buffer control)
       (setq ediff-multiframe nil
-            ediff-window-A top
-            ediff-window-B other
-            ediff-window-C nil
+            ediff-window-A (nth 0 windows)
+            ediff-window-B (nth 1 windows)
+            ediff-window-C (nth 2 windows)
             ediff-control-window panel)
       (select-window panel)
       (ediff-setup-control-buffer control))))
 
 ;;; Session
 
-(defun qwen-companion-ediff--split-function (frame)
-  "Return the function that divides a window of FRAME into two sides."
+(defun qwen-companion-ediff--split-function (frame sides)
+  "Return the function that divides a window of FRAME into SIDES, a number."
   (if (pcase qwen-companion-ediff-layout
         ('side-by-side t)
         ('stacked nil)
-        (_ (>= (frame-width frame) qwen-companion-ediff--wide)))
+        (_ (>= (frame-width frame) (* sides qwen-companion-ediff--side-width))))
       #'split-window-horizontally
     #'split-window-vertically))
 
@@ -375,7 +416,9 @@ Does nothing when they are in order."
         (current-buffer))
   (setq-local ediff-window-setup-function #'ediff-setup-windows-plain
               ediff-split-window-function
-              (qwen-companion-ediff--split-function (selected-frame))
+              (qwen-companion-ediff--split-function
+               (selected-frame)
+               (if (qwen-companion-proposal-yours-buffer proposal) 3 2))
               ediff-brief-help-message-function
               #'qwen-companion-ediff--brief-help
               ediff-long-help-message-function
@@ -389,6 +432,10 @@ Does nothing when they are in order."
 (defun qwen-companion-ediff--started ()
   "Finish the start of a session; the control panel is current."
   (setq ediff-keep-variants t)
+  (when ediff-3way-job
+    ;; Ediff has made it writable, as if it were for a merge.
+    (with-current-buffer ediff-buffer-C
+      (setq buffer-read-only t)))
   (qwen-companion-ediff--set-keys)
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))
@@ -398,7 +445,8 @@ Does nothing when they are in order."
   (let ((proposal qwen-companion-diff--proposal))
     (setq ediff-session-registry
           (delq (current-buffer) ediff-session-registry))
-    (when (eq (qwen-companion-proposal-state proposal) 'shown)
+    (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
+               (eq (current-buffer) (qwen-companion-ediff--control proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-ediff--restore-windows proposal)
       (qwen-companion-ediff--forget-view proposal)
@@ -415,10 +463,14 @@ Does nothing when they are in order."
   "Start an Ediff session for PROPOSAL in the selected frame."
   (let ((ediff-mode-hook
          (cons (lambda () (qwen-companion-ediff--adopt-control proposal))
-               ediff-mode-hook)))
-    (ediff-buffers (qwen-companion-proposal-disk-buffer proposal)
-                   (qwen-companion-proposal-buffer proposal)
-                   (list #'qwen-companion-ediff--started))))
+               ediff-mode-hook))
+        (disk (qwen-companion-proposal-disk-buffer proposal))
+        (buffer (qwen-companion-proposal-buffer proposal))
+        (yours (qwen-companion-proposal-yours-buffer proposal))
+        (startup (list #'qwen-companion-ediff--started)))
+    (if yours
+        (ediff-buffers3 disk buffer yours startup)
+      (ediff-buffers disk buffer startup))))
 
 (defun qwen-companion-ediff--kept (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
@@ -479,7 +531,9 @@ The selected one, unless SELECT is non-nil: then that of the terminal."
         (kill-buffer control)))
     (when (frame-live-p frame)
       (qwen-companion-ediff--set-configuration before)
-      (set-window-point selected point))))
+      ;; Not when it was the control panel's.
+      (when (window-live-p selected)
+        (set-window-point selected point)))))
 
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL; the windows return as they were.
@@ -491,11 +545,47 @@ If the user has put other things on the screen meanwhile, they stay."
      (qwen-companion-ediff--view-frame (qwen-companion-proposal-view proposal))))
   (qwen-companion-ediff--forget-view proposal))
 
+(cl-defmethod qwen-companion-diff-show-third ((_style (eql 'ediff)) proposal)
+  "Let Ediff compare two texts of PROPOSAL or three, in the same place.
+The part of the review that was selected still is."
+  (let* ((view (qwen-companion-proposal-view proposal))
+         (frame (qwen-companion-ediff--view-frame view))
+         (control (qwen-companion-ediff--control proposal))
+         (selected (selected-window))
+         (buffer (window-buffer selected)))
+    ;; It puts nothing aside when it goes.
+    (setf (qwen-companion-ediff--view-control view) nil)
+    (qwen-companion-ediff--quit control frame)
+    (with-selected-frame frame
+      (qwen-companion-ediff--start proposal))
+    (when-let ((window (cond
+                        ((eq buffer control)
+                         (get-buffer-window
+                          (qwen-companion-ediff--control proposal) t))
+                        ((and (window-live-p selected)
+                              (eq buffer (window-buffer selected)))
+                         selected)
+                        ((get-buffer-window buffer frame)))))
+      (select-window window))))
+
+(cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
+  "Let the control panel of PROPOSAL offer to show unsaved text, or not."
+  (when-let* ((control (qwen-companion-ediff--control proposal))
+              (window (get-buffer-window control t)))
+    (with-selected-window window
+      (let ((inhibit-read-only t))
+        (ediff-setup-control-buffer control)))))
+
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
-  (when (qwen-companion-diff-visible-p 'ediff proposal)
+  (when-let ((control (qwen-companion-ediff--control proposal))
+             ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
-      (with-current-buffer (qwen-companion-ediff--control proposal)
+      (save-current-buffer
+        ;; Ediff loses its way where another window is selected.
+        (if-let ((window (get-buffer-window control t)))
+            (select-window window 'norecord)
+          (set-buffer control))
         (ediff-update-diffs))
       (when (window-live-p selected)
         (select-window selected)))))

@@ -171,7 +171,8 @@ lines, or nil where they were not counted.")
   (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
                  (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
                 (t "on screen"))
-          (if (qwen-companion-diff-edited-p proposal) ", edited" "")))
+          (if (qwen-companion-diff-edited-p proposal) ", edited" "")
+          (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")))
 
 (defun qwen-companion-reviews--entry (proposal)
   "Return the line of the list about PROPOSAL."

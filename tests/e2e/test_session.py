@@ -129,6 +129,40 @@ def test_the_review_is_put_aside_and_comes_back(stage: Stage) -> None:
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
 
 
+def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.screen.keys("C-x", "o", "M->")
+    stage.screen.type("# not saved")
+    stage.screen.keys("C-x", "o")
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    # In the header lines of both sides, and in the control panel.
+    assert stage.screen.capture().count("your unsaved text") == 3
+    # To the proposal.
+    stage.screen.keys("C-x", "o", "C-x", "o", "C-c", "C-u")
+    stage.screen.wait_for("yours: greeting.py")
+    assert stage.emacs.visible_buffers() == [
+        "*qwen-companion disk: greeting.py*",
+        "*qwen-companion proposal: greeting.py*",
+        "*qwen-companion yours: greeting.py*",
+        "*Ediff Control Panel*",
+        "*qwen: project*",
+    ]
+    assert stage.emacs.buffer_text("*qwen-companion yours: greeting.py*") == GREETING + "# not saved"
+    stage.screen.keys("M->")
+    stage.screen.type("# in the proposal")
+    stage.screen.keys("C-c", "C-u")
+    stage.screen.wait_gone("yours: greeting.py")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# in the proposal"
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    assert "# not saved" in stage.emacs.buffer_text("greeting.py")
+
+
 def test_a_proposal_is_accepted_in_the_terminal(stage: Stage) -> None:
     open_review(stage)
     stage.model.say("All done.")

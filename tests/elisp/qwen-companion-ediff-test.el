@@ -312,10 +312,9 @@
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-suffix-p
                  (format "sub/%%%%e\\xa\\x202e.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
-                 (car header-line-format)))
-        (should-not (eval (cadr (cadr header-line-format)) t))
+                 (qwen-companion-test-header)))
         (insert "mine")
-        (should (equal ", edited by you" (eval (cadr (cadr header-line-format)) t)))
+        (should (string-suffix-p ", edited by you" (qwen-companion-test-header)))
         (undo-boundary)
         (primitive-undo 1 buffer-undo-list)))))
 
@@ -361,7 +360,7 @@
      (qwen-companion-test-propose "new/a.txt" "two\n"))
     (with-current-buffer "*qwen-companion disk: a.txt*"
       (should (zerop (buffer-size)))
-      (should (string-match-p "not on disk yet" (car header-line-format))))
+      (should (string-match-p "not on disk yet" (qwen-companion-test-header))))
     (should-not (file-exists-p "new"))
     (qwen-companion-diff-reject)
     (should-not (file-exists-p "new"))))
@@ -662,6 +661,157 @@
       (should (qwen-companion-diff--shown))
       (qwen-companion-diff-accept)
       (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+
+(defun qwen-companion-ediff-test--type (name text)
+  "Append TEXT to the file NAME in its buffer, unsaved; return the buffer."
+  (with-current-buffer (find-file-noselect name)
+    (goto-char (point-max))
+    (insert text)
+    (current-buffer)))
+
+(ert-deftest qwen-companion-ediff-test-unsaved-text-is-said-as-long-as-it-is ()
+  "In both header lines, in the control panel, and in the list."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let* ((said (lambda (proposal)
+                   (qwen-companion-diff-look-for-unsaved)
+                   (mapcar (lambda (text)
+                             (and (string-match-p "unsaved text" text) t))
+                           (list (qwen-companion-test-header
+                                  (qwen-companion-proposal-disk-buffer proposal))
+                                 (qwen-companion-test-header
+                                  (qwen-companion-proposal-buffer proposal))
+                                 (with-current-buffer "*Ediff Control Panel*"
+                                   (buffer-string))
+                                 (qwen-companion-reviews--state-text proposal)))))
+           (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-ediff-test--show proposal)
+      (should (equal '(nil nil nil nil) (funcall said proposal)))
+      (should-error (qwen-companion-diff-show-unsaved) :type 'user-error)
+      (with-current-buffer (qwen-companion-ediff-test--type "a.txt" "mine\n")
+        (should (equal '(t t t t) (funcall said proposal)))
+        (save-buffer)
+        (should (equal '(nil nil nil nil) (funcall said proposal)))
+        ;; What was saved is what the proposal is compared with now.
+        (should (equal "one\nmine\n"
+                       (with-current-buffer
+                           (qwen-companion-proposal-disk-buffer proposal)
+                         (buffer-string))))))))
+
+(ert-deftest qwen-companion-ediff-test-unsaved-text-is-noticed-when-idle ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-ediff-test--type "a.txt" "mine\n")
+      (should-not (qwen-companion-proposal-unsaved proposal))
+      (timer-event-handler qwen-companion-diff--unsaved-timer)
+      (should (qwen-companion-proposal-unsaved proposal))
+      (qwen-companion-diff-reject proposal)
+      (should-not qwen-companion-diff--unsaved-timer))))
+
+(ert-deftest qwen-companion-ediff-test-third-party ()
+  "The same key shows it and takes it out; edits and windows stay."
+  (dolist (width '(120 200))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\ntwo\nthree\n"))
+      (set-frame-size (selected-frame) width 40)
+      (split-window-right)
+      (set-window-buffer (next-window) (get-buffer-create "*other*"))
+      (let* ((before (current-window-configuration))
+             (mine (qwen-companion-ediff-test--type "a.txt" "mine\n"))
+             (proposal (qwen-companion-test-propose "a.txt" "one\n2\nthree\n"))
+             (two '("*qwen-companion disk: a.txt*"
+                    "*qwen-companion proposal: a.txt*"
+                    "*Ediff Control Panel*"
+                    "*terminal*"))
+             (three '("*qwen-companion disk: a.txt*"
+                      "*qwen-companion proposal: a.txt*"
+                      "*qwen-companion yours: a.txt*"
+                      "*Ediff Control Panel*"
+                      "*terminal*")))
+        (qwen-companion-ediff-test--show proposal)
+        (select-window (get-buffer-window "*Ediff Control Panel*"))
+        (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (goto-char (point-max))
+          (insert "edit\n"))
+        (dolist (shown (list three two three))
+          (should (eq #'qwen-companion-diff-show-unsaved (key-binding "u")))
+          (call-interactively (key-binding "u"))
+          (should (equal shown (qwen-companion-ediff-test--buffers)))
+          (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
+          (should (= 1 (length ediff-session-registry)))
+          (should (eq 'shown (qwen-companion-proposal-state proposal)))
+          (should (equal "one\n2\nthree\nedit\n"
+                         (with-current-buffer
+                             (qwen-companion-proposal-buffer proposal)
+                           (buffer-string)))))
+        (with-current-buffer "*qwen-companion yours: a.txt*"
+          (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))
+          (should buffer-read-only)
+          (should (eq #'qwen-companion-diff-show-unsaved
+                      (key-binding (kbd "C-c C-u"))))
+          (should-not (string-match-p "changed since" (qwen-companion-test-header)))
+          (qwen-companion-ediff-test--type "a.txt" "more\n")
+          (should (string-match-p "changed since" (qwen-companion-test-header))))
+        (qwen-companion-diff-accept)
+        (should (equal "one\n2\nthree\nedit\n"
+                       (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))
+        (should (compare-window-configurations
+                 before (current-window-configuration)))
+        (should-not ediff-session-registry)
+        (should-not (get-buffer "*qwen-companion yours: a.txt*"))
+        (should (equal "one\ntwo\nthree\nmine\nmore\n"
+                       (with-current-buffer mine (buffer-string))))))))
+
+(ert-deftest qwen-companion-ediff-test-third-party-however-it-ends ()
+  "Put aside it comes back as it was, and no way out leaves anything behind."
+  (dolist (end (list #'qwen-companion-diff-reject
+                     #'qwen-companion-diff-end-all
+                     (lambda ()
+                       (kill-buffer "*qwen-companion proposal: a.txt*"))
+                     (lambda ()
+                       (kill-buffer "*qwen-companion yours: a.txt*")
+                       (should (get-buffer-window "*Ediff Control Panel*"))
+                       (should (= 1 (length (qwen-companion-diff-proposals))))
+                       (qwen-companion-diff-reject))))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (let ((before (current-window-configuration)))
+        (qwen-companion-ediff-test--type "a.txt" "mine\n")
+        (qwen-companion-test-propose "a.txt" "two\n")
+        ;; Not on the screen yet: it is shown with all three.
+        (qwen-companion-diff-show-unsaved)
+        (should (= 4 (length (qwen-companion-ediff-test--buffers))))
+        (qwen-companion-diff-bury)
+        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+        (qwen-companion-diff-open)
+        (should (= 4 (length (qwen-companion-ediff-test--buffers))))
+        (funcall end)
+        (should (compare-window-configurations
+                 before (current-window-configuration)))
+        (should-not ediff-session-registry)
+        (should-not (get-buffer "*qwen-companion yours: a.txt*"))))))
+
+(ert-deftest qwen-companion-ediff-test-third-party-in-a-small-frame ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (set-frame-size (selected-frame) 80 16)
+    (qwen-companion-ediff-test--type "a.txt" "mine\n")
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-ediff-test--show proposal t)
+      (qwen-companion-diff-show-unsaved)
+      (dolist (kind '("disk" "proposal" "yours"))
+        (should (get-buffer-window (format "*qwen-companion %s: a.txt*" kind))))
+      (qwen-companion-diff-reject)
+      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+
+(ert-deftest qwen-companion-ediff-test-taking-unsaved-text-over ()
+  "Ediff's own copying takes a change of the user's into the proposal."
+  (qwen-companion-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (goto-char (point-min))
+      (insert "mine\n"))
+    (qwen-companion-test-propose "a.txt" "1\n2\n3\n4\nFIVE\n")
+    (qwen-companion-diff-show-unsaved)
+    (ediff-copy-C-to-B 1)
+    (qwen-companion-diff-accept)
+    (should (equal "mine\n1\n2\n3\n4\nFIVE\n"
+                   (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
 
 (provide 'qwen-companion-ediff-test)
 ;;; qwen-companion-ediff-test.el ends here

@@ -128,6 +128,16 @@ MORE are further keys and values of the payload."
        ,@body)
      (mapconcat #'identity (nreverse said) "\n")))
 
+(defun qwen-companion-test-header (&optional buffer)
+  "Return the header line of BUFFER, the current one by default, as a string.
+What stands for itself in it is as it is there."
+  (with-current-buffer (or buffer (current-buffer))
+    (mapconcat (lambda (part)
+                 (pcase part
+                   ((pred stringp) part)
+                   (`(:eval ,form) (or (eval form t) ""))))
+               (ensure-list header-line-format) "")))
+
 (defun qwen-companion-test-file-text (file)
   "Return the bytes of FILE decoded as UTF-8, line ends as they are."
   (with-temp-buffer

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that are not plain UTF-8 with LF: an accepted change reads right, and changes no byte beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clis import GEMINI, QWEN, Cli
+from editor import lisp_string
+from stage import Stage
+
+OLD = "poires"
+TEXT = "r\u00e9sum\u00e9 na\u00efve caf\u00e9\npommes\npoires\nd\u00e9j\u00e0 vu \u00e0 la carte\n"
+CRLF = TEXT.replace("\n", "\r\n")
+JAPANESE = "\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8\u3067\u3059\u3002\npoires\n\u6f22\u5b57\u3068\u304b\u306a\u3002\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file with TEXT in ENCODING, after the byte order mark BOM, in which CLI changes one word."""
+
+    cli: Cli
+    name: str
+    text: str = TEXT
+    encoding: str = "utf-8"
+    bom: bytes = b""
+    new: str = "p\u00eaches"
+    written: str | None = None
+    """What CLI makes of it when not just the word changes."""
+    written_encoding: str | None = None
+
+    @property
+    def before(self) -> bytes:
+        return self.bom + self.text.encode(self.encoding)
+
+    @property
+    def after(self) -> bytes:
+        return self.bom + self.text_after.encode(self.written_encoding or self.encoding)
+
+    @property
+    def text_after(self) -> str:
+        return (self.written or self.text).replace(OLD, self.new)
+
+
+UTF8_BOM = b"\xef\xbb\xbf"
+CASES = [
+    Case(QWEN, "bom", bom=UTF8_BOM),
+    Case(QWEN, "crlf", CRLF),
+    # Both make all line ends the same.
+    Case(QWEN, "mixed", CRLF.replace("\r\n", "\n", 1), written=CRLF),
+    Case(QWEN, "no-final-newline", TEXT.rstrip()),
+    Case(QWEN, "latin-1", encoding="latin-1"),
+    Case(QWEN, "utf-16", encoding="utf-16-le", bom=b"\xff\xfe"),
+    Case(QWEN, "utf-16-crlf", CRLF, encoding="utf-16-be", bom=b"\xfe\xff"),
+    Case(QWEN, "shift-jis", JAPANESE, encoding="shift-jis", new="peaches"),
+    Case(GEMINI, "bom-crlf", CRLF, bom=UTF8_BOM),
+    Case(GEMINI, "mixed", CRLF.replace("\r\n", "\n", 1), written=CRLF),
+    # It reads and writes nothing but UTF-8.
+    Case(
+        GEMINI,
+        "latin-1",
+        encoding="latin-1",
+        written=TEXT.encode("latin-1").decode(errors="replace"),
+        written_encoding="utf-8",
+    ),
+]
+
+
+def propose_edit(stage: Stage, case: Case, path: Path) -> None:
+    """Connect, and let the model replace the word in the file PATH; returns when that is reviewed."""
+    stage.start_emacs(path)
+    stage.start_in_shell(case.cli)
+    stage.model.call("read_file", file_path=str(path))
+    arguments = {"file_path": str(path), "old_string": OLD, "new_string": case.new}
+    if case.cli is GEMINI:
+        stage.model.call("replace", instruction="Other fruit.", **arguments)
+    else:
+        stage.model.call("edit", **arguments)
+    stage.model.say("All done.")
+    stage.ask("other fruit please", case.cli)
+    stage.wait_for_review(case.cli)
+
+
+def edit_nothing_and_save(stage: Stage, name: str) -> None:
+    """Insert a letter in the buffer NAME, save it, undo that and save it again."""
+    stage.emacs.eval(
+        f"(with-current-buffer {lisp_string(name)} (goto-char (point-max)) (undo-boundary) (insert ?x) (undo-boundary)"
+        # Text mode adds a newline to a file without one, whoever wrote it.
+        " (let (require-final-newline last-command this-command) (save-buffer) (undo) (save-buffer)))"
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cli.name}-{case.name}")
+def test_an_accepted_change_reads_right(stage: Stage, case: Case) -> None:
+    path = stage.sandbox.project / f"{case.name}.txt"
+    path.write_bytes(case.before)
+    propose_edit(stage, case, path)
+    assert ("loses text" in stage.screen.capture()) == (case.written_encoding is not None)
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
+    assert path.read_bytes() == case.after
+    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
+    buffer = f"(get-buffer {lisp_string(path.name)})"
+    stage.emacs.wait_until(f"(verify-visited-file-modtime {buffer})")
+    assert stage.emacs.buffer_text(path.name) == case.text_after.replace("\r\n", "\n")
+    assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
+    edit_nothing_and_save(stage, path.name)
+    assert path.read_bytes() == case.after
