@@ -515,7 +515,7 @@ A text that is no longer unsaved may be on disk now."
       (run-hooks 'qwen-companion-diff-changed-hook))))
 
 (defun qwen-companion-diff--unsaved-hint (key)
-  "Return what the header line says of unsaved text, KEY being for that."
+  "Return the part of a header line about unsaved text, KEY being for that."
   (let ((proposal qwen-companion-diff--proposal))
     (cond
      ((qwen-companion-proposal-yours-buffer proposal)
@@ -584,10 +584,35 @@ Its own buffer is left to the caller."
   (qwen-companion-diff--end proposal outcome)
   (push (cons proposal text) qwen-companion-diff--undelivered)
   (when (eq outcome 'accepted)
-    (qwen-companion-disk-expect (qwen-companion-proposal-path proposal) text)
+    (qwen-companion-disk-expect
+     (qwen-companion-proposal-path proposal) text nil
+     (apply-partially #'qwen-companion-diff--missed proposal text))
     (qwen-companion-diff--tell-others proposal))
   (qwen-companion-diff--deliver (car qwen-companion-diff--undelivered))
   (kill-buffer (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-diff--missed (proposal text changed how)
+  "Keep TEXT, which was accepted of PROPOSAL and is not on disk.
+CHANGED is non-nil when the file is another one than at the acceptance,
+HOW says for how long it was looked at."
+  (let ((file (qwen-companion-diff--file proposal)))
+    (qwen-companion-diff--revive proposal text)
+    (qwen-companion-diff--keep
+     proposal
+     (if changed
+         (format "%s does not hold what was accepted" file)
+       (format "%s has not written %s %s"
+               (qwen-companion-disk-plain
+                (qwen-companion-proposal-client proposal))
+               file how)))
+    (when changed
+      (qwen-companion-kept-compare (qwen-companion-proposal-buffer proposal)
+                                   #'qwen-companion-diff--show-quietly))))
+
+(defun qwen-companion-diff--show-quietly (buffer)
+  "Show BUFFER in a window that is not selected, unless that would disturb."
+  (unless (qwen-companion-diff--busy-p)
+    (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
 (defun qwen-companion-diff--tell-others (accepted)
   "Say in the other reviews of the same file that ACCEPTED was accepted."

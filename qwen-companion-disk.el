@@ -39,9 +39,9 @@
   "A write that is expected.
 PATH is the file, TEXT what it will hold (nil when that is not known,
 because the user may have answered no), STAMP that of the file as it
-was, DIRECTORY what is watched by WATCH, and TIMER ends the wait (nil
-while the CLI does not know yet)."
-  path text stamp directory watch timer)
+was, MISSED who is told when it does not come, DIRECTORY what is watched
+by WATCH, and TIMER ends the wait (nil while the CLI does not know yet)."
+  path text stamp missed directory watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run when a write that was expected has come.
@@ -106,7 +106,7 @@ that is missing is no hindrance: Emacs offers to make it when saving."
     buffer))
 
 (defun qwen-companion-disk-insert (path)
-  "Insert the text of the file PATH at point, as Emacs reads that file.
+  "Insert the text of the file PATH at point, as Emacs would read it.
 That is in the coding system that the user has named for the buffer
 that visits it, else in the one that Emacs finds.  Return that coding
 system, nil when there is no such file."
@@ -147,7 +147,7 @@ undoes that too."
   (setq buffer-file-coding-system coding))
 
 (defun qwen-companion-disk-holds-p (path text)
-  "Return non-nil when the file PATH holds TEXT, in whatever encoding.
+  "Return non-nil when TEXT is in the file PATH, in whatever encoding.
 A CLI that changes a file may keep its encoding, its byte order mark and
 its line ends, of which TEXT need not know."
   (and (file-regular-p path)
@@ -172,8 +172,8 @@ its line ends, of which TEXT need not know."
       (buffer-string))))
 
 (defun qwen-companion-disk--encoded-p (text coding line-end bytes)
-  "Return non-nil when BYTES are TEXT in CODING, with lines as LINE-END says.
-LINE-END is `unix' or `dos'."
+  "Return non-nil when BYTES are TEXT in CODING.
+LINE-END is how its lines end: `unix' or `dos'."
   (let ((coding (coding-system-change-eol-conversion coding line-end)))
     (and
      ;; Most differ early, and a long text takes long to encode.
@@ -207,15 +207,18 @@ BYTES that is not, or that announces it."
 
 ;;; Expecting
 
-(defun qwen-companion-disk-expect (path text &optional stamp)
+(defun qwen-companion-disk-expect (path text &optional stamp missed)
   "Follow the write of a CLI to PATH that is about to come.
-TEXT is what the file will hold; nil means it may come or not, and
-nothing is said when it does not.  STAMP is that of the file before
-the write, by default as it is now.  The wait ends by itself only after
-`qwen-companion-disk-expect-soon'."
+TEXT is what the file will hold; nil means it may come or not.  STAMP is
+that of the file before the write, by default as it is now.  The wait
+ends by itself only after `qwen-companion-disk-expect-soon'.
+
+MISSED is a function that is called when the file does not hold TEXT
+then, with two arguments: whether it has changed at all, and a string
+that says for how long it was looked at."
   (qwen-companion-disk-forget path)
   (let ((write (make-qwen-companion-disk--write
-                :path path :text text
+                :path path :text text :missed missed
                 :stamp (or stamp (qwen-companion-disk-stamp path)))))
     (push write qwen-companion-disk--writes)
     (qwen-companion-disk--check write)))
@@ -309,16 +312,24 @@ the write, by default as it is now.  The wait ends by itself only after
       (run-hook-with-args 'qwen-companion-disk-written-functions path))))
 
 (defun qwen-companion-disk--give-up (write)
-  "End the wait for WRITE and say what is wrong, if anything is."
-  (let ((path (qwen-companion-disk--write-path write)))
+  "End the wait for WRITE; tell who wants to know if it has not come."
+  (let ((path (qwen-companion-disk--write-path write))
+        (missed (qwen-companion-disk--write-missed write))
+        (before (qwen-companion-disk--write-stamp write))
+        (how (format (if (qwen-companion-disk--write-watch write)
+                         "within %d s"
+                       ;; Nothing has told of changes.
+                       "(looked at once, after %d s)")
+                     qwen-companion-disk--patience)))
     (qwen-companion-disk--check write)
     (when (memq write qwen-companion-disk--writes)
       (qwen-companion-disk--end write)
       (when (qwen-companion-disk--write-text write)
         (qwen-companion-disk-follow path)
         (qwen-companion-disk--tell write)
-        (message "qwen-companion: %s does not hold what was accepted; look at the CLI"
-                 (abbreviate-file-name path))))))
+        (when missed
+          (funcall missed (not (equal before (qwen-companion-disk-stamp path)))
+                   how))))))
 
 ;;; Following
 

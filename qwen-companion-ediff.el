@@ -95,7 +95,7 @@ when it has one of its own."
     (use-local-map map)))
 
 (defun qwen-companion-ediff--unsaved-help ()
-  "Return what the help of the current control panel says of unsaved text.
+  "Return the help of the current control panel for unsaved text.
 That is a cons cell, short and long, of empty strings where there is none."
   (cond
    ((qwen-companion-proposal-yours-buffer qwen-companion-diff--proposal)

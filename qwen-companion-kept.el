@@ -21,8 +21,9 @@
 
 ;; A review can end without the CLI writing what is in it: the CLI has
 ;; gone, or was answered in its terminal, or has proposed something newer.
-;; The text then stays in a buffer that says so, with a command that puts
-;; it into the buffer visiting the file.  Nothing is written to disk here,
+;; The text then stays in a buffer that says so, with commands that put
+;; it into the buffer visiting the file and that compare it with the file
+;; on disk.  Nothing is written to disk here,
 ;; and nothing happens by itself but this: a kept text that the CLI turns
 ;; out to have written needs no keeping.
 
@@ -30,6 +31,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-difference)
 (require 'qwen-companion-disk)
 
 (cl-defstruct (qwen-companion-kept (:copier nil))
@@ -48,6 +50,7 @@ of the text in the file."
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-kept-apply)
     (define-key map (kbd "C-c C-k") #'qwen-companion-kept-discard)
+    (define-key map (kbd "C-c C-d") #'qwen-companion-kept-difference)
     map)
   "Keys in a buffer with a kept text.")
 
@@ -66,9 +69,10 @@ of the text in the file."
                (qwen-companion-kept-path qwen-companion-kept--about))))
     (string-replace
      "%" "%%"
-     (format " %s put it into the file's buffer  %s discard  %s: %s"
+     (format " %s put it into the file's buffer  %s discard  %s compare  %s: %s"
              (substitute-command-keys "\\[qwen-companion-kept-apply]")
              (substitute-command-keys "\\[qwen-companion-kept-discard]")
+             (substitute-command-keys "\\[qwen-companion-kept-difference]")
              name
              (qwen-companion-kept-reason qwen-companion-kept--about)))))
 
@@ -212,6 +216,29 @@ Which text that is, and what BUFFER means, is as in
 `qwen-companion-kept-apply'."
   (interactive (list (qwen-companion-kept--read "Discard")))
   (kill-buffer (qwen-companion-kept--find buffer)))
+
+;;;###autoload
+(defun qwen-companion-kept-difference (&optional buffer)
+  "Show how the file on disk differs now from a kept text.
+Which text that is, and what BUFFER means, is as in
+`qwen-companion-kept-apply'."
+  (interactive (list (qwen-companion-kept--read "Compare")))
+  (qwen-companion-kept-compare (qwen-companion-kept--find buffer)
+                               #'display-buffer))
+
+(defun qwen-companion-kept-compare (buffer display)
+  "Compare the file on disk with the kept text in BUFFER, and say the result.
+DISPLAY is called with the buffer that shows it."
+  (let* ((path (qwen-companion-kept--path buffer))
+         (file (qwen-companion-disk-name path)))
+    (qwen-companion-difference-with-disk
+     (qwen-companion-disk-text buffer "\n") path
+     (lambda (difference)
+       (if (null difference)
+           (message "qwen-companion: %s holds that text" file)
+         (funcall display difference)
+         (message "qwen-companion: how %s differs from it is in %s"
+                  file (buffer-name difference)))))))
 
 (provide 'qwen-companion-kept)
 ;;; qwen-companion-kept.el ends here

@@ -31,9 +31,9 @@
 
 (require 'cl-lib)
 (require 'tabulated-list)
-(require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diff)
+(require 'qwen-companion-difference)
 
 ;;; The next one
 
@@ -111,38 +111,25 @@ lines, or nil where they were not counted.")
             (qwen-companion-reviews--start-diff proposal)
           (qwen-companion-reviews--count))))))
 
+(defconst qwen-companion-reviews--script
+  "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
+  "What counts the lines of a change.")
+
 (defun qwen-companion-reviews--start-diff (proposal)
   "Let diff count the change of PROPOSAL."
-  (let* ((path (qwen-companion-proposal-path proposal))
-         (text (qwen-companion-diff--text proposal))
-         (default-directory (or qwen-companion-backend--spool
-                                temporary-file-directory))
-         ;; With mode 0600, like every temporary file of Emacs.
-         (file (make-temp-file (expand-file-name "count-"))))
-    (let ((coding-system-for-write 'utf-8-unix))
-      (write-region text nil file nil 'silent))
-    (condition-case nil
-        (setq qwen-companion-reviews--process
-              (make-process
-               :name "qwen-companion-diff"
-               :command (list "sh" "-c"
-                              "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
-                              "sh" (if (file-exists-p path) path null-device) file)
-               :connection-type 'pipe
-               :coding 'utf-8-unix
-               :noquery t
-               :filter (lambda (_process output)
-                         (pcase (mapcar #'string-to-number (split-string output))
-                           (`(,added ,removed)
-                            (setcdr (gethash proposal
-                                             qwen-companion-reviews--sizes
-                                             (list nil))
-                                    (cons added removed)))))
-               :sentinel (lambda (process _event)
-                           (unless (process-live-p process)
-                             (delete-file file)
-                             (qwen-companion-reviews--refresh)))))
-      (error (delete-file file)))))
+  (setq qwen-companion-reviews--process
+        (ignore-errors
+          (qwen-companion-difference-run
+           (list (qwen-companion-proposal-path proposal))
+           (qwen-companion-diff--text proposal)
+           qwen-companion-reviews--script
+           (lambda (output)
+             (pcase (mapcar #'string-to-number (split-string output))
+               (`(,added ,removed)
+                (setcdr (gethash proposal qwen-companion-reviews--sizes
+                                 (list nil))
+                        (cons added removed))))
+             (qwen-companion-reviews--refresh))))))
 
 ;;; The list
 

@@ -13,9 +13,9 @@ from editor import lisp_string
 from stage import Stage
 
 OLD = "poires"
-TEXT = "r\u00e9sum\u00e9 na\u00efve caf\u00e9\npommes\npoires\nd\u00e9j\u00e0 vu \u00e0 la carte\n"
+TEXT = "résumé naïve café\npommes\npoires\ndéjà vu à la carte\n"
 CRLF = TEXT.replace("\n", "\r\n")
-JAPANESE = "\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8\u3067\u3059\u3002\npoires\n\u6f22\u5b57\u3068\u304b\u306a\u3002\n"
+JAPANESE = "日本語のテキストです。\npoires\n漢字とかな。\n"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Case:
     text: str = TEXT
     encoding: str = "utf-8"
     bom: bytes = b""
-    new: str = "p\u00eaches"
+    new: str = "pêches"
     written: str | None = None
     """What CLI makes of it when not just the word changes."""
     written_encoding: str | None = None
@@ -110,3 +110,21 @@ def test_an_accepted_change_reads_right(stage: Stage, case: Case) -> None:
     assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
     edit_nothing_and_save(stage, path.name)
     assert path.read_bytes() == case.after
+
+
+def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stage) -> None:
+    case = Case(QWEN, "shift-jis", JAPANESE, encoding="shift-jis")
+    path = stage.sandbox.project / f"{case.name}.txt"
+    path.write_bytes(case.before)
+    propose_edit(stage, case, path)
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    # The CLI writes a question mark for what it cannot encode.
+    stage.screen.wait_for("+p?ches")
+    stage.screen.wait_for("-pêches")
+    assert path.read_bytes() == case.before.replace(OLD.encode(), b"p?ches")
+    assert stage.emacs.buffer_text(path.name) == JAPANESE.replace(OLD, "p?ches")
+    assert stage.emacs.buffer_text(f"*qwen-companion kept: {path.name}*") == case.text_after
+    assert "does not hold what was accepted" in stage.emacs.buffer_text("*Messages*")
+    assert f"*qwen-companion difference: {path.name}*" in stage.emacs.visible_buffers()
+    assert stage.emacs.eval("(buffer-name (window-buffer))") == f'"*{QWEN.name}*"'

@@ -95,30 +95,43 @@
       (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
       (should-not (qwen-companion-disk-expected-text path)))))
 
+(defun qwen-companion-disk-test--missed (text write)
+  "Expect TEXT in the file a.txt, call WRITE, and return what is told in the end."
+  (let ((qwen-companion-disk--patience 0.3)
+        (path (expand-file-name "a.txt"))
+        told)
+    (qwen-companion-disk-expect path text nil
+                                (lambda (&rest arguments) (setq told arguments)))
+    (qwen-companion-disk-expect-soon path)
+    (funcall write)
+    (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+    told))
+
 (ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
-    (let ((qwen-companion-disk--patience 0.2))
-      (should (string-match-p
-               "a\\.txt does not hold what was accepted"
-               (qwen-companion-test-messages
-                 (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
-                 (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
-                 (qwen-companion-test-wait-for
-                  (null qwen-companion-disk--writes))))))))
+    (should (equal '(nil "within 0 s")
+                   (qwen-companion-disk-test--missed "two\n" #'ignore)))))
+
+(ert-deftest qwen-companion-disk-test-without-a-watch-it-looks-once ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (cl-letf (((symbol-function 'file-notify-add-watch)
+               (lambda (&rest _)
+                 (signal 'file-notify-error '("No watch to be had")))))
+      (should (equal '(nil "(looked at once, after 0 s)")
+                     (qwen-companion-disk-test--missed "two\n" #'ignore)))
+      (should-not (qwen-companion-disk-test--missed
+                   "two\n"
+                   (lambda () (qwen-companion-disk-test--write "a.txt" "two\n")))))))
 
 (ert-deftest qwen-companion-disk-test-other-text-is-followed-and-reported ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (with-current-buffer (find-file-noselect "a.txt")
-      (let ((qwen-companion-disk--patience 0.3))
-        (should (string-match-p
-                 "does not hold"
-                 (qwen-companion-test-messages
-                   (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")
-                   (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
-                   (qwen-companion-disk-test--write "a.txt" "other\n")
-                   (qwen-companion-test-wait-for
-                    (null qwen-companion-disk--writes)))))
-        (should (equal "other\n" (buffer-string)))))))
+      (should (equal '(t "within 0 s")
+                     (qwen-companion-disk-test--missed
+                      "two\n"
+                      (lambda ()
+                        (qwen-companion-disk-test--write "a.txt" "other\n")))))
+      (should (equal "other\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-disk-test-unknown-write-ends-silently ()
   "After an answer in the terminal nothing may come, which is no news."

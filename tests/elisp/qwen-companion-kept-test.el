@@ -148,5 +148,95 @@ Return the buffer with the kept text, and what was said."
     (qwen-companion-kept-discard)
     (should-not (qwen-companion-kept-buffers))))
 
+(defun qwen-companion-kept-test--accept (proposed written)
+  "Accept PROPOSED for a.txt, into which the CLI writes WRITTEN; nil: nothing.
+Wait until the companion has found out, and return what it says."
+  (let ((qwen-companion-disk--patience 0.3)
+        (proposal (qwen-companion-test-propose "a.txt" proposed)))
+    (qwen-companion-test-messages
+      (qwen-companion-diff-accept proposal)
+      (qwen-companion-diff-on-delivered
+       (list :id (qwen-companion-proposal-id proposal)))
+      (when written
+        (write-region written nil "a.txt" nil 'silent))
+      (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+      (qwen-companion-test-wait-for
+       (null (get-process "qwen-companion-diff"))))))
+
+(ert-deftest qwen-companion-kept-test-disk-is-not-what-was-accepted ()
+  "That is said, the text is kept, and the difference shown, not selected."
+  (dolist (busy '(nil t))
+    (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+      (cl-letf (((symbol-function 'qwen-companion-diff--busy-p)
+                 (lambda () busy)))
+        (delete-other-windows)
+        (let* ((window (selected-window))
+               (said (qwen-companion-kept-test--accept "two\n" "three\n"))
+               (difference (get-buffer "*qwen-companion difference: a.txt*")))
+          (should (string-match-p "a\\.txt does not hold what was accepted; .*\\*qwen-companion kept: a\\.txt\\*"
+                                  said))
+          (should (string-match-p "\\*qwen-companion difference: a\\.txt\\*" said))
+          (with-current-buffer "*qwen-companion kept: a.txt*"
+            (should (equal "two\n" (buffer-string))))
+          (with-current-buffer difference
+            (should (equal "--- accepted\n+++ on disk\n@@ -1 +1 @@\n-two\n+three\n"
+                           (buffer-string)))
+            (should (derived-mode-p 'diff-mode))
+            (should buffer-read-only))
+          (should (eq (not busy) (and (get-buffer-window difference) t)))
+          (should (eq window (selected-window))))))))
+
+(ert-deftest qwen-companion-kept-test-accepted-and-never-written ()
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (let ((said (qwen-companion-kept-test--accept "two\n" nil)))
+      (should (string-match-p "qwen has not written .*a\\.txt within 0 s" said))
+      (should (= 1 (length (qwen-companion-kept-buffers))))
+      (should-not (get-buffer "*qwen-companion difference: a.txt*")))))
+
+(ert-deftest qwen-companion-kept-test-compared-by-key-as-the-disk-is-now ()
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+          (compare (lambda ()
+                     (qwen-companion-test-messages
+                       (with-current-buffer "*qwen-companion kept: a.txt*"
+                         (call-interactively (key-binding (kbd "C-c C-d"))))
+                       (qwen-companion-test-wait-for
+                        (null (get-process "qwen-companion-diff")))))))
+      (qwen-companion-diff-on-orphan
+       (list :id (qwen-companion-proposal-id proposal)))
+      (let ((coding-system-for-write 'iso-latin-1-dos))
+        (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
+      (funcall compare)
+      (with-current-buffer (window-buffer
+                            (get-buffer-window "*qwen-companion difference: a.txt*"))
+        (should (string-suffix-p "-two\n+caf\u00e9\n" (buffer-string))))
+      (write-region "two\n" nil "a.txt" nil 'silent)
+      (should (string-match-p "holds that text" (funcall compare)))
+      (delete-file "a.txt")
+      (funcall compare)
+      (with-current-buffer "*qwen-companion difference: a.txt*"
+        (should (string-suffix-p "-two\n" (buffer-string)))))))
+
+(defvar qwen-companion-kept-test--touched nil
+  "What a hostile text would set.")
+
+(defvar diff-mode-hook)
+
+(ert-deftest qwen-companion-kept-test-hostile-difference-does-nothing ()
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (let* ((touched nil)
+           (enable-local-variables :all)
+           (enable-local-eval t)
+           (diff-mode-hook (list (lambda () (setq touched t))))
+           (text "-*- eval: (setq qwen-companion-kept-test--touched t) -*-\n\u202e\n"))
+      (qwen-companion-kept-test--accept "two\n" text)
+      (with-current-buffer "*qwen-companion difference: a.txt*"
+        (should (string-match-p (regexp-quote text)
+                                (replace-regexp-in-string "^\\+" "" (buffer-string))))
+        (font-lock-ensure)
+        (should-not bidi-display-reordering))
+      (should-not touched)
+      (should-not qwen-companion-kept-test--touched))))
+
 (provide 'qwen-companion-kept-test)
 ;;; qwen-companion-kept-test.el ends here

@@ -1,0 +1,121 @@
+;;; qwen-companion-difference.el --- Texts compared by diff(1)  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A review can end without the CLI writing what is in it: the CLI has
+
+;;; Commentary:
+
+;; diff(1) compares while Emacs goes on; Emacs only writes the texts down
+;; for it.  What it finds is counted by its caller, or shown in a buffer
+;; that the text, which may be hostile, can do nothing in.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-disk)
+
+(declare-function qwen-companion-diff--show-bidi-controls "qwen-companion-diff" ())
+
+(defvar diff-font-lock-syntax)
+(defvar diff-font-lock-prettify)
+
+(defun qwen-companion-difference--write (text)
+  "Write TEXT to a file of its own, for diff, and return its name."
+  (let ((default-directory (or qwen-companion-backend--spool
+                               temporary-file-directory))
+        (coding-system-for-write 'utf-8-emacs-unix))
+    ;; With mode 0600, like every temporary file of Emacs.
+    (make-temp-file (expand-file-name "text-") nil nil text)))
+
+(defun qwen-companion-difference-run (old new script callback)
+  "Let SCRIPT, for sh(1), compare OLD with NEW; return the process.
+Each of them is a text, or (FILE) for what is in FILE, which need not be
+there; SCRIPT gets their names as $1 and $2.  CALLBACK is called with
+what it has printed."
+  (let* ((written nil)
+         (name (lambda (side)
+                 (cond ((stringp side)
+                        (push (qwen-companion-difference--write side) written)
+                        (car written))
+                       ((file-exists-p (car side)) (car side))
+                       (t null-device))))
+         (output nil)
+         (clean (lambda () (mapc #'delete-file written))))
+    (condition-case err
+        (make-process
+         :name "qwen-companion-diff"
+         :command (list "sh" "-c" script "sh" (funcall name old) (funcall name new))
+         :connection-type 'pipe
+         :coding 'utf-8-emacs-unix
+         :noquery t
+         :filter (lambda (_process text) (push text output))
+         :sentinel (lambda (process _event)
+                     (unless (process-live-p process)
+                       (funcall clean)
+                       (funcall callback
+                                (mapconcat #'identity (nreverse output) "")))))
+      (error (funcall clean)
+             (signal (car err) (cdr err))))))
+
+(defconst qwen-companion-difference--script
+  "LC_ALL=C diff -a -u --label accepted --label 'on disk' -- \"$1\" \"$2\""
+  "What compares a text that was accepted with what is on disk.")
+
+(defun qwen-companion-difference-with-disk (text path callback)
+  "Show in a buffer how the file PATH differs from TEXT, with LF line ends.
+CALLBACK is called with that buffer, or with nil when they are the same."
+  (qwen-companion-difference-run
+   text
+   (with-temp-buffer
+     (qwen-companion-disk-insert path)
+     (buffer-string))
+   qwen-companion-difference--script
+   (lambda (output)
+     (funcall callback (unless (string-empty-p output)
+                         (qwen-companion-difference--buffer path output))))))
+
+(defun qwen-companion-difference--buffer (path output)
+  "Return a buffer with OUTPUT of diff, which is about the file PATH."
+  (let ((buffer (get-buffer-create
+                 (format "*qwen-companion difference: %s*"
+                         (file-name-nondirectory (qwen-companion-disk-name path)))))
+        (enable-local-variables nil))
+    (with-current-buffer buffer
+      (let ((inhibit-read-only t))
+        (erase-buffer)
+        (insert output))
+      (setq-local change-major-mode-hook nil)
+      (delay-mode-hooks (diff-mode))
+      (kill-local-variable 'delayed-mode-hooks)
+      ;; It would let major modes at the text, and look for the file.
+      (setq-local diff-font-lock-syntax nil
+                  diff-font-lock-prettify nil)
+      (font-lock-mode 1)
+      (qwen-companion-diff--show-bidi-controls)
+      (goto-char (point-min))
+      (set-buffer-modified-p nil)
+      (setq buffer-read-only t))
+    buffer))
+
+(provide 'qwen-companion-difference)
+;;; qwen-companion-difference.el ends here
