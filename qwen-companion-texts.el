@@ -283,7 +283,8 @@ SOURCE is a buffer with the new text."
         (gc-cons-threshold (max gc-cons-threshold 20000000)))
     (undo-boundary)
     (atomic-change-group
-      ;; Undoing brings point back to where it is now.
+      ;; Undoing brings point back to where it is now; and with an empty
+      ;; list `combine-change-calls' complains.
       (push (point) buffer-undo-list)
       (if (<= (/ (length edits) 4) qwen-companion-texts--single-changes)
           (qwen-companion-texts--replace edits source)
@@ -348,8 +349,8 @@ stay behind it, and overlays on it are never empty."
 
 (defun qwen-companion-texts--moved (edits position &optional before)
   "Return where POSITION is now that EDITS have been applied.
-At the beginning of a line before which lines were inserted, it has
-moved on with the line, or with BEFORE non-nil stayed before them."
+Where lines were inserted, it has moved on with the line that was there,
+or with BEFORE non-nil stayed before them."
   (let ((offset (1- position))
         (low 0)
         (high (/ (length edits) 4)))
@@ -365,11 +366,9 @@ moved on with the line, or with BEFORE non-nil stayed before them."
                    (append (seq-subseq edits (* 4 (1- low)) (* 4 low)) nil)))
         (1+ (cond ((> offset to) (+ new-to (- offset to)))
                   ((= from to)
-                   (if (and (not before)
-                            (memq (char-before (1+ new-from)) '(nil ?\n))
-                            (eq (char-before (1+ new-to)) ?\n))
-                       new-to
-                     new-from))
+                   (if (or before (not (eq ?\n (char-before (1+ new-to)))))
+                       new-from
+                     new-to))
                   ((= offset to) new-to)
                   (t (min (+ new-from (- offset from)) new-to))))))))
 

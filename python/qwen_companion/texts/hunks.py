@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from patiencediff import PatienceSequenceMatcher
+from patiencediff import unique_lcs
 
 _PAIRS = 20_000
 """Pairs of equal items up to which a block is searched by difflib, whose work grows with them."""
+
+_DEPTH = 10
+"""How often the pieces between leading items are searched for items that lead there."""
 
 
 class Effort:
@@ -61,13 +64,7 @@ def compare(old: Sequence[int], new: Sequence[int], effort: Effort) -> list[Hunk
     (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
     common, unless that would take too much of EFFORT.
     """
-    hunks: list[Hunk] = []
-    old_end = new_end = 0
-    for old_start, new_start, size in PatienceSequenceMatcher(None, old, new).get_matching_blocks():
-        if old_end < old_start or new_end < new_start:
-            hunks += _search(old, new, Hunk(old_end, old_start, new_end, new_start), effort)
-        old_end, new_end = old_start + size, new_start + size
-    return hunks
+    return _split(old, new, Hunk(0, len(old), 0, len(new)), effort, 0)
 
 
 def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:
@@ -81,8 +78,30 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
     return [*blocks, (old_length, new_length, 0)]
 
 
+def _split(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort, depth: int) -> list[Hunk]:
+    """BLOCK without what its two sides have in common, as patience diff finds it."""
+    # The matcher of patiencediff itself panics where this would go deeper than some level.
+    i, j, k, m = block
+    while i < j and k < m and old[i] == new[k]:
+        i, k = i + 1, k + 1
+    while i < j and k < m and old[j - 1] == new[m - 1]:
+        j, m = j - 1, m - 1
+    if i == j or k == m:
+        return [Hunk(i, j, k, m)] if i < j or k < m else []
+    leading = unique_lcs(old[i:j], new[k:m]) if depth < _DEPTH else []
+    if not leading:
+        return _search(old, new, Hunk(i, j, k, m), effort)
+    hunks: list[Hunk] = []
+    old_end, new_end = i, k
+    for old_start, new_start in [*leading, (j - i, m - k)]:
+        between = Hunk(old_end, i + old_start, new_end, k + new_start)
+        hunks += _split(old, new, between, effort, depth + 1)
+        old_end, new_end = i + old_start + 1, k + new_start + 1
+    return hunks
+
+
 def _search(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort) -> list[Hunk]:
-    """BLOCK without what its two sides have in common."""
+    """BLOCK, in which no item leads, without what its two sides have in common."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)

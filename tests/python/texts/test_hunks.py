@@ -32,6 +32,20 @@ def test_hunks_make_the_new_sequence_of_the_old_one(old: list[int], new: list[in
     assert result + old[end:] == new
 
 
+def nested(leaf: int, levels: int) -> list[int]:
+    """A sequence each of whose halves has the same items, and one between them that is the only one of its kind."""
+    items = [leaf]
+    for level in range(1, levels + 1):
+        items = [*items, level, *items]
+    return items
+
+
+def test_items_that_lead_only_inside_of_pieces_are_found_at_any_depth() -> None:
+    # The matcher of patiencediff itself panics at this depth.
+    hunks = compare(nested(-1, 12), nested(-2, 12), Effort())
+    assert hunks == [Hunk(at, at + 1, at, at + 1) for at in range(0, 2**13, 2)]
+
+
 @given(ITEMS, ITEMS)
 def test_matches_are_what_the_hunks_leave(old: list[int], new: list[int]) -> None:
     *blocks, last = matches(compare(old, new, Effort()), len(old), len(new))
