@@ -480,6 +480,10 @@ What the user has edited or not saved is said as long as that is so."
 (defvar qwen-companion-diff--unsaved-timer nil
   "Timer that looks for unsaved text, nil while no proposal waits.")
 
+(defconst qwen-companion-diff--saving-hooks
+  '(after-save-hook after-revert-hook)
+  "Hooks that run when a text is saved, also where no key was pressed.")
+
 (defvar-local qwen-companion-diff--source nil
   "What the current buffer, a third party, is a copy of: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
@@ -490,12 +494,20 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
    ((null qwen-companion-diff--proposals)
     (when qwen-companion-diff--unsaved-timer
       (cancel-timer qwen-companion-diff--unsaved-timer)
-      (setq qwen-companion-diff--unsaved-timer nil)))
+      (setq qwen-companion-diff--unsaved-timer nil)
+      (dolist (hook qwen-companion-diff--saving-hooks)
+        (remove-hook hook #'qwen-companion-diff--look-soon))))
    ((null qwen-companion-diff--unsaved-timer)
     (setq qwen-companion-diff--unsaved-timer
           (run-with-idle-timer qwen-companion-diff--unsaved-delay t
-                               #'qwen-companion-diff-look-for-unsaved))))
+                               #'qwen-companion-diff-look-for-unsaved))
+    (dolist (hook qwen-companion-diff--saving-hooks)
+      (add-hook hook #'qwen-companion-diff--look-soon))))
   (qwen-companion-diff-look-for-unsaved))
+
+(defun qwen-companion-diff--look-soon ()
+  "Look for unsaved text when what is under way has ended."
+  (run-at-time 0 nil #'qwen-companion-diff-look-for-unsaved))
 
 (defun qwen-companion-diff-look-for-unsaved ()
   "Let the reviews say whether the user has unsaved text of their files.
@@ -713,7 +725,9 @@ One that is known is the same review, proposed again."
         (format "Emacs reviews local files with absolute names only, not %s" path)
       (let* ((file-name-handler-alist nil)
              (size (max (qwen-companion-backend-text-size payload)
-                        (or (file-attribute-size (file-attributes path)) 0))))
+                        (or (file-attribute-size
+                             (file-attributes (file-chase-links path)))
+                            0))))
         (when (> size qwen-companion-diff-size-limit)
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))

@@ -83,7 +83,7 @@ Characters that act on the display are written out."
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."
   (let ((file-name-handler-alist nil))
-    (when-let ((attributes (file-attributes path)))
+    (when-let ((attributes (file-attributes (file-chase-links path))))
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)))))
@@ -271,7 +271,8 @@ that says for how long it was looked at."
 
 (defun qwen-companion-disk--watch (write)
   "Watch the nearest directory above the file of WRITE that exists."
-  (let ((directory (file-name-directory (qwen-companion-disk--write-path write))))
+  (let ((directory (file-name-directory
+                    (file-chase-links (qwen-companion-disk--write-path write)))))
     (while (not (file-directory-p directory))
       (setq directory (file-name-directory (directory-file-name directory))))
     (unless (equal directory (qwen-companion-disk--write-directory write))
@@ -358,7 +359,7 @@ A buffer with unsaved text is left alone, and the user is told."
   "Make the current buffer show its file as it is on disk now."
   (let ((file buffer-file-name)
         (modified (file-attribute-modification-time
-                   (file-attributes buffer-file-name)))
+                   (file-attributes (file-chase-links buffer-file-name))))
         (target (current-buffer)))
     (with-temp-buffer
       (let ((coding (qwen-companion-disk-insert file))

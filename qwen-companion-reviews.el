@@ -72,7 +72,8 @@ lines, or nil where they were not counted.")
 
 (defun qwen-companion-reviews--versions (proposal)
   "Return a value that is another one when a text of PROPOSAL is."
-  (let ((attributes (file-attributes (qwen-companion-proposal-path proposal))))
+  (let ((attributes (file-attributes (file-chase-links
+                                     (qwen-companion-proposal-path proposal)))))
     (list (buffer-chars-modified-tick (qwen-companion-proposal-buffer proposal))
           (file-attribute-modification-time attributes)
           (file-attribute-size attributes))))
@@ -88,7 +89,8 @@ lines, or nil where they were not counted.")
             qwen-companion-reviews--count-limit)
          (or (not (file-exists-p path))
              (and (file-regular-p path)
-                  (< (file-attribute-size (file-attributes path))
+                  (< (file-attribute-size
+                      (file-attributes (file-chase-links path)))
                      qwen-companion-reviews--count-limit))))))
 
 (defun qwen-companion-reviews--count ()

@@ -40,6 +40,21 @@
       (should (verify-visited-file-modtime))
       (should-not qwen-companion-disk--writes))))
 
+(ert-deftest qwen-companion-disk-test-a-file-behind-a-link ()
+  "A write to it is noticed where it lies, and leaves nothing to ask."
+  (qwen-companion-disk-test-with '(("there/a.txt" "one\n"))
+    (make-symbolic-link "there/a.txt" "link.txt")
+    (let ((find-file-visit-truename nil)
+          (vc-follow-symlinks nil)
+          (text "two\n"))
+      (with-current-buffer (find-file-noselect "link.txt")
+        (qwen-companion-disk-expect buffer-file-name text)
+        (qwen-companion-disk-test--write "there/a.txt" text)
+        (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+        (should (equal text (buffer-string)))
+        (should (verify-visited-file-modtime))
+        (should-not (buffer-modified-p))))))
+
 (ert-deftest qwen-companion-disk-test-is-one-undo-step ()
   (qwen-companion-disk-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
     (with-current-buffer (find-file-noselect "a.txt")

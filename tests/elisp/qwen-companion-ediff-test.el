@@ -704,8 +704,15 @@
       (should-not (qwen-companion-proposal-unsaved proposal))
       (timer-event-handler qwen-companion-diff--unsaved-timer)
       (should (qwen-companion-proposal-unsaved proposal))
+      (with-current-buffer "a.txt"
+        (save-buffer))
+      (qwen-companion-test-wait-for
+       (not (qwen-companion-proposal-unsaved proposal)))
       (qwen-companion-diff-reject proposal)
-      (should-not qwen-companion-diff--unsaved-timer))))
+      (should-not qwen-companion-diff--unsaved-timer)
+      (dolist (hook '(after-save-hook after-revert-hook))
+        (should-not (memq #'qwen-companion-diff--look-soon
+                          (default-value hook)))))))
 
 (ert-deftest qwen-companion-ediff-test-third-party ()
   "The same key shows it and takes it out; edits and windows stay."

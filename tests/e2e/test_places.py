@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files at odd places: not there yet, in directories that have to be made, or behind a symbolic link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from editor import lisp_string
+from sandbox import NOTES
+from stage import Stage
+
+NEW_NOTES = NOTES.replace("pears", "plums")
+
+
+def accept(stage: Stage) -> None:
+    """Wait for the review, accept it, and wait until the CLI has written."""
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
+    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
+
+
+def assert_shows(stage: Stage, name: str, text: str) -> None:
+    """Wait until the buffer NAME shows TEXT; it must be as on disk, as Emacs knows it."""
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text(name) == text, f"{name} as on disk")
+    buffer = f"(get-buffer {lisp_string(name)})"
+    assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
+    stage.emacs.wait_until(f"(verify-visited-file-modtime {buffer})")
+
+
+def test_a_buffer_that_waits_for_its_file_and_directory(stage: Stage) -> None:
+    file = stage.sandbox.project / "doc" / "plans" / "first.txt"
+    stage.start_emacs(file)
+    assert not file.parent.parent.exists()
+    stage.model.call("write_file", file_path=str(file), content="one\ntwo\n")
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.ask("make a plan")
+    accept(stage)
+    assert file.read_text() == "one\ntwo\n"
+    assert_shows(stage, file.name, "one\ntwo\n")
+    # Emacs asks nothing when it is saved: it knows the file and its directory.
+    stage.emacs.eval(
+        f"(with-current-buffer {lisp_string(file.name)}"
+        ' (goto-char (point-max)) (insert "three\\n") (let (noninteractive) (save-buffer)))'
+    )
+    assert file.read_text() == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("visited", ["link", "target"])
+@pytest.mark.parametrize("proposed", ["link", "target"])
+def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None:
+    target = stage.sandbox.notes
+    link = stage.sandbox.project / "link.txt"
+    link.symlink_to(target.name)
+    files: dict[str, Path] = {"link": link, "target": target}
+    stage.start_emacs(files[visited], forms=("(setq vc-follow-symlinks nil)",))
+    stage.script_change(files[proposed], NEW_NOTES)
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.screen.keys("C-x", "o", "M->")
+    stage.screen.type("unsaved")
+    stage.screen.keys("C-x", "o")
+    stage.ask("change the notes")
+    stage.wait_for_review()
+    assert stage.emacs.buffer_text(f"*qwen-companion disk: {files[proposed].name}*") == NOTES
+    # It is known that both names are one file.
+    assert "your unsaved text" in stage.screen.capture()
+    stage.emacs.eval(f'(with-current-buffer "{files[visited].name}" (revert-buffer t t))')
+    stage.screen.wait_gone("your unsaved text")
+    accept(stage)
+    assert target.read_text() == NEW_NOTES
+    assert link.is_symlink()
+    assert_shows(stage, files[visited].name, NEW_NOTES)
