@@ -568,9 +568,13 @@ A text that is no longer unsaved may be on disk now."
     (kill-buffer yours)))
 
 (defun qwen-companion-diff--show-third (proposal)
-  "Show PROPOSAL with its third party or without, if it is on the screen."
+  "Show PROPOSAL with its third party or without, if it is on the screen.
+If the user has put other things there, it has to be opened again."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
-    (qwen-companion-diff-show-third qwen-companion-diff--style proposal)))
+    (if (qwen-companion-diff-visible-p qwen-companion-diff--style proposal)
+        (qwen-companion-diff-show-third qwen-companion-diff--style proposal)
+      (setf (qwen-companion-proposal-state proposal) 'pending)
+      (qwen-companion-diff-hide qwen-companion-diff--style proposal))))
 
 ;;; The one life
 
@@ -1159,8 +1163,8 @@ that waits; FILE names another one by its file."
                   (qwen-companion-diff--file proposal)))
      (t
       (qwen-companion-diff--make-yours proposal)
-      (if (eq proposal (qwen-companion-diff--shown))
-          (qwen-companion-diff--show-third proposal)
+      (qwen-companion-diff--show-third proposal)
+      (unless (eq proposal (qwen-companion-diff--shown))
         (qwen-companion-diff-open proposal))))))
 
 (provide 'qwen-companion-diff)

@@ -109,11 +109,12 @@ that is missing is no hindrance: Emacs offers to make it when saving."
   "Insert the text of the file PATH at point, as Emacs would read it.
 That is in the coding system that the user has named for the buffer
 that visits it, else in the one that Emacs finds.  Return that coding
-system, nil when there is no such file."
+system, nil when there is no such file or nothing in it."
   (let* ((visiting (find-buffer-visiting path))
          (file-name-handler-alist nil)
          (format-alist nil)
          (after-insert-file-functions nil)
+         (last-coding-system-used nil)
          (coding-system-for-read
           (and visiting
                (car (buffer-local-value 'buffer-file-coding-system-explicit
@@ -125,15 +126,17 @@ system, nil when there is no such file."
 (defun qwen-companion-disk-adopt-coding (coding)
   "Save the current buffer in CODING from now on, since its file is in it.
 What CODING leaves open, because the file has nothing that tells, stays
-as it was.  Undoing the last change, which brought the text of the file,
-undoes that too."
+as it was; it is nil when all does.  Undoing the last change, which
+brought the text of the file, undoes that too."
   (let* ((old buffer-file-coding-system)
-         (end (coding-system-eol-type coding))
-         (new (if (eq 'undecided (coding-system-base coding)) old coding)))
+         (end (and coding (coding-system-eol-type coding)))
+         (new (if (memq (and coding (coding-system-type coding)) '(nil undecided))
+                  old
+                coding)))
     (when (and new (integerp end))
       (setq new (coding-system-change-eol-conversion new end)))
     (unless (eq new old)
-      (unless (car-safe buffer-undo-list)
+      (when (and (consp buffer-undo-list) (null (car buffer-undo-list)))
         (pop buffer-undo-list))
       (qwen-companion-disk--set-coding new)
       (undo-boundary))))

@@ -228,7 +228,28 @@
       (qwen-companion-disk-follow buffer-file-name)
       (insert "caf\u00e9 ")
       (save-buffer)
-      (should (equal "caf\xe9 coffee\n" (qwen-companion-disk--bytes "a.txt"))))))
+      (should (equal "caf\xe9 coffee\n" (qwen-companion-disk--bytes "a.txt")))
+      (buffer-disable-undo)
+      (qwen-companion-disk-test--encode "a.txt" "" 'utf-8-unix)
+      (qwen-companion-disk-follow buffer-file-name)
+      (should (eq 'iso-latin-1-unix buffer-file-coding-system))
+      (qwen-companion-disk-test--encode "a.txt" "\u017eivot\n" 'utf-8-unix)
+      (qwen-companion-disk-follow buffer-file-name)
+      (should (eq 'utf-8-unix buffer-file-coding-system))
+      (should (equal "\u017eivot\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-disk-test-bytes-that-are-no-text-are-followed ()
+  "Emacs takes for that what has quotation marks in Windows' encoding."
+  (qwen-companion-disk-test-with nil
+    (qwen-companion-disk-test--encode "a.txt" "\u201ccaf\u00e9\u201d\n" 'windows-1252-unix)
+    (with-current-buffer (find-file-noselect "a.txt")
+      (qwen-companion-disk-test--encode "a.txt" "\u201cth\u00e9\u201d\n" 'windows-1252-unix)
+      (qwen-companion-disk-follow buffer-file-name)
+      (should-not (buffer-modified-p))
+      (goto-char (point-max))
+      (insert "x\n")
+      (save-buffer)
+      (should (equal "\x93th\xe9\x94\nx\n" (qwen-companion-disk--bytes "a.txt"))))))
 
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here
