@@ -366,9 +366,13 @@ Say so once when no CLI can connect for want of a root."
                    "file, Dired buffer or terminal"
                  "project"))))
 
+(defun qwen-companion-context-published-roots ()
+  "Return the roots that the discovery files on disk name."
+  (plist-get qwen-companion-context--published :roots))
+
 (defun qwen-companion-context-published-p (root)
   "Return non-nil when the discovery files on disk name ROOT."
-  (member root (plist-get qwen-companion-context--published :roots)))
+  (member root (qwen-companion-context-published-roots)))
 
 ;;; Snapshot
 

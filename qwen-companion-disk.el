@@ -1,4 +1,4 @@
-;;; qwen-companion-disk.el --- Bring buffers along with the disk  -*- lexical-binding: t; -*-
+;;; qwen-companion-disk.el --- Files as a CLI writes them  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,18 +19,15 @@
 
 ;;; Commentary:
 
-;; A CLI writes the files; Emacs shows them.  When a write is expected,
-;; this watches for it, checks it by content, and brings the buffers that
-;; visit the file along, as one undo step and with point where it was.
-;; A buffer with unsaved text is never touched.
+;; Names, stamps and texts of files on disk; and waiting for a write.  When
+;; a CLI is about to write what the user has accepted, this watches for it
+;; and checks it by content.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'filenotify)
 (require 'subr-x)
-
-(declare-function vc-refresh-state "vc-hooks" ())
 
 (defconst qwen-companion-disk--patience 5
   "Seconds within which an expected write should have come.")
@@ -46,6 +43,10 @@ by WATCH, and TIMER ends the wait (nil while the CLI does not know yet)."
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run when a write that was expected has come.
 Each function gets the file's name.")
+
+(defvar qwen-companion-disk-expecting-functions nil
+  "Abnormal hook run when a write begins or ceases to be expected.
+Each function gets the file's name; see `qwen-companion-disk-expected-p'.")
 
 (defvar qwen-companion-disk--writes nil
   "The writes that are expected, newest first.")
@@ -224,6 +225,7 @@ that says for how long it was looked at."
                 :path path :text text :missed missed
                 :stamp (or stamp (qwen-companion-disk-stamp path)))))
     (push write qwen-companion-disk--writes)
+    (run-hook-with-args 'qwen-companion-disk-expecting-functions path)
     (qwen-companion-disk--check write)))
 
 (defun qwen-companion-disk-expect-soon (path)
@@ -264,7 +266,9 @@ that says for how long it was looked at."
   (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
   (when-let ((timer (qwen-companion-disk--write-timer write)))
     (cancel-timer timer))
-  (qwen-companion-disk--unwatch write))
+  (qwen-companion-disk--unwatch write)
+  (run-hook-with-args 'qwen-companion-disk-expecting-functions
+                      (qwen-companion-disk--write-path write)))
 
 (defun qwen-companion-disk--unwatch (write)
   "Stop watching the directory of WRITE."
@@ -300,12 +304,10 @@ that says for how long it was looked at."
       (qwen-companion-disk--watch write)
       (cond
        ((null text)
-        (qwen-companion-disk-follow path)
         (qwen-companion-disk--tell write))
        ((qwen-companion-disk-holds-p path text)
-        (qwen-companion-disk--end write)
-        (qwen-companion-disk-follow path)
-        (qwen-companion-disk--tell write))))))
+        (qwen-companion-disk--tell write)
+        (qwen-companion-disk--end write))))))
 
 (defun qwen-companion-disk--tell (write)
   "Tell who wants to know that WRITE has come, if the file has changed."
@@ -327,70 +329,12 @@ that says for how long it was looked at."
                      qwen-companion-disk--patience)))
     (qwen-companion-disk--check write)
     (when (memq write qwen-companion-disk--writes)
-      (qwen-companion-disk--end write)
       (when (qwen-companion-disk--write-text write)
-        (qwen-companion-disk-follow path)
-        (qwen-companion-disk--tell write)
-        (when missed
-          (funcall missed (not (equal before (qwen-companion-disk-stamp path)))
-                   how))))))
-
-;;; Following
-
-(defun qwen-companion-disk--buffers (path)
-  "Return the buffers that visit the file PATH."
-  (let ((truename (abbreviate-file-name (file-truename path))))
-    (cl-remove-if-not
-     (lambda (buffer)
-       (equal truename (buffer-local-value 'buffer-file-truename buffer)))
-     (buffer-list))))
-
-(defun qwen-companion-disk-follow (path)
-  "Bring the buffers that visit PATH to what is on disk.
-A buffer with unsaved text is left alone, and the user is told."
-  (dolist (buffer (qwen-companion-disk--buffers path))
-    (with-current-buffer buffer
-      (cond
-       ((or (verify-visited-file-modtime buffer)
-            (not (file-readable-p buffer-file-name))))
-       ((buffer-modified-p)
-        (message "qwen-companion: %s changed on disk; your unsaved text in %s is untouched"
-                 (abbreviate-file-name path) (buffer-name)))
-       (t (qwen-companion-disk--refresh))))))
-
-(defun qwen-companion-disk--refresh ()
-  "Make the current buffer show its file as it is on disk now."
-  (let ((file buffer-file-name)
-        (modified (file-attribute-modification-time
-                   (file-attributes (file-chase-links buffer-file-name))))
-        (target (current-buffer)))
-    (with-temp-buffer
-      (let ((coding (qwen-companion-disk-insert file))
-            (source (current-buffer)))
-        (with-current-buffer target
-          ;; First the time: an edit while the times differ would ask
-          ;; "changed on disk; really edit?".
-          (set-visited-file-modtime modified)
-          ;; As modified, so that no record says "undone means saved".
-          (restore-buffer-modified-p t)
-          (qwen-companion-disk--replace source)
-          (qwen-companion-disk-adopt-coding coding)
-          (set-buffer-modified-p nil)
-          (run-hooks 'after-revert-hook)
-          (when (fboundp 'vc-refresh-state)
-            (vc-refresh-state))
-          (force-mode-line-update))))))
-
-(defun qwen-companion-disk--replace (source)
-  "Make the text of the current buffer that of the buffer SOURCE.
-One undo step; point, markers and overlays stay with their text."
-  (let ((inhibit-read-only t)
-        (create-lockfiles nil))
-    (save-restriction
-      (widen)
-      (undo-boundary)
-      (replace-buffer-contents source 0.1)
-      (undo-boundary))))
+        (qwen-companion-disk--tell write))
+      (qwen-companion-disk--end write)
+      (when missed
+        (funcall missed (not (equal before (qwen-companion-disk-stamp path)))
+                 how)))))
 
 (provide 'qwen-companion-disk)
 ;;; qwen-companion-disk.el ends here

@@ -33,6 +33,7 @@
 (require 'subr-x)
 (require 'qwen-companion-difference)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-follow)
 
 (cl-defstruct (qwen-companion-kept (:copier nil))
   "What a kept text is about.
@@ -179,7 +180,9 @@ file visited here, else the only one; BUFFER names another one."
                (equal stamp (qwen-companion-kept-stamp about)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
                   (qwen-companion-disk-name path)))
-    (qwen-companion-disk-follow path)
+    (unless (qwen-companion-follow-now path)
+      (user-error "%s has just changed on disk; try again in a moment"
+                  (qwen-companion-disk-name path)))
     (let ((target (qwen-companion-disk-visit path)))
       (if (and (not (buffer-modified-p target))
                (verify-visited-file-modtime target)

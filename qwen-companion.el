@@ -43,6 +43,7 @@
 (require 'qwen-companion-diff)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-ediff)
+(require 'qwen-companion-follow)
 (require 'qwen-companion-reviews)
 (require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
@@ -76,7 +77,8 @@
                 (t " Qwen"))
           (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
             (propertize "*" 'help-echo
-                        "The file you are in has unsaved text: the CLI reads it from disk")))))))
+                        "The file you are in has unsaved text: the CLI reads it from disk"))
+          (qwen-companion-follow-lighter))))))
 
 ;;; Wiring
 
@@ -99,6 +101,7 @@
   "Use the news about the discovery files in PAYLOAD: they are on disk now."
   (qwen-companion-backend-on-published payload)
   (qwen-companion-context-on-published payload)
+  (qwen-companion-follow-update)
   (qwen-companion-terminal-set-environment (plist-get payload :environment))
   (mapc #'qwen-companion-backend-notice-once (plist-get payload :warnings))
   (qwen-companion-terminal-published)
@@ -107,6 +110,7 @@
 (defun qwen-companion--on-sessions (payload)
   "Use the news about the connected CLIs in PAYLOAD."
   (qwen-companion-backend-on-sessions payload)
+  (qwen-companion-follow-update)
   (qwen-companion-sessions-changed)
   nil)
 
@@ -122,10 +126,12 @@
         qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
+  (add-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
   (add-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
+  (qwen-companion-follow-enable)
   (qwen-companion-context-enable)
   (qwen-companion-backend-start))
 
@@ -136,12 +142,14 @@
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
+  (remove-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-texts-forget)
   (qwen-companion-sessions-forget)
   (qwen-companion-diff-end-all)
   (qwen-companion-reviews-close)
   (qwen-companion-disk-forget-all)
+  (qwen-companion-follow-disable)
   (qwen-companion-context-disable)
   (qwen-companion-terminal-forget)
   (qwen-companion-terminal-restore-environment)
@@ -164,7 +172,9 @@ The mode line says whether the companion is starting, could not be
 started, has no project for a CLI to run in, how many CLIs are
 connected, and how many proposals wait.  While a CLI is connected, a
 star marks that the file it is told of has unsaved text: the CLI reads
-the disk."
+the disk.  Buffers follow what is written then; the mode line of one
+whose file was deleted or renamed says so, and of one that differs from
+its file in a way that is left to you."
   :global t
   :lighter (:eval (qwen-companion--lighter))
   (if qwen-companion-mode

@@ -16,7 +16,8 @@
        (let ((qwen-companion-diff-arrival 'command)
              (inhibit-message t)
              (qwen-companion-disk-written-functions
-              '(qwen-companion-diff-file-written
+              '(qwen-companion-follow-file
+                qwen-companion-diff-file-written
                 qwen-companion-kept-file-written)))
          (save-window-excursion
            ,@body)))))
@@ -63,7 +64,7 @@ Return the buffer with the kept text, and what was said."
         (should (string-match-p "M-x qwen-companion-kept-apply"
                                 (qwen-companion-kept-test--write "a.txt" "two\n")))
         (with-current-buffer file-buffer
-          (should (equal "two\n" (buffer-string)))
+          (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
           (buffer-enable-undo))
         (qwen-companion-kept-apply)
         (should-not (buffer-live-p kept))

@@ -29,7 +29,8 @@ The directory is the value of `default-directory' and a git project."
                (write-region text nil name nil 'silent)))
            ,@body)
        (dolist (buffer (buffer-list))
-         (unless (memq buffer before)
+         ;; An indirect buffer goes with its base.
+         (when (and (buffer-live-p buffer) (not (memq buffer before)))
            (with-current-buffer buffer
              (set-buffer-modified-p nil)
              (setq kill-buffer-hook nil)

@@ -1,0 +1,1080 @@
+;;; qwen-companion-follow.el --- Buffers follow what a CLI writes  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI writes the files; Emacs shows them.  While a CLI is connected,
+;; the directories of the buffers that visit files under the roots are
+;; watched.  What is written there is brought into those buffers as one
+;; undo step, or merged into them where they have unsaved text.
+;;
+;; A watch only notes that something happened.  A moment later the visited
+;; files are looked at, a few at a time; what has changed is read, compared
+;; and, once the Python process has computed the edits, applied.
+;;
+;; From the moment at which a write is seen until the edits are in, a
+;; buffer is "behind".  Its recorded modification time is put aside
+;; meanwhile, because a key would else raise the question whether to edit
+;; a file that has changed on disk.  That question guards saving as well, so
+;; that functions in the hooks of saving stand in for it.
+;;
+;; Nothing here writes a file.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'filenotify)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-context)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-texts)
+
+(defvar qwen-companion-diff-size-limit)
+(defvar revert-buffer-preserve-modes)
+
+(declare-function vc-refresh-state "vc-hooks" ())
+
+(defcustom qwen-companion-follow-writes t
+  "Whether buffers follow all that is written while a CLI is connected.
+That is every change of a file under a workspace root, by whatever
+program.  With nil, they follow the proposals that you accept only."
+  :group 'qwen-companion
+  :type 'boolean
+  :set (lambda (symbol value)
+         (set-default symbol value)
+         (when (fboundp 'qwen-companion-follow-update)
+           (qwen-companion-follow-update))))
+
+(defconst qwen-companion-follow--quiet 0.05
+  "Seconds without an event after which files are looked at.")
+
+(defconst qwen-companion-follow--patience 0.5
+  "Seconds after the first event after which files are looked at anyway.")
+
+(defconst qwen-companion-follow--slice 0.004
+  "Seconds that may be worked without a pause.")
+
+(defconst qwen-companion-follow--pause 0.001
+  "Seconds of a pause, in which Emacs reacts to input.")
+
+(defconst qwen-companion-follow--burst 150
+  "Most events of a directory that are taken at a time.
+More, as a branch switch makes, cost more than looking at the files.")
+
+(defconst qwen-companion-follow--unwatched '(0.5 . 5)
+  "Seconds between two looks at the files of a directory without a watch.
+\(BURST . NONE): while it has too many events, and if there is no watch.")
+
+(defconst qwen-companion-follow--outstanding 8
+  "Most requests for edits that wait for the Python process.")
+
+(defconst qwen-companion-follow--save-wait 0.5
+  "Seconds for which saving waits for edits.")
+
+(defconst qwen-companion-follow--clock 0.03
+  "Seconds by which a file system's clock may go on at a time.
+What was read sooner after a write may change without a new time.")
+
+(defconst qwen-companion-follow--labels '("yours" "before" "on disk")
+  "What the three texts of a conflict are called.")
+
+;;; The link of a buffer to its file
+
+(cl-defstruct (qwen-companion-follow--link
+               (:copier nil)
+               (:constructor qwen-companion-follow--make-link))
+  "What ties a buffer to the file it visits.
+BASE is the text on disk from which the buffer's unsaved text started,
+nil when there is none or it is not known.  TIME is the recorded
+modification time while that is put aside, else nil.  RACY is non-nil
+when the file may have changed without a new time since it was read.
+REQUEST is that for the edits that are on their way, or nil.  EXPECTED
+is non-nil while the write of an accepted proposal is due.  NAMES are
+the directories of the file, of links as well, DIRECTORIES those that
+are watched.  MARK is what the mode line says: `deleted', `changed', or
+the new name of a file that was renamed.  REFUSAL is why saving, which
+has begun, is not to go on."
+  base time racy request expected names directories mark refusal)
+
+(cl-defstruct (qwen-companion-follow--request (:copier nil))
+  "Edits that are being computed.
+SOURCE is a buffer with the text of the file, CODING the coding system
+that was found in it, STAMP and TIME those of the file; RACY is non-nil
+when it may have changed since without a new time.  BASE is the text on
+which both are merged, nil to replace the buffer's.  EXPECTED is non-nil
+for an accepted proposal.  TICK tells whether the buffer's text is still
+the one asked about.  TIMER waits to apply the edits."
+  source coding stamp time racy base expected tick timer)
+
+(defvar-local qwen-companion-follow--link nil
+  "The link of the current buffer to its file, nil when it is not followed.")
+(put 'qwen-companion-follow--link 'permanent-local t)
+
+(defvar qwen-companion-follow--requests nil
+  "The requests for edits that wait for the Python process.")
+
+(defun qwen-companion-follow--link-of (&optional buffer)
+  "Return the link of BUFFER, by default the current one, or nil.
+An indirect buffer has that of its base."
+  (let ((buffer (or buffer (current-buffer))))
+    (buffer-local-value 'qwen-companion-follow--link
+                        (or (buffer-base-buffer buffer) buffer))))
+
+(defun qwen-companion-follow--make ()
+  "Return the link of the current buffer, made if need be."
+  (or qwen-companion-follow--link
+      (setq qwen-companion-follow--link (qwen-companion-follow--make-link))))
+
+(defun qwen-companion-follow--text ()
+  "Return the whole text of the current buffer."
+  (save-restriction
+    (widen)
+    (buffer-substring-no-properties (point-min) (point-max))))
+
+;;; Which buffers
+
+(defvar qwen-companion-follow--roots '(nil)
+  "The published roots, and their true names as directories.")
+
+(defun qwen-companion-follow--active-p ()
+  "Return non-nil when all writes are followed."
+  (and qwen-companion-follow-writes
+       (qwen-companion-backend-sessions)))
+
+(defun qwen-companion-follow--root-p (file)
+  "Return non-nil when FILE, a true name, is under a root."
+  (let ((roots (qwen-companion-context-published-roots)))
+    (unless (eq roots (car qwen-companion-follow--roots))
+      (setq qwen-companion-follow--roots
+            (cons roots (mapcar (lambda (root)
+                                  (file-name-as-directory (file-truename root)))
+                                roots))))
+    (cl-some (lambda (root) (string-prefix-p root file))
+             (cdr qwen-companion-follow--roots))))
+
+(defun qwen-companion-follow--wanted-p ()
+  "Return non-nil when the current buffer is to follow all writes."
+  (and buffer-file-name
+       (qwen-companion-follow--active-p)
+       (not (file-remote-p buffer-file-name))
+       (qwen-companion-follow--root-p (expand-file-name buffer-file-truename))))
+
+(defun qwen-companion-follow--visiting (path)
+  "Return the buffers that visit the file PATH, by this or another name."
+  (let ((truename (abbreviate-file-name (file-truename path)))
+        (number (nthcdr 10 (file-attributes (file-chase-links path)))))
+    (cl-remove-if-not
+     (lambda (buffer)
+       (and (buffer-file-name buffer)
+            (or (equal truename (buffer-local-value 'buffer-file-truename buffer))
+                (and number
+                     (equal number (buffer-local-value 'buffer-file-number buffer))))))
+     (buffer-list))))
+
+(defun qwen-companion-follow--begin ()
+  "Follow all writes to the file of the current buffer."
+  (let ((link (qwen-companion-follow--make)))
+    (unless (qwen-companion-follow--link-names link)
+      (setf (qwen-companion-follow--link-names link)
+            (delete-dups
+             (list (file-name-directory (expand-file-name buffer-file-truename))
+                   (file-truename (file-name-directory buffer-file-name)))))
+      (qwen-companion-follow--find-base))
+    (qwen-companion-follow--watch-directories link)))
+
+(defun qwen-companion-follow--find-base ()
+  "Read the base of the current buffer, modified already, if it is on disk."
+  (let ((link qwen-companion-follow--link))
+    (when (and (buffer-modified-p)
+               (not (qwen-companion-follow--link-base link))
+               (verify-visited-file-modtime)
+               (not (qwen-companion-follow--odd-p)))
+      (when-let ((request (qwen-companion-follow--read)))
+        (with-current-buffer (qwen-companion-follow--request-source request)
+          (setf (qwen-companion-follow--link-base link)
+                (qwen-companion-follow--text)))
+        (qwen-companion-follow--drop request)))))
+
+(defun qwen-companion-follow--end ()
+  "Follow the current buffer no longer; leave nothing in it."
+  (when qwen-companion-follow--link
+    (qwen-companion-follow--cancel)
+    (qwen-companion-follow--unwatch qwen-companion-follow--link)
+    (qwen-companion-follow--restore-time)
+    (qwen-companion-follow--mark nil)
+    (kill-local-variable 'qwen-companion-follow--link)))
+
+;;; Watching directories
+
+(cl-defstruct (qwen-companion-follow--watch (:copier nil))
+  "A DIRECTORY with visited files.
+BUFFERS visit them.  DESCRIPTOR is that of its watch, nil when there is
+none; TIMER looks again then.  EVENTS counts those that came since the
+files were looked at."
+  directory buffers descriptor timer (events 0))
+
+(defvar qwen-companion-follow--watches (make-hash-table :test #'equal)
+  "The watches: directory to `qwen-companion-follow--watch'.")
+(defvar qwen-companion-follow--noisy nil
+  "The watches with events that nobody has looked after.")
+(defvar qwen-companion-follow--times nil
+  "When the first and the last of these events came: (FIRST . LAST).")
+(defvar qwen-companion-follow--renames nil
+  "The renamed files among them: (OLD . NEW).")
+(defvar qwen-companion-follow--timer nil
+  "Timer that looks after them, nil when there are none.")
+
+(defun qwen-companion-follow--existing (directory)
+  "Return the nearest directory above DIRECTORY, or itself, that exists."
+  (let ((file-name-handler-alist nil))
+    (while (not (file-directory-p directory))
+      (setq directory (file-name-directory (directory-file-name directory))))
+    directory))
+
+(defun qwen-companion-follow--watch-directories (link)
+  "See to it that the directories of LINK, of the current buffer, are watched."
+  (let ((directories (mapcar #'qwen-companion-follow--existing
+                             (qwen-companion-follow--link-names link))))
+    (unless (equal directories (qwen-companion-follow--link-directories link))
+      (qwen-companion-follow--unwatch link)
+      (setf (qwen-companion-follow--link-directories link) directories))
+    (dolist (directory directories)
+      (let ((watch (or (gethash directory qwen-companion-follow--watches)
+                       (puthash directory
+                                (make-qwen-companion-follow--watch
+                                 :directory directory)
+                                qwen-companion-follow--watches))))
+        (cl-pushnew (current-buffer) (qwen-companion-follow--watch-buffers watch))
+        (unless (or (qwen-companion-follow--watch-descriptor watch)
+                    (qwen-companion-follow--watch-timer watch))
+          (qwen-companion-follow--open watch))))))
+
+(defun qwen-companion-follow--unwatch (link)
+  "Stop to watch the directories of LINK for the current buffer."
+  (dolist (directory (qwen-companion-follow--link-directories link))
+    (when-let ((watch (gethash directory qwen-companion-follow--watches)))
+      (setf (qwen-companion-follow--watch-buffers watch)
+            (delq (current-buffer) (qwen-companion-follow--watch-buffers watch)))
+      (unless (qwen-companion-follow--watch-buffers watch)
+        (qwen-companion-follow--close watch)
+        (remhash directory qwen-companion-follow--watches))))
+  (setf (qwen-companion-follow--link-directories link) nil))
+
+(defun qwen-companion-follow--open (watch)
+  "Begin to watch the directory of WATCH; without success look now and then."
+  (condition-case err
+      (setf (qwen-companion-follow--watch-descriptor watch)
+            (file-notify-add-watch
+             (qwen-companion-follow--watch-directory watch) '(change)
+             (lambda (event) (qwen-companion-follow--noticed watch event))))
+    (file-notify-error
+     (qwen-companion-follow--look-later watch (cdr qwen-companion-follow--unwatched))
+     (qwen-companion-backend-notice-once
+      (format "some directories cannot be watched (%s); what is written there shows after up to %d seconds"
+              (error-message-string err) (cdr qwen-companion-follow--unwatched))))))
+
+(defun qwen-companion-follow--close (watch)
+  "Stop to watch the directory of WATCH."
+  (when-let ((timer (qwen-companion-follow--watch-timer watch)))
+    (cancel-timer timer)
+    (setf (qwen-companion-follow--watch-timer watch) nil))
+  (when-let ((descriptor (qwen-companion-follow--watch-descriptor watch)))
+    ;; First, because the end of a watch is an event too.
+    (setf (qwen-companion-follow--watch-descriptor watch) nil)
+    (file-notify-rm-watch descriptor)))
+
+(defun qwen-companion-follow--look-later (watch seconds)
+  "In SECONDS look at the files of WATCH, and try to watch it again."
+  (setf (qwen-companion-follow--watch-timer watch)
+        (run-at-time seconds nil
+                     (lambda ()
+                       (setf (qwen-companion-follow--watch-timer watch) nil)
+                       (when (file-directory-p (qwen-companion-follow--watch-directory watch))
+                         (qwen-companion-follow--open watch))
+                       (qwen-companion-follow--enqueue
+                        (qwen-companion-follow--watch-buffers watch))))))
+
+(defun qwen-companion-follow--noticed (watch event)
+  "Note EVENT in the directory of WATCH.
+That is all: there may be thousands."
+  (pcase-let ((`(,descriptor ,action ,file ,new) event))
+    (when (equal descriptor (qwen-companion-follow--watch-descriptor watch))
+      (let ((now (float-time)))
+        (if qwen-companion-follow--times
+            (setcdr qwen-companion-follow--times now)
+          (setq qwen-companion-follow--times (cons now now))))
+      (when (= 1 (cl-incf (qwen-companion-follow--watch-events watch)))
+        (push watch qwen-companion-follow--noisy))
+      (cond
+       ((eq action 'stopped)
+        ;; The directory has gone.
+        (setf (qwen-companion-follow--watch-descriptor watch) nil))
+       ((> (qwen-companion-follow--watch-events watch)
+           qwen-companion-follow--burst)
+        (qwen-companion-follow--close watch)
+        (qwen-companion-follow--look-later
+         watch (car qwen-companion-follow--unwatched)))
+       ((eq action 'renamed)
+        (push (cons file new) qwen-companion-follow--renames)))
+      (unless qwen-companion-follow--timer
+        (qwen-companion-follow--arm qwen-companion-follow--quiet)))))
+
+(defun qwen-companion-follow--arm (seconds)
+  "Look after the noted events in SECONDS."
+  (setq qwen-companion-follow--timer
+        (run-at-time seconds nil #'qwen-companion-follow--look-after)))
+
+(defun qwen-companion-follow--look-after ()
+  "Look after the noted events, once no more come."
+  (setq qwen-companion-follow--timer nil)
+  (pcase-let* ((`(,first . ,last) qwen-companion-follow--times)
+               (now (float-time))
+               (quiet (- now last)))
+    (if (and (< quiet qwen-companion-follow--quiet)
+             (< (- now first) qwen-companion-follow--patience))
+        (qwen-companion-follow--arm (- qwen-companion-follow--quiet quiet))
+      (let ((watches qwen-companion-follow--noisy))
+        (setq qwen-companion-follow--times nil
+              qwen-companion-follow--noisy nil)
+        (dolist (watch watches)
+          (setf (qwen-companion-follow--watch-events watch) 0)
+          (qwen-companion-follow--enqueue
+           (qwen-companion-follow--watch-buffers watch)))))))
+
+;;; Looking at files, a few at a time
+
+(defvar qwen-companion-follow--queue nil
+  "The buffers whose files are to be looked at.")
+(defvar qwen-companion-follow--work-timer nil
+  "Timer that goes on with them.")
+(defvar qwen-companion-follow--followed nil
+  "The buffers that have followed since this was said last.")
+
+(defun qwen-companion-follow--enqueue (buffers)
+  "Look at the files of BUFFERS soon."
+  (dolist (buffer buffers)
+    (unless (memq buffer qwen-companion-follow--queue)
+      (push buffer qwen-companion-follow--queue)))
+  (qwen-companion-follow--go-on))
+
+(defun qwen-companion-follow--go-on ()
+  "Go on with the queue in a moment."
+  (unless qwen-companion-follow--work-timer
+    (setq qwen-companion-follow--work-timer
+          (run-at-time qwen-companion-follow--pause nil
+                       #'qwen-companion-follow--work))))
+
+(defun qwen-companion-follow--work ()
+  "Look at the files of the queue for a while."
+  (setq qwen-companion-follow--work-timer nil)
+  (let ((end (+ (float-time) qwen-companion-follow--slice)))
+    (while (and qwen-companion-follow--queue
+                (qwen-companion-follow--room-p)
+                (< (float-time) end))
+      (let ((buffer (pop qwen-companion-follow--queue)))
+        (when (buffer-live-p buffer)
+          (with-current-buffer buffer
+            (qwen-companion-follow--look))))))
+  (cond
+   ((null qwen-companion-follow--queue)
+    (setq qwen-companion-follow--renames nil)
+    (unless qwen-companion-follow--requests
+      (qwen-companion-follow--report)))
+   ((qwen-companion-follow--room-p)
+    (qwen-companion-follow--go-on))))
+
+(defun qwen-companion-follow--room-p ()
+  "Return non-nil when another request may be made."
+  (< (length qwen-companion-follow--requests)
+     qwen-companion-follow--outstanding))
+
+(defun qwen-companion-follow--report ()
+  "Say once which buffers have followed."
+  (let ((buffers (cl-remove-if-not #'buffer-live-p
+                                   (cl-shiftf qwen-companion-follow--followed nil))))
+    (when buffers
+      (message "qwen-companion: %s what was written to disk"
+               (if (cdr buffers)
+                   (format "%d buffers follow" (length buffers))
+                 (format "%s follows" (buffer-name (car buffers))))))))
+
+(defun qwen-companion-follow--look ()
+  "Look whether and how the current buffer is to follow its file."
+  (if (qwen-companion-follow--wanted-p)
+      (qwen-companion-follow--begin)
+    (when qwen-companion-follow--link
+      (qwen-companion-follow--unwatch qwen-companion-follow--link)))
+  (when qwen-companion-follow--link
+    (qwen-companion-follow--check)
+    (qwen-companion-follow--settle)))
+
+(defun qwen-companion-follow--settle ()
+  "Forget the link of the current buffer if there is no more use for it."
+  (let ((link qwen-companion-follow--link))
+    (unless (or (null link)
+                (qwen-companion-follow--link-directories link)
+                (qwen-companion-follow--link-expected link)
+                (qwen-companion-follow--link-request link))
+      (qwen-companion-follow--end))))
+
+(defun qwen-companion-follow--check ()
+  "Bring the current buffer along if its file has changed."
+  (let* ((link qwen-companion-follow--link)
+         (request (qwen-companion-follow--link-request link))
+         (stamp (qwen-companion-disk-stamp buffer-file-name)))
+    (cond
+     ((null stamp)
+      (qwen-companion-follow--calm)
+      (qwen-companion-follow--mark-gone))
+     ((and request
+           (equal stamp (qwen-companion-follow--request-stamp request))))
+     ((not (qwen-companion-follow--changed-p))
+      (qwen-companion-follow--calm)
+      (qwen-companion-follow--mark nil))
+     (t
+      (qwen-companion-follow--cancel)
+      (qwen-companion-follow--queue-other-names)
+      (if (qwen-companion-follow--odd-p)
+          (qwen-companion-follow--give-up)
+        (if-let ((request (qwen-companion-follow--read)))
+            (qwen-companion-follow--compare request)
+          (qwen-companion-follow--give-up)))))))
+
+(defun qwen-companion-follow--recorded-time ()
+  "Return the modification time of the file as the current buffer knows it."
+  (or (qwen-companion-follow--link-time qwen-companion-follow--link)
+      (visited-file-modtime)))
+
+(defun qwen-companion-follow--changed-p ()
+  "Return non-nil when the file of the current buffer, which exists, has changed.
+It may turn out to hold the same text."
+  (let* ((link qwen-companion-follow--link)
+         (time (qwen-companion-follow--link-time link)))
+    (cond
+     ((qwen-companion-follow--link-racy link))
+     ((null time) (not (verify-visited-file-modtime)))
+     ;; Not a time: the file was not there.
+     ((integerp time) t)
+     (t (not (time-equal-p time (qwen-companion-follow--file-time)))))))
+
+(defun qwen-companion-follow--file-time ()
+  "Return the modification time of the file of the current buffer."
+  (file-attribute-modification-time
+   (file-attributes (file-chase-links buffer-file-name))))
+
+(defun qwen-companion-follow--queue-other-names ()
+  "Look also at the buffers that visit the current one's file by another name."
+  (let ((file (file-chase-links buffer-file-name)))
+    (when (> (file-attribute-link-number (file-attributes file)) 1)
+      (qwen-companion-follow--enqueue
+       (delq (current-buffer) (qwen-companion-follow--visiting file))))))
+
+(defun qwen-companion-follow--odd-p ()
+  "Return non-nil when the file of the current buffer is left to the user.
+Its text on disk is not simply that of the buffer, it is read in a way
+of its own, or it is very large."
+  (or find-file-literally
+      (not enable-multibyte-characters)
+      buffer-file-format
+      (bound-and-true-p auto-revert-tail-mode)
+      (not (memq revert-buffer-function '(nil revert-buffer--default)))
+      (not (memq revert-buffer-insert-file-contents-function
+                 '(nil revert-buffer-insert-file-contents--default-function)))
+      (find-file-name-handler buffer-file-name 'insert-file-contents)
+      (not (file-regular-p buffer-file-name))
+      (> (file-attribute-size
+          (file-attributes (file-chase-links buffer-file-name)))
+         qwen-companion-diff-size-limit)))
+
+;;; Reading
+
+(defun qwen-companion-follow--read ()
+  "Read the file of the current buffer as reverting would.
+Return a request without base and tick, or nil when it cannot be read."
+  (let* ((file buffer-file-name)
+         (stamp (qwen-companion-disk-stamp file))
+         (time (qwen-companion-follow--file-time))
+         (explicit (car buffer-file-coding-system-explicit))
+         (source (generate-new-buffer " *qwen-companion disk*" t)))
+    (condition-case nil
+        (with-current-buffer source
+          (buffer-disable-undo)
+          ;; The text is not ours: no format conversion may run on it.
+          (let ((coding-system-for-read explicit)
+                (format-alist nil)
+                (after-insert-file-functions nil))
+            (insert-file-contents file)
+            (make-qwen-companion-follow--request
+             :source source :coding buffer-file-coding-system
+             :stamp stamp :time time
+             :racy (< (abs (float-time (time-since time)))
+                      qwen-companion-follow--clock))))
+      (error
+       (kill-buffer source)
+       nil))))
+
+(defun qwen-companion-follow--drop (request)
+  "Free what belongs to REQUEST."
+  (setq qwen-companion-follow--requests
+        (delq request qwen-companion-follow--requests))
+  (when-let ((timer (qwen-companion-follow--request-timer request)))
+    (cancel-timer timer))
+  (kill-buffer (qwen-companion-follow--request-source request)))
+
+(defun qwen-companion-follow--cancel ()
+  "Forget the edits on their way to the current buffer, if there are any."
+  (let ((link qwen-companion-follow--link))
+    (when-let ((request (qwen-companion-follow--link-request link)))
+      (setf (qwen-companion-follow--link-request link) nil)
+      (qwen-companion-follow--drop request))))
+
+(defun qwen-companion-follow--calm ()
+  "Note that there is nothing to bring into the current buffer."
+  (let ((link qwen-companion-follow--link))
+    (qwen-companion-follow--cancel)
+    (unless (qwen-companion-follow--link-expected link)
+      (qwen-companion-follow--restore-time)
+      (unless (buffer-modified-p)
+        (setf (qwen-companion-follow--link-base link) nil)))))
+
+(defun qwen-companion-follow--equal-p (buffer)
+  "Return non-nil when the current buffer and BUFFER have the same text."
+  (let ((case-fold-search nil))
+    (save-restriction
+      (widen)
+      (and (= (buffer-size) (buffer-size buffer))
+           (zerop (compare-buffer-substrings buffer nil nil nil nil nil))))))
+
+(defun qwen-companion-follow--compare (request)
+  "Do what the text of REQUEST, which is on disk, asks of the current buffer."
+  (let* ((link qwen-companion-follow--link)
+         (source (qwen-companion-follow--request-source request))
+         ;; What was saved since a proposal was accepted is not in what the
+         ;; CLI writes: that is merged as if it were not saved.
+         (base (and (or (buffer-modified-p)
+                        (qwen-companion-follow--link-expected link))
+                    (qwen-companion-follow--link-base link))))
+    (cond
+     ((qwen-companion-follow--equal-p source)
+      (qwen-companion-follow--take-over request)
+      (when (buffer-modified-p)
+        (qwen-companion-follow--set-unmodified))
+      (qwen-companion-follow--drop request))
+     ((and (not base) (not (buffer-modified-p)))
+      (qwen-companion-follow--put-time-aside)
+      (qwen-companion-follow--ask request))
+     ((not base)
+      (qwen-companion-follow--drop request)
+      (qwen-companion-follow--give-up))
+     ((with-current-buffer source
+        (equal base (qwen-companion-follow--text)))
+      ;; Somebody wrote what was there.
+      (qwen-companion-follow--take-over request)
+      (qwen-companion-follow--drop request))
+     (t
+      (setf (qwen-companion-follow--request-base request) base)
+      (qwen-companion-follow--ask request)))))
+
+(defun qwen-companion-follow--take-over (request)
+  "Let the current buffer know the file as of REQUEST: time and coding system."
+  (let ((link qwen-companion-follow--link)
+        (coding (qwen-companion-follow--request-coding request))
+        (time (qwen-companion-follow--request-time request)))
+    (setf (qwen-companion-follow--link-time link) nil
+          (qwen-companion-follow--link-racy link)
+          (qwen-companion-follow--request-racy request))
+    (set-visited-file-modtime time)
+    (qwen-companion-follow--guard nil)
+    (setq buffer-file-coding-system
+          (if (eq 'undecided (coding-system-type coding))
+              ;; Any would do for this text: that of the text before is best.
+              (coding-system-change-eol-conversion
+               buffer-file-coding-system (coding-system-eol-type coding))
+            coding)
+          buffer-file-number
+          (nthcdr 10 (file-attributes (file-chase-links buffer-file-name))))
+    (qwen-companion-follow--mark nil)
+    (force-mode-line-update)))
+
+(defun qwen-companion-follow--set-unmodified ()
+  "Note that the current buffer has the text of its file."
+  (let ((create-lockfiles nil))
+    (set-buffer-modified-p nil))
+  (set-buffer-auto-saved)
+  (setf (qwen-companion-follow--link-base qwen-companion-follow--link) nil)
+  ;; What is on disk now is worth a backup at the next save.
+  (setq buffer-backed-up nil))
+
+(defun qwen-companion-follow--give-up ()
+  "Leave the file of the current buffer, which has changed, to the user."
+  (qwen-companion-follow--restore-time)
+  (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
+    (qwen-companion-follow--mark 'changed)
+    (when (buffer-modified-p)
+      (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
+               (qwen-companion-disk-name buffer-file-name) (buffer-name)))))
+
+;;; Editing
+
+(defun qwen-companion-follow--ask (request)
+  "Ask for the edits that bring the current buffer to REQUEST."
+  (let ((buffer (current-buffer)))
+    (setf (qwen-companion-follow--request-tick request) (buffer-chars-modified-tick)
+          (qwen-companion-follow--request-expected request)
+          (qwen-companion-follow--link-expected qwen-companion-follow--link)
+          (qwen-companion-follow--link-request qwen-companion-follow--link) request)
+    (push request qwen-companion-follow--requests)
+    (qwen-companion-texts-merge
+     (qwen-companion-follow--request-base request) buffer
+     (qwen-companion-follow--request-source request)
+     qwen-companion-follow--labels
+     (lambda (merged)
+       (qwen-companion-follow--answered buffer request merged)))))
+
+(defvar qwen-companion-follow--saving nil
+  "Non-nil while saving waits for edits.")
+
+(defun qwen-companion-follow--busy-p ()
+  "Return non-nil when a change of the current buffer would disturb a command.
+One that waits for input or output may rely on the text, and a question
+about saving on what it was asked about."
+  (and (not qwen-companion-follow--saving)
+       (or this-command
+           (and (buffer-modified-p) (active-minibuffer-window)))))
+
+(defun qwen-companion-follow--answered (buffer request merged)
+  "Apply MERGED, the answer to REQUEST, to BUFFER if that still fits."
+  (setq qwen-companion-follow--requests
+        (delq request qwen-companion-follow--requests))
+  (let ((link (and (buffer-live-p buffer) (qwen-companion-follow--link-of buffer))))
+    (cond
+     ((not (and link (eq request (qwen-companion-follow--link-request link))))
+      (qwen-companion-follow--drop-answer merged))
+     ((with-current-buffer buffer (qwen-companion-follow--busy-p))
+      (setf (qwen-companion-follow--request-timer request)
+            (run-at-time qwen-companion-follow--quiet nil
+                         #'qwen-companion-follow--answered
+                         buffer request merged)))
+     (t
+      (with-current-buffer buffer
+        (let ((typed (/= (buffer-chars-modified-tick)
+                         (qwen-companion-follow--request-tick request))))
+          (setf (qwen-companion-follow--link-request link) nil)
+          (unless typed
+            (qwen-companion-follow--apply request merged))
+          (qwen-companion-follow--drop-answer merged)
+          (qwen-companion-follow--drop request)
+          (if (or typed
+                  ;; Written again.
+                  (not (equal (qwen-companion-follow--request-stamp request)
+                              (qwen-companion-disk-stamp buffer-file-name))))
+              (qwen-companion-follow--look)
+            (qwen-companion-follow--settle)))))))
+  (qwen-companion-follow--go-on))
+
+(defun qwen-companion-follow--drop-answer (merged)
+  "Free what belongs to MERGED."
+  (when-let ((buffer (and merged (qwen-companion-texts-merged-text-buffer merged))))
+    (kill-buffer buffer)))
+
+(defun qwen-companion-follow--apply (request merged)
+  "Bring the current buffer to REQUEST by MERGED; leave it alone on errors."
+  (condition-case err
+      (cond
+       ((not (qwen-companion-follow--request-base request))
+        (qwen-companion-follow--refresh request merged))
+       (merged
+        (qwen-companion-follow--merge request merged))
+       (t (qwen-companion-follow--give-up)))
+    (error
+     (qwen-companion-follow--give-up)
+     (qwen-companion-backend-notice
+      (format "%s could not follow its file: %s" (buffer-name)
+              (error-message-string err))))))
+
+(defun qwen-companion-follow--edit (request merged)
+  "Change the text of the current buffer to REQUEST by MERGED, one undo step.
+No question is asked, whatever happens to the file meanwhile."
+  (let ((source (or (and merged (qwen-companion-texts-merged-text-buffer merged))
+                    (qwen-companion-follow--request-source request)))
+        (create-lockfiles nil)
+        (modified (buffer-modified-p)))
+    (qwen-companion-follow--put-time-aside)
+    ;; As modified, so that no record says "undone means saved".
+    (restore-buffer-modified-p t)
+    (condition-case err
+        (if merged
+            (qwen-companion-texts-apply merged source)
+          (qwen-companion-follow--replace source))
+      (error
+       (restore-buffer-modified-p modified)
+       (signal (car err) (cdr err))))))
+
+(defun qwen-companion-follow--replace (source)
+  "Make the text of the current buffer that of SOURCE, without Python's help."
+  (let ((inhibit-read-only t))
+    (save-restriction
+      (widen)
+      (undo-boundary)
+      (replace-buffer-contents source 0.1)
+      (undo-boundary))))
+
+(defun qwen-companion-follow--refresh (request merged)
+  "Make the current buffer, unmodified, show its file by REQUEST and MERGED."
+  (let ((revert-buffer-in-progress-p t)
+        ;; The major mode is not called again; who listens must know.
+        (revert-buffer-preserve-modes t))
+    (qwen-companion-follow--run-hook 'before-revert-hook)
+    (qwen-companion-follow--edit request merged)
+    (qwen-companion-follow--take-over request)
+    (qwen-companion-follow--set-unmodified)
+    (qwen-companion-follow--refresh-vc-soon)
+    (unless (qwen-companion-follow--request-expected request)
+      (push (current-buffer) qwen-companion-follow--followed))
+    (qwen-companion-follow--run-hook 'after-revert-hook)))
+
+(defun qwen-companion-follow--run-hook (hook)
+  "Run HOOK, a revert's; say what is wrong with its functions."
+  (condition-case err
+      (run-hooks hook)
+    (error
+     (qwen-companion-backend-notice
+      (format "error in `%s' of %s: %s" hook (buffer-name)
+              (error-message-string err))))))
+
+(defun qwen-companion-follow--merge (request merged)
+  "Merge REQUEST into the current buffer, which has unsaved text.
+MERGED is the result."
+  (let ((conflicts (qwen-companion-texts-merged-conflicts merged))
+        (source (qwen-companion-follow--request-source request)))
+    (qwen-companion-follow--edit request merged)
+    (qwen-companion-follow--take-over request)
+    (setf (qwen-companion-follow--link-base qwen-companion-follow--link)
+          (with-current-buffer source (qwen-companion-follow--text)))
+    (cond
+     ((> conflicts 0)
+      (when qwen-companion-follow--saving
+        (setq qwen-companion-follow--saving 'conflicts))
+      (smerge-mode 1)
+      (message "qwen-companion: %d conflict%s between your text in %s and what was written to disk"
+               conflicts (if (= conflicts 1) "" "s") (buffer-name)))
+     ((qwen-companion-follow--equal-p source)
+      (qwen-companion-follow--set-unmodified))
+     (t
+      (message "qwen-companion: what was written to disk is merged into %s, which is not saved"
+               (buffer-name))))))
+
+;;; The state of version control
+
+(defvar qwen-companion-follow--vc-buffers nil
+  "The buffers whose state of version control is out of date.")
+(defvar qwen-companion-follow--vc-timer nil
+  "Idle timer that refreshes it.")
+
+(defconst qwen-companion-follow--vc-delay 0.3
+  "Seconds without input after which that is done.")
+
+(defun qwen-companion-follow--refresh-vc-soon ()
+  "Refresh the current buffer's state of version control when Emacs is idle.
+It starts programs, which takes longer than the change of the text."
+  (when vc-handled-backends
+    (cl-pushnew (current-buffer) qwen-companion-follow--vc-buffers)
+    (unless qwen-companion-follow--vc-timer
+      (setq qwen-companion-follow--vc-timer
+            (run-with-idle-timer qwen-companion-follow--vc-delay t
+                                 #'qwen-companion-follow--refresh-vc)))))
+
+(defun qwen-companion-follow--refresh-vc ()
+  "Refresh what is out of date until input comes, what can be seen first."
+  (setq qwen-companion-follow--vc-buffers
+        (cl-delete-if-not #'buffer-live-p qwen-companion-follow--vc-buffers))
+  (while (and qwen-companion-follow--vc-buffers
+              (not (input-pending-p)))
+    (let ((buffer (or (cl-find-if (lambda (buffer) (get-buffer-window buffer 'visible))
+                                  qwen-companion-follow--vc-buffers)
+                      (car qwen-companion-follow--vc-buffers))))
+      (setq qwen-companion-follow--vc-buffers
+            (delq buffer qwen-companion-follow--vc-buffers))
+      (with-current-buffer buffer
+        (vc-refresh-state)
+        (force-mode-line-update))))
+  (unless qwen-companion-follow--vc-buffers
+    (qwen-companion-follow--forget-vc)))
+
+(defun qwen-companion-follow--forget-vc ()
+  "Refresh no state of version control."
+  (when qwen-companion-follow--vc-timer
+    (cancel-timer qwen-companion-follow--vc-timer))
+  (setq qwen-companion-follow--vc-timer nil
+        qwen-companion-follow--vc-buffers nil))
+
+;;; Typing and saving meanwhile
+
+(defun qwen-companion-follow--put-time-aside ()
+  "Let no key ask whether to edit the current buffer; guard saving instead."
+  (let ((link qwen-companion-follow--link))
+    (unless (qwen-companion-follow--link-time link)
+      (setf (qwen-companion-follow--link-time link) (visited-file-modtime))
+      (clear-visited-file-modtime)
+      (qwen-companion-follow--guard t))))
+
+(defun qwen-companion-follow--restore-time ()
+  "Undo `qwen-companion-follow--put-time-aside'."
+  (let ((link qwen-companion-follow--link))
+    (when-let ((time (qwen-companion-follow--link-time link)))
+      (setf (qwen-companion-follow--link-time link) nil)
+      (set-visited-file-modtime time)
+      (qwen-companion-follow--guard nil))))
+
+(defun qwen-companion-follow--guard (on)
+  "Guard saving the current buffer if ON is non-nil, else do not."
+  (if on
+      ;; First of all: others may change the text for what is saved.
+      (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t)
+    (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)))
+
+(put 'qwen-companion-follow--before-save 'permanent-local-hook t)
+
+(put 'qwen-companion-follow--refuse-save 'permanent-local-hook t)
+
+(defun qwen-companion-follow--before-save ()
+  "Keep a buffer that is behind from overwriting what a CLI has written.
+Wait a moment for the merge.  If it does not come, or there is something
+to look at before saving, see to it that saving is refused: an error
+here would only be reported."
+  (when-let ((link (and buffer-file-name qwen-companion-follow--link)))
+    (let ((qwen-companion-follow--saving t)
+          (name (qwen-companion-disk-name buffer-file-name)))
+      (qwen-companion-follow--check)
+      (qwen-companion-follow--wait)
+      (when-let ((refusal
+                  (cond
+                   ((qwen-companion-follow--link-request link)
+                    (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
+                            name))
+                   ((eq qwen-companion-follow--saving 'conflicts)
+                    (format "%s has been written by a CLI: there are conflicts to resolve before you save"
+                            name))
+                   ((not (verify-visited-file-modtime))
+                    (format "%s has changed on disk; compare it with M-x ediff-current-file, or save again"
+                            name)))))
+        (setf (qwen-companion-follow--link-refusal link) refusal)
+        (add-hook 'write-contents-functions
+                  #'qwen-companion-follow--refuse-save -100 t)))))
+
+(defun qwen-companion-follow--refuse-save ()
+  "Signal a `user-error': the current buffer is not to be saved now."
+  (remove-hook 'write-contents-functions #'qwen-companion-follow--refuse-save t)
+  (when-let ((link qwen-companion-follow--link))
+    (user-error "%s" (cl-shiftf (qwen-companion-follow--link-refusal link) nil))))
+
+(defun qwen-companion-follow--wait ()
+  "Wait for the edits on their way to the current buffer, but not for long."
+  (let ((end (+ (float-time) qwen-companion-follow--save-wait))
+        (buffer (current-buffer)))
+    (while (and (buffer-live-p buffer)
+                (when-let ((link (qwen-companion-follow--link-of buffer)))
+                  (qwen-companion-follow--link-request link))
+                (< (float-time) end))
+      (accept-process-output nil 0.01))))
+
+(defun qwen-companion-follow--first-change ()
+  "Keep the text of the current buffer, which is about to be modified.
+It is what is on disk, as far as the buffer knows."
+  (when-let ((link (qwen-companion-follow--link-of)))
+    (unless (and (qwen-companion-follow--link-expected link)
+                 (qwen-companion-follow--link-base link))
+      (setf (qwen-companion-follow--link-base link)
+            (qwen-companion-follow--text)))))
+
+(defun qwen-companion-follow--synced ()
+  "Note that the current buffer was saved or reverted."
+  (when-let ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
+    (qwen-companion-follow--cancel)
+    (setf (qwen-companion-follow--link-time link) nil)
+    (qwen-companion-follow--guard nil)
+    (qwen-companion-follow--mark nil)
+    (if (qwen-companion-follow--link-expected link)
+        ;; The base stays: the CLI knows nothing of what was saved.
+        (qwen-companion-follow--put-time-aside)
+      (setf (qwen-companion-follow--link-base link) nil))))
+
+(defun qwen-companion-follow--found ()
+  "Note that the current buffer visits a file."
+  (unless qwen-companion-follow--link
+    (qwen-companion-follow--enqueue (list (current-buffer)))))
+
+(defun qwen-companion-follow--renamed ()
+  "Note that the current buffer visits another file than before, or none."
+  (unless (buffer-base-buffer)
+    (when-let ((link qwen-companion-follow--link))
+      ;; The time that was put aside is that of the other file.
+      (setf (qwen-companion-follow--link-time link) nil)
+      (qwen-companion-follow--guard nil)
+      (qwen-companion-follow--end))
+    (when buffer-file-name
+      (qwen-companion-follow--enqueue (list (current-buffer))))))
+
+(defun qwen-companion-follow--leave ()
+  "Follow the current buffer no longer; an indirect one has its copy only."
+  (if (buffer-base-buffer)
+      (kill-local-variable 'qwen-companion-follow--link)
+    (qwen-companion-follow--end)))
+
+;;; The mode line
+
+(defun qwen-companion-follow--mark (mark)
+  "Give the current buffer MARK, for the mode line; nil takes it away."
+  (let ((link qwen-companion-follow--link))
+    (unless (equal mark (qwen-companion-follow--link-mark link))
+      (setf (qwen-companion-follow--link-mark link) mark)
+      (force-mode-line-update))))
+
+(defun qwen-companion-follow--mark-gone ()
+  "Mark the current buffer, whose file is not there, unless it never was."
+  (unless (memql (qwen-companion-follow--recorded-time) '(0 -1))
+    (let ((new (or (alist-get (expand-file-name buffer-file-truename)
+                              qwen-companion-follow--renames nil nil #'equal)
+                   (let ((mark (qwen-companion-follow--link-mark
+                                qwen-companion-follow--link)))
+                     (and (stringp mark) mark)))))
+      (qwen-companion-follow--mark
+       (if (and new (file-exists-p new)) new 'deleted)))))
+
+(defun qwen-companion-follow-lighter ()
+  "Return a text for the mode line about the current buffer's file, or nil."
+  (when-let ((link (qwen-companion-follow--link-of)))
+    (pcase (qwen-companion-follow--link-mark link)
+      ('deleted
+       (propertize " deleted" 'face 'warning
+                   'help-echo "The file is not on disk any more; saving makes it anew"))
+      ('changed
+       (propertize " differs" 'face 'warning
+                   'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
+      ((and (pred stringp) name)
+       (propertize " renamed" 'face 'warning
+                   'help-echo (format "The file is now %s"
+                                      (qwen-companion-disk-name name)))))))
+
+;;; Writes that are expected, and commands
+
+(defun qwen-companion-follow-expect (path)
+  "Prepare the buffers that visit PATH for the write of an accepted proposal.
+If none is due any longer (see `qwen-companion-disk-expected-p'),
+leave them as they would be without."
+  (let ((expected (qwen-companion-disk-expected-p path)))
+    (dolist (buffer (qwen-companion-follow--visiting path))
+      (with-current-buffer buffer
+        (when (or expected qwen-companion-follow--link)
+          (let ((link (qwen-companion-follow--make)))
+            (setf (qwen-companion-follow--link-expected link) expected)
+            (cond
+             ((not expected)
+              (unless (qwen-companion-follow--link-request link)
+                (qwen-companion-follow--calm)
+                (qwen-companion-follow--settle)))
+             ((buffer-modified-p)
+              (qwen-companion-follow--find-base))
+             ((verify-visited-file-modtime)
+              (qwen-companion-follow--put-time-aside)))))))))
+
+(defun qwen-companion-follow-file (path)
+  "Bring the buffers that visit the file PATH along."
+  (dolist (buffer (qwen-companion-follow--visiting path))
+    (with-current-buffer buffer
+      (unless (and (verify-visited-file-modtime)
+                   (not qwen-companion-follow--link))
+        (qwen-companion-follow--make)
+        (qwen-companion-follow--look)))))
+
+(defun qwen-companion-follow-now (path)
+  "Bring the buffers that visit the file PATH along, and wait for that.
+Return non-nil when they are; it takes half a second at most each."
+  (let ((qwen-companion-follow--saving t))
+    (qwen-companion-follow-file path)
+    (cl-every (lambda (buffer)
+                (with-current-buffer buffer
+                  (qwen-companion-follow--wait)
+                  (not (and qwen-companion-follow--link
+                            (qwen-companion-follow--link-request
+                             qwen-companion-follow--link)))))
+              (qwen-companion-follow--visiting path))))
+
+;;; On and off
+
+(defconst qwen-companion-follow--hooks
+  '((find-file-hook . qwen-companion-follow--found)
+    (after-set-visited-file-name-hook . qwen-companion-follow--renamed)
+    (kill-buffer-hook . qwen-companion-follow--leave)
+    (first-change-hook . qwen-companion-follow--first-change)
+    (after-save-hook . qwen-companion-follow--synced)
+    (after-revert-hook . qwen-companion-follow--synced)
+    (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)
+    (qwen-companion-disk-written-functions . qwen-companion-follow-file))
+  "The hooks in use while the mode is on: (HOOK . FUNCTION).")
+
+(defvar qwen-companion-follow--state 'off
+  "What decides which buffers follow, as it was last: (ACTIVE . ROOTS).
+The symbol `off' while the mode is off.")
+
+(defun qwen-companion-follow-update (&rest _)
+  "Look which buffers are to follow: CLIs or roots may have changed."
+  (let ((state (cons (and (qwen-companion-follow--active-p) t)
+                     (qwen-companion-context-published-roots))))
+    (unless (or (equal state qwen-companion-follow--state)
+                (eq 'off qwen-companion-follow--state))
+      (setq qwen-companion-follow--state state
+            qwen-companion-follow--queue
+            (cl-remove-if-not #'buffer-file-name (buffer-list)))
+      (qwen-companion-follow--go-on))))
+
+(defun qwen-companion-follow-enable ()
+  "Begin to follow what is written to disk."
+  (setq qwen-companion-follow--state nil)
+  (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
+    (add-hook hook function)))
+
+(defun qwen-companion-follow-disable ()
+  "Follow nothing any more, and leave nothing behind."
+  (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
+    (remove-hook hook function))
+  (dolist (buffer (buffer-list))
+    (when (and (buffer-live-p buffer)
+               (buffer-local-value 'qwen-companion-follow--link buffer))
+      (with-current-buffer buffer
+        (qwen-companion-follow--leave))))
+  (mapc #'qwen-companion-follow--drop
+        (copy-sequence qwen-companion-follow--requests))
+  (dolist (timer (list qwen-companion-follow--timer
+                       qwen-companion-follow--work-timer))
+    (when timer (cancel-timer timer)))
+  (qwen-companion-follow--forget-vc)
+  (setq qwen-companion-follow--state 'off
+        qwen-companion-follow--timer nil
+        qwen-companion-follow--work-timer nil
+        qwen-companion-follow--queue nil
+        qwen-companion-follow--noisy nil
+        qwen-companion-follow--times nil
+        qwen-companion-follow--renames nil
+        qwen-companion-follow--followed nil
+        qwen-companion-follow--roots '(nil)))
+
+(provide 'qwen-companion-follow)
+;;; qwen-companion-follow.el ends here

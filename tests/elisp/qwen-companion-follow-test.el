@@ -1,0 +1,912 @@
+;;; qwen-companion-follow-test.el --- Tests of buffers that follow the disk  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The Python process is stood in for by git's own merge, which answers a
+;; moment later, as the process does.  Files are written as a CLI does,
+;; behind Emacs's back, and noticed by real watches.
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+(require 'autorevert)
+(require 'smerge-mode)
+(require 'so-long)
+
+
+(defvar revert-buffer-preserve-modes)
+
+;;; The stand-in
+
+(defun qwen-companion-follow-test--text (text)
+  "Return TEXT, a buffer or a string, as a string."
+  (if (stringp text)
+      text
+    (with-current-buffer text
+      (save-restriction
+        (widen)
+        (buffer-substring-no-properties (point-min) (point-max))))))
+
+(defun qwen-companion-follow-test--merge-texts (base mine theirs)
+  "Return (TEXT . CONFLICTS) of the strings BASE, MINE and THEIRS."
+  (let ((directory (make-temp-file "merge-" t))
+        (coding-system-for-write 'utf-8-unix)
+        (coding-system-for-read 'utf-8-unix))
+    (unwind-protect
+        (let ((default-directory directory))
+          (cl-mapc (lambda (name text) (write-region text nil name nil 'silent))
+                   '("mine" "base" "theirs") (list mine base theirs))
+          (with-temp-buffer
+            (let ((conflicts (call-process "git" nil '(t nil) nil "merge-file"
+                                           "-p" "--diff3" "mine" "base" "theirs")))
+              (cons (buffer-string) conflicts))))
+      (delete-directory directory t))))
+
+(defun qwen-companion-follow-test--merged (base mine theirs)
+  "Return what `qwen-companion-texts-merge' answers for BASE, MINE and THEIRS."
+  (let* ((mine (qwen-companion-follow-test--text mine))
+         (result (if base
+                     (qwen-companion-follow-test--merge-texts
+                      (qwen-companion-follow-test--text base) mine
+                      (qwen-companion-follow-test--text theirs))
+                   (cons (qwen-companion-follow-test--text theirs) 0)))
+         (buffer (generate-new-buffer " *merged*" t)))
+    (with-current-buffer buffer
+      (insert (car result)))
+    (make-qwen-companion-texts-merged
+     :text-buffer buffer :conflicts (cdr result)
+     :edits (qwen-companion-follow-test--edits mine (car result)))))
+
+(defun qwen-companion-follow-test--edits (old new)
+  "Return the one edit that makes NEW of OLD, without what is common."
+  (if (equal old new)
+      []
+    (let* ((prefix (length (fill-common-string-prefix old new)))
+           (suffix (min (length (fill-common-string-prefix (reverse old) (reverse new)))
+                        (- (min (length old) (length new)) prefix))))
+      (vector prefix (- (length old) suffix) prefix (- (length new) suffix)))))
+
+(defvar qwen-companion-follow-test-held nil
+  "Non-nil means that answers wait in this list; see `...-release'.")
+
+(defun qwen-companion-follow-test--merge (base mine theirs _labels callback)
+  "Stand in for `qwen-companion-texts-merge': BASE, MINE, THEIRS, CALLBACK."
+  (let ((answer (qwen-companion-follow-test--merged base mine theirs)))
+    (if qwen-companion-follow-test-held
+        (setq qwen-companion-follow-test-held
+              (append qwen-companion-follow-test-held
+                      (list (lambda () (funcall callback answer)))))
+      (run-at-time 0 nil callback answer))))
+
+(defun qwen-companion-follow-test--release ()
+  "Let the answers that are held back arrive."
+  (let ((answers (cdr qwen-companion-follow-test-held)))
+    (setq qwen-companion-follow-test-held nil)
+    (mapc #'funcall answers)))
+
+;;; Steps
+
+(defmacro qwen-companion-follow-test-with (files &rest body)
+  "Run BODY with FILES and a CLI connected, all writes being followed.
+A question fails the test."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (let ((inhibit-message t)
+           (qwen-companion-context--published
+            (list :roots (list (directory-file-name default-directory))))
+           (qwen-companion-backend--sessions '((:id "1")))
+           (qwen-companion-follow-writes t)
+           (qwen-companion-follow-test-held nil))
+       (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+                  #'qwen-companion-follow-test--merge)
+                 ((symbol-function 'ask-user-about-supersession-threat)
+                  (lambda (&rest _) (ert-fail "Asked whether to edit")))
+                 ((symbol-function 'yes-or-no-p)
+                  (lambda (prompt) (ert-fail (list "Asked" prompt)))))
+         (unwind-protect
+             (progn
+               (qwen-companion-follow-enable)
+               ,@body)
+           (qwen-companion-disk-forget-all)
+           (qwen-companion-follow-disable))))))
+
+(defun qwen-companion-follow-test--visit (file)
+  "Visit FILE with undo, and return its buffer once it is followed."
+  (let ((buffer (find-file-noselect file)))
+    (with-current-buffer buffer
+      (buffer-enable-undo)
+      (qwen-companion-test-wait-for qwen-companion-follow--link)
+      buffer)))
+
+(defun qwen-companion-follow-test--write (file text &optional coding)
+  "Write TEXT to FILE in CODING, as a CLI does, with a time of its own."
+  (let ((coding-system-for-write (or coding 'utf-8-unix))
+        (write-region-inhibit-fsync t))
+    (make-directory (file-name-directory (expand-file-name file)) t)
+    (write-region text nil file)
+    (qwen-companion-follow-test--touch file)))
+
+(defvar qwen-companion-follow-test--clock 0
+  "Seconds by which the last write was in the future.")
+
+(defun qwen-companion-follow-test--touch (file)
+  "Give FILE a time that no buffer has seen, however coarse the clock."
+  (set-file-times file (time-add nil (cl-incf qwen-companion-follow-test--clock))))
+
+(defmacro qwen-companion-follow-test-written (file text &rest body)
+  "Write TEXT to FILE, and run BODY in its buffer when that has followed."
+  (declare (indent 2) (debug t))
+  `(with-current-buffer (find-buffer-visiting ,file)
+     (qwen-companion-follow-test--write ,file ,text)
+     (qwen-companion-follow-test--wait)
+     ,@body))
+
+(defun qwen-companion-follow-test--behind-p ()
+  "Return non-nil when the current buffer is to follow its file yet."
+  (or qwen-companion-follow--times
+      qwen-companion-follow--queue
+      (qwen-companion-follow--changed-p)
+      (qwen-companion-follow--link-request qwen-companion-follow--link)))
+
+(defun qwen-companion-follow-test--wait ()
+  "Wait until the current buffer has followed its file."
+  (qwen-companion-test-wait-for (not (qwen-companion-follow-test--behind-p))))
+
+(defun qwen-companion-follow-test--undo ()
+  "Undo once in the current buffer, as a command of its own."
+  (let (last-command this-command)
+    (undo-boundary)
+    (undo)
+    (undo-boundary)))
+
+;;; Unmodified buffers
+
+(ert-deftest qwen-companion-follow-test-a-write-is-one-undo-step ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
+    (qwen-companion-follow-test--visit "a.txt")
+    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nTHREE\nfour\nfive\n"
+      (should (equal "ONE\ntwo\nTHREE\nfour\nfive\n" (buffer-string)))
+      (should-not (buffer-modified-p))
+      (should (verify-visited-file-modtime))
+      (qwen-companion-follow-test--undo)
+      (should (equal "one\ntwo\nthree\nfour\n" (buffer-string)))
+      (should (buffer-modified-p))
+      ;; Saved like any other text; the question is about files that changed.
+      (save-buffer)
+      (should (equal "one\ntwo\nthree\nfour\n"
+                     (qwen-companion-test-file-text "a.txt"))))))
+
+(ert-deftest qwen-companion-follow-test-undo-and-redo ()
+  "Across a change of the user's, one of the CLI's, and back."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-max))
+      (insert "two\n")
+      (undo-boundary)
+      (save-buffer)
+      (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+        (qwen-companion-follow-test--undo)
+        (should (equal "one\ntwo\n" (buffer-string)))
+        (should (buffer-modified-p))
+        (let ((last-command 'undo) this-command)
+          (undo)
+          (should (equal "one\n" (buffer-string)))
+          (should (buffer-modified-p)))
+        ;; Another command in between: from here on it undoes the undoing.
+        (qwen-companion-follow-test--undo)
+        (should (equal "one\ntwo\n" (buffer-string)))
+        (let ((last-command 'undo) this-command)
+          (undo))
+        ;; What is on disk again.
+        (should (equal "one\ntwo\nthree\n" (buffer-string)))
+        (should-not (buffer-modified-p))))))
+
+(ert-deftest qwen-companion-follow-test-point-stays-with-its-text ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-min))
+      (search-forward "thr")
+      (let ((overlay (make-overlay 5 8)))
+        (qwen-companion-follow-test-written "a.txt" "zero\none\ntwo\nthree\n"
+          (should (looking-back "thr" (line-beginning-position)))
+          (should (equal "two" (buffer-substring (overlay-start overlay)
+                                                 (overlay-end overlay)))))))))
+
+(ert-deftest qwen-companion-follow-test-the-same-text-is-no-change ()
+  "Only the time is taken over; an unmodified buffer stays so, without undo."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((tick (buffer-modified-tick)))
+        (should (equal ""
+                       (qwen-companion-test-messages
+                         (qwen-companion-follow-test-written "a.txt" "one\n"))))
+        (should (verify-visited-file-modtime))
+        (should-not (buffer-modified-p))
+        (should-not buffer-undo-list)
+        (should (= tick (buffer-modified-tick)))))))
+
+(ert-deftest qwen-companion-follow-test-letters-in-another-case-are-a-change ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (qwen-companion-follow-test--visit "a.txt")
+    (let ((case-fold-search t))
+      (qwen-companion-follow-test-written "a.txt" "ONE\n"
+        (should (equal "ONE\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-hooks-of-a-revert ()
+  "Both run, without a change of mode; an error in one is reported."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let (ran)
+        (add-hook 'before-revert-hook
+                  (lambda () (push (list 'before (buffer-string)) ran)) nil t)
+        (add-hook 'after-revert-hook
+                  (lambda ()
+                    (push (list 'after (buffer-string) (buffer-modified-p)
+                                revert-buffer-preserve-modes
+                                (verify-visited-file-modtime))
+                          ran)
+                    (error "Broken"))
+                  nil t)
+        (let ((said (qwen-companion-test-messages
+                      (qwen-companion-follow-test-written "a.txt" "two\n"))))
+          (should (string-match-p "error in .after-revert-hook. of a\\.txt: Broken" said)))
+        (should (equal '((before "one\n") (after "two\n" nil t t))
+                       (reverse ran)))))))
+
+(ert-deftest qwen-companion-follow-test-backup-after-it ()
+  "The first save after it makes a backup, of what the CLI wrote."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (setq make-backup-files t)
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      ;; By default none is made of temporary files and those of a project.
+      (setq-local backup-enable-predicate #'always
+                  backup-inhibited nil)
+      (insert "x")
+      (save-buffer)
+      (should (equal "one\n" (qwen-companion-test-file-text "a.txt~")))
+      (qwen-companion-follow-test-written "a.txt" "two\n"
+        (goto-char (point-min))
+        (insert "y")
+        (save-buffer)
+        (should (equal "ytwo\n" (qwen-companion-test-file-text "a.txt")))
+        (should (equal "two\n" (qwen-companion-test-file-text "a.txt~")))))))
+
+(ert-deftest qwen-companion-follow-test-one-message-for-many ()
+  (qwen-companion-follow-test-with
+      (mapcar (lambda (n) (list (format "%d.txt" n) "one\n")) (number-sequence 1 12))
+    (let ((buffers (cl-loop for n from 1 to 12
+                            collect (qwen-companion-follow-test--visit
+                                     (format "%d.txt" n)))))
+      (should (equal
+               "qwen-companion: 12 buffers follow what was written to disk"
+               (qwen-companion-test-messages
+                 (cl-loop for n from 1 to 12
+                          do (qwen-companion-follow-test--write
+                              (format "%d.txt" n) "two\n"))
+                 (qwen-companion-test-wait-for
+                  (cl-every (lambda (buffer)
+                              (with-current-buffer buffer
+                                (equal "two\n" (buffer-string))))
+                            buffers))
+                 (qwen-companion-test-wait-for
+                  (null qwen-companion-follow--followed))))))))
+
+(ert-deftest qwen-companion-follow-test-a-burst-ends-the-watch-for-a-while ()
+  "Thousands of events are not taken one by one, and nothing is missed."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((watch (gethash default-directory qwen-companion-follow--watches))
+            (qwen-companion-follow--unwatched '(0.1 . 5))
+            (taken 0))
+        (cl-letf* ((noticed (symbol-function 'qwen-companion-follow--noticed))
+                   ((symbol-function 'qwen-companion-follow--noticed)
+                    (lambda (&rest arguments)
+                      (cl-incf taken)
+                      (apply noticed arguments))))
+          (dotimes (number 500)
+            (write-region "x" nil (format "%d.new" number) nil 'silent))
+          (qwen-companion-test-wait-for
+           (qwen-companion-follow--watch-timer watch))
+          (should-not (qwen-companion-follow--watch-descriptor watch))
+          (qwen-companion-follow-test--write "a.txt" "two\n")
+          (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+          (qwen-companion-test-wait-for
+           (qwen-companion-follow--watch-descriptor watch))
+          (should (< taken 200)))
+        (qwen-companion-follow-test-written "a.txt" "three\n"
+          (should (equal "three\n" (buffer-string))))))))
+
+(ert-deftest qwen-companion-follow-test-without-a-watch ()
+  "The files are looked at now and then, which is said once."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b/b.txt" "one\n"))
+    (let ((qwen-companion-follow--unwatched '(0.5 . 0.1))
+          (qwen-companion-backend--noticed nil)
+          said)
+      (cl-letf (((symbol-function 'file-notify-add-watch)
+                 (lambda (&rest _)
+                   (signal 'file-notify-error '("No space left on device")))))
+        (setq said
+              (qwen-companion-test-messages
+                (qwen-companion-follow-test--visit "a.txt")
+                (qwen-companion-follow-test--visit "b/b.txt")
+                (qwen-companion-follow-test-written "a.txt" "two\n"
+                  (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))))))
+      (should (string-match-p "cannot be watched (.*No space.*)" said))
+      (should-not (string-match-p "cannot.*\n*.*cannot" said)))))
+
+;;; Who follows
+
+(ert-deftest qwen-companion-follow-test-outside-the-roots-and-without-a-cli ()
+  (qwen-companion-follow-test-with '(("in/a.txt" "one\n") ("out/b.txt" "one\n"))
+    (setq qwen-companion-context--published
+          (list :roots (list (expand-file-name "in"))))
+    (let ((inside (qwen-companion-follow-test--visit "in/a.txt"))
+          (outside (find-file-noselect "out/b.txt")))
+      (qwen-companion-follow-test-written "in/a.txt" "two\n")
+      (should-not (buffer-local-value 'qwen-companion-follow--link outside))
+      (setq qwen-companion-backend--sessions nil)
+      (qwen-companion-follow-update)
+      (qwen-companion-test-wait-for
+       (null (buffer-local-value 'qwen-companion-follow--link inside)))
+      (should (zerop (hash-table-count qwen-companion-follow--watches)))
+      ;; And again when one comes.
+      (setq qwen-companion-backend--sessions '((:id "2")))
+      (qwen-companion-follow-test--write "in/a.txt" "three\n")
+      (qwen-companion-follow-update)
+      (with-current-buffer inside
+        (qwen-companion-test-wait-for (equal "three\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-off-leaves-nothing ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let ((behind (qwen-companion-follow-test--visit "a.txt"))
+          (modified (qwen-companion-follow-test--visit "b.txt")))
+      (with-current-buffer modified (insert "mine\n"))
+      (setq qwen-companion-follow-test-held (list t))
+      (with-current-buffer behind
+        (qwen-companion-follow-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+        (should (local-variable-p 'before-save-hook)))
+      (qwen-companion-follow-disable)
+      (dolist (buffer (list behind modified))
+        (with-current-buffer buffer
+          (should-not (local-variable-p 'qwen-companion-follow--link))
+          (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
+      (should (zerop (hash-table-count qwen-companion-follow--watches)))
+      (should-not (cl-remove-if-not (lambda (timer)
+                                      (string-match-p "qwen-companion-follow"
+                                                      (format "%S" (timer--function timer))))
+                                    (append timer-list timer-idle-list)))
+      (should-not (get-buffer " *qwen-companion disk*"))
+      (with-current-buffer behind
+        (qwen-companion-follow-test--release)
+        (should (equal "one\n" (buffer-string)))
+        ;; Emacs asks again when the user edits it.
+        (should-not (verify-visited-file-modtime))))))
+
+(ert-deftest qwen-companion-follow-test-with-global-auto-revert ()
+  "Whoever comes first, the other one finds nothing to do."
+  (dolist (first '(follow auto-revert))
+    (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+      (let ((reverts 0) (qwen-companion-follow--quiet
+                         (if (eq first 'follow) 0.01 0.2))
+            (auto-revert-use-notify (eq first 'auto-revert))
+            (auto-revert-interval 0.2)
+            (auto-revert-verbose nil))
+        (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+          (unwind-protect
+              (progn
+                (global-auto-revert-mode 1)
+                (add-hook 'after-revert-hook (lambda () (cl-incf reverts)) nil t)
+                (qwen-companion-follow-test-written "a.txt" "two\n"
+                  (should (equal "two\n" (buffer-string)))
+                  (let ((end (+ (float-time) 0.5)))
+                    (qwen-companion-test-wait-for (> (float-time) end)))
+                  (should (= 1 reverts))
+                  (should-not (buffer-modified-p))))
+            (global-auto-revert-mode -1)))))))
+
+;;; Typing and saving between a write and the edits
+
+(ert-deftest qwen-companion-follow-test-typing-meanwhile-is-merged ()
+  "No key asks anything, and both texts are there."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (setq qwen-companion-follow-test-held (list t))
+      (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
+      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+      (goto-char (point-max))
+      (let ((create-lockfiles t))
+        (insert "mine\n"))
+      (qwen-companion-follow-test--release)
+      (qwen-companion-follow-test--wait)
+      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+      (should (buffer-modified-p))
+      (save-buffer)
+      (should (equal "ONE\ntwo\nthree\nmine\n"
+                     (qwen-companion-test-file-text "a.txt"))))))
+
+(ert-deftest qwen-companion-follow-test-saving-meanwhile-waits-for-the-merge ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (setq qwen-companion-follow-test-held (list t))
+      (qwen-companion-follow-test--write "a.txt" "ONE\ntwo\nthree\n")
+      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+      (goto-char (point-max))
+      (insert "mine\n")
+      ;; A function that formats what is saved comes after the merge.
+      (add-hook 'before-save-hook
+                (lambda () (upcase-region (point-min) (point-max))) nil t)
+      (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
+      (save-buffer)
+      (should (equal "ONE\nTWO\nTHREE\nMINE\n"
+                     (qwen-companion-test-file-text "a.txt")))
+      (should-not (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
+  "What the CLI wrote stays, and the user is told; so with conflicts."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (setq qwen-companion-follow-test-held (list t))
+      (qwen-companion-follow-test--write "a.txt" "theirs\n")
+      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+      (erase-buffer)
+      (insert "mine\n")
+      (let ((qwen-companion-follow--save-wait 0.05))
+        (should (string-match-p "save again"
+                                (cadr (should-error (save-buffer) :type 'user-error)))))
+      (run-at-time 0.05 nil #'qwen-companion-follow-test--release)
+      (should (string-match-p "conflicts"
+                              (cadr (should-error (save-buffer) :type 'user-error))))
+      (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
+      (should smerge-mode)
+      (should (buffer-modified-p))
+      (goto-char (point-min))
+      (smerge-next)
+      (smerge-keep-upper)
+      (save-buffer)
+      (should (equal "mine\n" (qwen-companion-test-file-text "a.txt"))))))
+
+(ert-deftest qwen-companion-follow-test-an-expected-write-asks-nothing ()
+  "Between acceptance and write, and between that and our noticing."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((path (expand-file-name "a.txt"))
+            (create-lockfiles t))
+        (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
+        (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
+        ;; No event has been handled: nobody knows of the write.
+        (goto-char (point-max))
+        (insert "mine\n")
+        ;; Not even saving overwrites it.
+        (save-buffer)
+        (should (equal "ONE\ntwo\nthree\nmine\n"
+                       (qwen-companion-test-file-text "a.txt")))))))
+
+(ert-deftest qwen-companion-follow-test-saved-between-acceptance-and-write ()
+  "The CLI writes over what was saved: the buffer still has it."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((path (expand-file-name "a.txt")))
+        (qwen-companion-disk-expect path "ONE\ntwo\nthree\n")
+        (goto-char (point-max))
+        (insert "mine\n")
+        (save-buffer)
+        (qwen-companion-follow-test--write path "ONE\ntwo\nthree\n")
+        (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+        (qwen-companion-follow-test--wait)
+        (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+        (should (buffer-modified-p))))))
+
+(ert-deftest qwen-companion-follow-test-an-expected-write-that-does-not-come ()
+  "Emacs is as careful as before."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((time (visited-file-modtime))
+            (path (expand-file-name "a.txt")))
+        (qwen-companion-disk-expect path "two\n")
+        (should (equal 0 (visited-file-modtime)))
+        (qwen-companion-disk-forget path)
+        (should (time-equal-p time (visited-file-modtime)))
+        (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))))
+
+(ert-deftest qwen-companion-follow-test-option-off-follows-what-was-accepted ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (setq qwen-companion-follow-writes nil)
+    (with-current-buffer (find-file-noselect "a.txt")
+      (let ((path (expand-file-name "a.txt")))
+        (qwen-companion-disk-expect path "two\n")
+        (qwen-companion-follow-test--write path "two\n")
+        (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+        (should-not (buffer-modified-p))
+        (should-not qwen-companion-follow--link)))))
+
+;;; Unsaved text
+
+(ert-deftest qwen-companion-follow-test-unsaved-text-is-merged ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-max))
+      (insert "mine\n")
+      (undo-boundary)
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))))
+        (should (string-match-p "merged into a\\.txt, which is not saved" said)))
+      (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+      (should (buffer-modified-p))
+      (should (verify-visited-file-modtime))
+      (should (equal "ONE\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
+      (qwen-companion-follow-test--undo)
+      (should (equal "one\ntwo\nthree\nmine\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-follow-test-the-next-merge-starts-from-the-last ()
+  "Else what the CLI wrote first would conflict with itself."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-max))
+      (insert "mine\n")
+      (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\nfour\n")
+      (qwen-companion-follow-test-written "a.txt" "One\ntwo\nthree\nfour\n"
+        (should (equal "One\ntwo\nthree\nfour\nmine\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-conflicts-are-marked ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (erase-buffer)
+      (insert "mine\ntwo\n")
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-follow-test-written "a.txt" "theirs\ntwo\n"))))
+        (should (string-match-p "1 conflict between your text in a\\.txt" said)))
+      (should smerge-mode)
+      (should (buffer-modified-p))
+      (goto-char (point-min))
+      (should (search-forward "|||||||" nil t))
+      (should (equal "theirs\ntwo\n" (qwen-companion-test-file-text "a.txt"))))))
+
+(ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
+  "The buffer is what is on disk, so it is unmodified."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (insert "zero\n")
+      (qwen-companion-follow-test-written "a.txt" "zero\none\n"
+        (should-not (buffer-modified-p))))))
+
+(ert-deftest qwen-companion-follow-test-text-unsaved-before-a-cli-came ()
+  "The base is still on disk, unless the file had changed by then."
+  (dolist (changed '(nil t))
+    (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+      (setq qwen-companion-backend--sessions nil)
+      (with-current-buffer (find-file-noselect "a.txt")
+        (goto-char (point-max))
+        (insert "mine\n")
+        (when changed
+          (qwen-companion-follow-test--write "a.txt" "one\nTWO\nthree\n"))
+        (setq qwen-companion-backend--sessions '((:id "1")))
+        (let ((said (qwen-companion-test-messages
+                      (qwen-companion-follow-update)
+                      (qwen-companion-test-wait-for
+                       (and qwen-companion-follow--link
+                            (or (not changed)
+                                (qwen-companion-follow-lighter))))
+                      (unless changed
+                        (qwen-companion-follow-test-written
+                            "a.txt" "ONE\ntwo\nthree\n")))))
+          (if (not changed)
+              (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
+            (should (string-match-p "M-x ediff-current-file" said))
+            (should (string-match-p "differs" (qwen-companion-follow-lighter)))
+            (should (equal "one\ntwo\nthree\nmine\n" (buffer-string)))
+            (should-not (verify-visited-file-modtime))
+            (revert-buffer t t)
+            (should-not (qwen-companion-follow-lighter))))))))
+
+(ert-deftest qwen-companion-follow-test-reverting-meanwhile ()
+  "What was on its way is not applied to what was read."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (insert "mine\n")
+      (setq qwen-companion-follow-test-held (list t))
+      (qwen-companion-follow-test--write "a.txt" "two\n")
+      (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+      (revert-buffer t t)
+      (qwen-companion-follow-test--release)
+      (should (equal "two\n" (buffer-string)))
+      (should-not (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-a-merge-that-fails-touches-nothing ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+               (lambda (_base _mine _theirs _labels callback)
+                 (run-at-time 0 nil callback nil))))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+        (insert "mine\n")
+        (qwen-companion-follow-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+        (should (equal "mine\none\n" (buffer-string)))
+        (should-not (verify-visited-file-modtime))
+        ;; Without unsaved text Emacs does it alone.
+        (revert-buffer t t)
+        (qwen-companion-follow-test-written "a.txt" "three\n"
+          (should (equal "three\n" (buffer-string))))))))
+
+;;; Deleted and renamed
+
+(ert-deftest qwen-companion-follow-test-deleted-and-created-again ()
+  (qwen-companion-follow-test-with '(("d/a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "d/a.txt")
+      (should-not (qwen-companion-follow-lighter))
+      (delete-directory (expand-file-name "d" directory) t)
+      (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+      (should (equal " deleted" (substring-no-properties (qwen-companion-follow-lighter))))
+      (should (equal "one\n" (buffer-string)))
+      (qwen-companion-follow-test--write buffer-file-name "two\n")
+      (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+      (should-not (qwen-companion-follow-lighter))
+      (delete-file buffer-file-name)
+      (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+      (set-buffer-modified-p t)
+      (save-buffer)
+      (should-not (qwen-companion-follow-lighter)))))
+
+(ert-deftest qwen-companion-follow-test-renamed ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (rename-file "a.txt" "b.txt")
+      (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+      (should (equal " renamed" (substring-no-properties (qwen-companion-follow-lighter))))
+      (should (string-suffix-p "b.txt" (get-text-property
+                                        0 'help-echo (qwen-companion-follow-lighter))))
+      (set-visited-file-name "b.txt" t t)
+      (should-not (qwen-companion-follow-lighter))
+      (qwen-companion-test-wait-for qwen-companion-follow--link)
+      (qwen-companion-follow-test-written "b.txt" "two\n"
+        (should (equal "two\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-a-file-that-is-created ()
+  "The buffer of a file that was not there gets its text."
+  (qwen-companion-follow-test-with nil
+    (with-current-buffer (qwen-companion-follow-test--visit "new/a.txt")
+      (should-not (qwen-companion-follow-lighter))
+      (qwen-companion-follow-test--write buffer-file-name "one\n")
+      (qwen-companion-test-wait-for (equal "one\n" (buffer-string)))
+      (should-not (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-written-by-renaming ()
+  "As programs do that never leave half a file."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (dolist (text '("two\n" "three\n"))
+        (qwen-companion-follow-test--write "a.tmp" text)
+        (rename-file "a.tmp" "a.txt" t)
+        (qwen-companion-test-wait-for (equal text (buffer-string))))
+      (should (eq (current-buffer)
+                  (find-file-noselect "a.txt"))))))
+
+;;; The odd ones
+
+(ert-deftest qwen-companion-follow-test-read-only ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (read-only-mode 1)
+      (qwen-companion-follow-test-written "a.txt" "two\n"
+        (should (equal "two\n" (buffer-string)))
+        (should buffer-read-only)))))
+
+(ert-deftest qwen-companion-follow-test-symlinks ()
+  "The text, and another file in the link's place."
+  (qwen-companion-follow-test-with '(("real/a.txt" "one\n") ("link/b.txt" ""))
+    (make-symbolic-link "../real/a.txt" "link/a.txt")
+    (with-current-buffer (qwen-companion-follow-test--visit "link/a.txt")
+      (let ((default-directory (expand-file-name "../real")))
+        (qwen-companion-follow-test--write "a.txt" "two\n"))
+      (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+      (should-not (buffer-modified-p))
+      (qwen-companion-follow-test--write "b.txt" "three\n")
+      (rename-file "b.txt" "a.txt" t)
+      (qwen-companion-test-wait-for (equal "three\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-follow-test-hard-links ()
+  "Two buffers on one file by two names in two directories."
+  (qwen-companion-follow-test-with '(("one/a.txt" "one\n"))
+    (make-directory "two")
+    (add-name-to-file "one/a.txt" "two/b.txt")
+    (let* ((find-file-existing-other-name nil)
+           (a (qwen-companion-follow-test--visit "one/a.txt"))
+           (b (qwen-companion-follow-test--visit "two/b.txt")))
+      (should-not (eq a b))
+      (qwen-companion-follow-test--write "one/a.txt" "two\n")
+      (dolist (buffer (list a b))
+        (with-current-buffer buffer
+          (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+          (should-not (buffer-modified-p)))))))
+
+(ert-deftest qwen-companion-follow-test-two-buffers-by-a-symlink ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (make-symbolic-link "a.txt" "b.txt")
+    (let* ((find-file-existing-other-name nil)
+           (a (qwen-companion-follow-test--visit "a.txt"))
+           (b (qwen-companion-follow-test--visit "b.txt")))
+      (should-not (eq a b))
+      (qwen-companion-follow-test--write "a.txt" "two\n")
+      (dolist (buffer (list a b))
+        (with-current-buffer buffer
+          (qwen-companion-test-wait-for (equal "two\n" (buffer-string))))))))
+
+(ert-deftest qwen-companion-follow-test-narrowed-and-indirect ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((indirect (make-indirect-buffer (current-buffer) "indirect"))
+            (clone (make-indirect-buffer (current-buffer) "clone" t)))
+        (narrow-to-region 5 9)
+        (qwen-companion-follow-test-written "a.txt" "one\nmore\ntwo\nthree\n"
+          (should (equal "two\n" (buffer-string)))
+          (should (equal "one\nmore\ntwo\nthree\n"
+                         (with-current-buffer indirect (buffer-string)))))
+        ;; Text that is typed there is the file's, and has a base as well.
+        (with-current-buffer indirect
+          (goto-char (point-max))
+          (insert "mine\n"))
+        (kill-buffer clone)
+        (qwen-companion-follow-test-written "a.txt" "ONE\nmore\ntwo\nthree\n"
+          (should (equal "ONE\nmore\ntwo\nthree\nmine\n"
+                         (with-current-buffer indirect (buffer-string)))))
+        (kill-buffer indirect)))))
+
+(defconst qwen-companion-follow-test--encodings
+  '((iso-latin-1-unix "caf\u00e9\n" "caf\u00e9 cr\u00e8me\n")
+    (utf-16le-with-signature-unix "caf\u00e9\n" "caf\u00e9 \u20ac\n")
+    (utf-8-with-signature-unix "caf\u00e9\n" "caf\u00e9 \u20ac\n")
+    (utf-8-dos "one\ntwo\n" "one\nTWO\nthree\n")
+    (utf-8-unix "one\ntwo" "one\nTWO")
+    (utf-8-unix "" "caf\u00e9 \U0001F600")
+    (utf-8-unix "caf\u00e9\n" ""))
+  "Coding system, text, and what a CLI writes in the same.")
+
+(ert-deftest qwen-companion-follow-test-encodings ()
+  "The text is right, and saving it writes the same bytes."
+  (pcase-dolist (`(,coding ,old ,new) qwen-companion-follow-test--encodings)
+    (ert-info ((format "%s %S" coding new))
+      (qwen-companion-follow-test-with nil
+        (qwen-companion-follow-test--write "a.txt" old coding)
+        (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+          (should (equal old (buffer-string)))
+          (qwen-companion-follow-test--write "a.txt" new coding)
+          (qwen-companion-follow-test--wait)
+          (should (equal new (buffer-string)))
+          (let ((bytes (qwen-companion-disk-digest "a.txt"))
+                (require-final-newline nil))
+            (set-buffer-modified-p t)
+            (save-buffer)
+            (should (equal bytes (qwen-companion-disk-digest "a.txt")))))))))
+
+(ert-deftest qwen-companion-follow-test-another-encoding-than-before ()
+  "Line ends and a byte order mark that a CLI brings or drops are kept so."
+  (qwen-companion-follow-test-with nil
+    (qwen-companion-follow-test--write "a.txt" "caf\u00e9\nb\n" 'utf-8-dos)
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (dolist (coding '(utf-8-unix utf-8-with-signature-unix iso-latin-1-unix
+                                   utf-8-with-signature-dos))
+        (qwen-companion-follow-test--write "a.txt" "caf\u00e9\nb\n" coding)
+        (qwen-companion-follow-test--wait)
+        (should (equal "caf\u00e9\nb\n" (buffer-string)))
+        (should-not (buffer-modified-p))
+        (should (coding-system-equal coding buffer-file-coding-system))))))
+
+(ert-deftest qwen-companion-follow-test-an-encoding-the-user-chose ()
+  (qwen-companion-follow-test-with nil
+    (qwen-companion-follow-test--write "a.txt" "caf\u00e9\n" 'utf-8-unix)
+    (let ((coding-system-for-read 'iso-latin-1-unix))
+      (find-file-noselect "a.txt"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (qwen-companion-follow-test-written "a.txt" "\u00e9\n"
+        (should (equal "\u00c3\u00a9\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-model-written-text-is-only-text ()
+  "No local variable, no mode, no format of it takes effect."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((enable-local-variables :all)
+            (enable-local-eval t)
+            (text "Content-Type: text/enriched\nText-Width: 70\n\n<bold>x</bold>\n\
+Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)\nEnd:\n"))
+        (qwen-companion-follow-test-written "a.txt" text
+          (should (equal text (buffer-string)))
+          (should (eq 'text-mode major-mode))
+          (should-not buffer-file-format)
+          (should-not (local-variable-p 'fill-column)))))))
+
+(ert-deftest qwen-companion-follow-test-left-to-the-user ()
+  "Files that are not simply the text of their buffer are marked only."
+  (pcase-dolist (`(,name . ,prepare)
+                 `(("a.txt.gz" . ignore)
+                   ("a.txt" . ,(lambda ()
+                                 (setq-local revert-buffer-function #'ignore)))
+                   ("a.txt" . ,(lambda () (set-buffer-multibyte nil)))
+                   ("a.txt" . ,(lambda ()
+                                 (setq buffer-file-format '(text/enriched))))
+                   ("a.txt" . ,(lambda ()
+                                 (setq-local qwen-companion-diff-size-limit 5)))))
+    (ert-info ((format "%s %S" name prepare))
+      (qwen-companion-follow-test-with nil
+        (with-temp-file name (insert "one\n"))
+        (with-current-buffer (qwen-companion-follow-test--visit name)
+          (funcall prepare)
+          (with-temp-file buffer-file-name (insert "other\n"))
+          (qwen-companion-follow-test--touch buffer-file-name)
+          (qwen-companion-test-wait-for (qwen-companion-follow-lighter))
+          (should (string-match-p "differs" (qwen-companion-follow-lighter)))
+          (should (equal "one\n" (buffer-string)))
+          (should-not (verify-visited-file-modtime)))))))
+
+(ert-deftest qwen-companion-follow-test-functions-that-write-the-file ()
+  "A buffer with `write-file-functions' follows, and saving calls them."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let (written)
+        (add-hook 'write-file-functions
+                  (lambda () (push (buffer-string) written) nil) nil t)
+        (qwen-companion-follow-test-written "a.txt" "two\n"
+          (should-not written)
+          (goto-char (point-max))
+          (insert "mine\n")
+          (save-buffer)
+          (should (equal '("two\nmine\n") written)))))))
+
+(ert-deftest qwen-companion-follow-test-so-long ()
+  (qwen-companion-follow-test-with
+      (list (list "a.js" (make-string 20000 ?x)))
+    (let ((global-so-long-mode t))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.js")
+        (so-long)
+        (qwen-companion-follow-test-written "a.js" (concat (make-string 20000 ?x) "y\n")
+          (should (= 20002 (buffer-size)))
+          (should (eq 'so-long-mode major-mode))
+          (qwen-companion-follow-test--undo)
+          (should (= 20000 (buffer-size))))))))
+
+(ert-deftest qwen-companion-follow-test-a-new-major-mode-changes-nothing ()
+  "What we know of a buffer outlives its local variables."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-max))
+      (insert "mine\n")
+      (emacs-lisp-mode)
+      (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"
+        (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-auto-save-goes-on ()
+  "A text that got much shorter is no reason not to auto-save what is typed."
+  (qwen-companion-follow-test-with
+      (list (list "a.txt" (make-string 20000 ?x)))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (auto-save-mode 1)
+      (insert "y")
+      (do-auto-save t t)
+      (save-buffer)
+      (qwen-companion-follow-test-written "a.txt" "short\n"
+        (should-not (file-exists-p buffer-auto-save-file-name))
+        (goto-char (point-max))
+        (insert "mine\n")
+        (do-auto-save t t)
+        (should (equal "short\nmine\n"
+                       (qwen-companion-test-file-text buffer-auto-save-file-name)))))))
+
+(ert-deftest qwen-companion-follow-test-revert-without-query ()
+  "With it, reverting asks nothing and ends what was on its way."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (let ((revert-without-query '(".")))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+        (setq qwen-companion-follow-test-held (list t))
+        (qwen-companion-follow-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (cdr qwen-companion-follow-test-held))
+        (revert-buffer)
+        (should (equal "two\n" (buffer-string)))
+        (qwen-companion-follow-test--release)
+        (should (equal "two\n" (buffer-string)))
+        (should-not (buffer-modified-p))))))
+
+(provide 'qwen-companion-follow-test)
+;;; qwen-companion-follow-test.el ends here
