@@ -16,6 +16,8 @@
 (require 'autorevert)
 (require 'smerge-mode)
 (require 'so-long)
+;; Else it would define anew what a test stands in for.
+(load "userlock" nil t)
 
 
 (defvar revert-buffer-preserve-modes)
@@ -123,11 +125,15 @@ A question fails the test."
       buffer)))
 
 (defun qwen-companion-follow-test--write (file text &optional coding)
-  "Write TEXT to FILE in CODING, as a CLI does, with a time of its own."
+  "Write TEXT to FILE in CODING, as a CLI does, with a time of its own.
+Another program does it: Emacs asks before it writes a file that it
+visits and that has changed."
   (let ((coding-system-for-write (or coding 'utf-8-unix))
-        (write-region-inhibit-fsync t))
+        (source (make-temp-file "written-")))
+    (write-region text nil source nil 'silent)
     (make-directory (file-name-directory (expand-file-name file)) t)
-    (write-region text nil file)
+    (call-process "cp" nil nil nil source (expand-file-name file))
+    (delete-file source)
     (qwen-companion-follow-test--touch file)))
 
 (defvar qwen-companion-follow-test--clock 0
@@ -907,6 +913,104 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
         (qwen-companion-follow-test--release)
         (should (equal "two\n" (buffer-string)))
         (should-not (buffer-modified-p))))))
+
+;;; Any order
+
+(defun qwen-companion-follow-test--history ()
+  "Return all texts that undoing in the current buffer brings back."
+  (let ((buffer (generate-new-buffer " *history*"))
+        (undo (copy-tree buffer-undo-list))
+        (text (qwen-companion-follow-test--text (current-buffer)))
+        texts)
+    (with-current-buffer buffer
+      (buffer-disable-undo)
+      (insert text)
+      (push text texts)
+      (while undo
+        (setq undo (primitive-undo
+                    1 (cl-loop for entry in undo
+                               unless (eq t (car-safe entry)) collect entry)))
+        (push (buffer-string) texts)))
+    (kill-buffer buffer)
+    texts))
+
+(defconst qwen-companion-follow-test--steps
+  '(type type type save revert write write expect undo wait wait)
+  "What happens in any order, some of it more often.")
+
+(defun qwen-companion-follow-test--random-steps (count)
+  "Do COUNT random steps in the current buffer, and check all texts at the end.
+Each word that was typed and not reverted by the user must be in the
+buffer, in what undoing brings back or on disk; each word that a CLI
+wrote must be in the buffer, in the history or on disk, unless the user
+reverted, or a CLI itself wrote without it."
+  (let ((path buffer-file-name)
+        (lines '("one" "two" "three" "four" "five" "six" "seven" "eight"))
+        typed written done)
+    (cl-flet ((word () (format "w%d" (length done)))
+              (disk () (qwen-companion-test-file-text path)))
+      (dotimes (_ count)
+        (let ((step (seq-random-elt qwen-companion-follow-test--steps)))
+          (push step done)
+          (pcase step
+            ('type
+             (goto-char (point-min))
+             (forward-line (random (length lines)))
+             (undo-boundary)
+             (insert (format "%s mine\n" (word)))
+             (undo-boundary)
+             (push (format "%s mine" (word)) typed))
+            ('save
+             (when (buffer-modified-p)
+               (condition-case nil
+                   (save-buffer)
+                 ;; Refused, or the question was answered with no.
+                 (error nil))))
+            ('revert
+             (revert-buffer t t)
+             (setq buffer-undo-list nil
+                   typed nil
+                   written nil))
+            ((or 'write 'expect)
+             (let* ((text (disk))
+                    (all (split-string text "\n"))
+                    (at (random (length all)))
+                    (new (string-join
+                          (append (seq-take all at)
+                                  (list (format "%s theirs" (word)))
+                                  (seq-drop all at))
+                          "\n")))
+               (when (eq step 'expect)
+                 (qwen-companion-disk-expect path new))
+               (qwen-companion-follow-test--write path new)
+               (push (format "%s theirs" (word)) written)))
+            ('undo
+             (let (last-command this-command)
+               (undo-boundary)
+               (ignore-errors (undo))
+               (undo-boundary)))
+            ('wait (read-event nil nil 0.08))))
+        (when smerge-mode
+          (smerge-mode -1)))
+      (qwen-companion-follow-test--wait)
+      (let ((texts (cons (disk) (qwen-companion-follow-test--history))))
+        (dolist (what (append typed written))
+          (ert-info ((format "%S after %S" what (reverse done)))
+            (should (cl-some (lambda (text) (string-search what text)) texts))))))))
+
+(ert-deftest qwen-companion-follow-test-nothing-is-lost-in-any-order ()
+  "Typing, saving, reverting, undoing, and a CLI that writes meanwhile."
+  (dotimes (number 20)
+    (let ((seed (format "order %d" number)))
+      (ert-info (seed)
+        (qwen-companion-follow-test-with
+            '(("a.txt" "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n"))
+          (random seed)
+          (cl-letf (((symbol-function 'ask-user-about-supersession-threat) #'ignore)
+                    ;; Save over what is on disk?
+                    ((symbol-function 'yes-or-no-p) #'ignore))
+            (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+              (qwen-companion-follow-test--random-steps 25))))))))
 
 (provide 'qwen-companion-follow-test)
 ;;; qwen-companion-follow-test.el ends here

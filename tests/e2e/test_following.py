@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Buffers follow what the real CLI writes, with and without a review, and nothing that was typed is lost."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from editor import lisp_string
+from sandbox import GREETING, NOTES
+from stage import Stage
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+NEW_NOTES = NOTES.replace("pears", "plums")
+FILES = 2000
+VISITED = 200
+
+
+# The CLI writes and runs commands without asking anybody.
+FREE = '(setq qwen-companion-approval-mode "yolo")'
+
+
+def in_buffer(path: Path, form: str) -> str:
+    """FORM to be evaluated in the buffer that visits PATH."""
+    return f"(with-current-buffer (find-buffer-visiting {lisp_string(str(path))}) {form})"
+
+
+def wait_for_text(stage: Stage, path: Path, text: str) -> None:
+    """Wait until the buffer that visits PATH has TEXT."""
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text(path.name) == text, f"{path.name} as it was written")
+
+
+def test_an_accepted_proposal_is_one_undo_step(stage: Stage) -> None:
+    path = stage.sandbox.greeting
+    stage.start_emacs(path)
+    stage.script_change(path, "# New.\n" + EDITED.replace("world", "everybody"))
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.emacs.eval(
+        in_buffer(
+            path, '(progn (goto-char (point-min)) (set-window-point (get-buffer-window) (search-forward "def main")))'
+        )
+    )
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    wait_for_text(stage, path, "# New.\n" + EDITED.replace("world", "everybody"))
+    before_point = in_buffer(path, "(buffer-substring 1 (window-point (get-buffer-window)))")
+    assert stage.emacs.text(before_point).endswith("\ndef main")
+    assert stage.emacs.eval(in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")) == "(nil t)"
+    stage.emacs.eval(in_buffer(path, "(let (last-command this-command) (undo-boundary) (undo))"))
+    assert stage.emacs.buffer_text(path.name) == GREETING
+    assert stage.emacs.eval(in_buffer(path, "(buffer-modified-p)")) == "t"
+
+
+def test_writes_without_a_review_are_followed(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
+    stage.start_cli()
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.call("run_shell_command", command="sed -i s/pears/plums/ notes.txt", is_background=False)
+    stage.model.say("All done.")
+    stage.ask("change both")
+    stage.screen.wait_for("All done.")
+    wait_for_text(stage, stage.sandbox.greeting, EDITED)
+    wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
+    for path in (stage.sandbox.greeting, stage.sandbox.notes):
+        state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
+        assert stage.emacs.eval(state) == "(nil t)"
+    stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
+    stage.model.say("It is gone.")
+    stage.ask("delete the list")
+    stage.screen.wait_for("It is gone.")
+    stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
+    stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
+    stage.screen.wait_for("Qwen[1] deleted")
+    assert stage.emacs.buffer_text("notes.txt") == NEW_NOTES
+
+
+def test_unsaved_text_is_merged(stage: Stage) -> None:
+    path = stage.sandbox.greeting
+    stage.start_emacs(path, forms=(FREE,))
+    stage.start_cli()
+    stage.emacs.eval(in_buffer(path, '(progn (goto-char (point-max)) (insert "# mine\\n"))'))
+    stage.script_change(path, EDITED)
+    stage.model.say("All done.")
+    stage.ask("change the greeting")
+    stage.screen.wait_for("All done.")
+    wait_for_text(stage, path, EDITED + "# mine\n")
+    assert stage.emacs.eval(in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")) == "(t t)"
+    assert path.read_text() == EDITED
+    # The same line now.
+    stage.emacs.eval(
+        in_buffer(path, '(progn (goto-char (point-min)) (search-forward "good day") (replace-match "ahoy"))')
+    )
+    stage.script_change(path, EDITED.replace("good day", "good evening"))
+    stage.model.say("Once more.")
+    stage.ask("again")
+    stage.screen.wait_for("Once more.")
+    stage.emacs.wait_until(in_buffer(path, "(bound-and-true-p smerge-mode)"))
+    text = stage.emacs.buffer_text(path.name)
+    for line in ("<<<<<<< yours\n", '"ahoy "', "||||||| before\n", '"good day "', "=======\n", '"good evening "'):
+        assert line in text
+    assert text.endswith("# mine\n")
+    assert "ahoy" not in path.read_text()
+
+
+def test_a_branch_switch_is_followed(stage: Stage) -> None:
+    project = stage.sandbox.project
+    directory = project / "many"
+    directory.mkdir()
+    files = [directory / f"{number}.txt" for number in range(FILES)]
+
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
+        subprocess.run(["git", *identity, *arguments], cwd=project, env=stage.sandbox.environment(), check=True)
+
+    git("branch", "-m", "before")
+    for branch in ("before", "after"):
+        if branch == "after":
+            git("checkout", "--quiet", "-b", branch)
+        for file in files:
+            file.write_text(f"line 1\n{file.stem} {branch}\nline 3\n")
+        git("add", ".")
+        git("commit", "--quiet", "-m", branch)
+    git("checkout", "--quiet", "before")
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.emacs.eval(
+        f"(dotimes (number {VISITED})"
+        f" (find-file-noselect (format {lisp_string(str(directory) + '/%d.txt')} (* 10 number))))",
+        timeout=120,
+    )
+    stage.start_cli()
+    stage.model.call("run_shell_command", command="git checkout --quiet after", is_background=False)
+    stage.model.say("All done.")
+    stage.ask("go to the other branch")
+    stage.screen.wait_for("All done.")
+    stage.emacs.wait_until(
+        "(cl-loop for buffer in (buffer-list)"
+        ' always (or (not (string-match-p "/many/" (or (buffer-file-name buffer) "")))'
+        " (with-current-buffer buffer"
+        '  (and (equal (buffer-string) (format "line 1\\n%s after\\nline 3\\n" (file-name-base buffer-file-name)))'
+        "   (not (buffer-modified-p)) (verify-visited-file-modtime)))))"
+    )
