@@ -66,6 +66,7 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el
 	@$(CHECKOUT) -l tests/bench/follow.el
+	@$(CHECKOUT) -l tests/bench/burst.el
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

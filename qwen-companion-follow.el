@@ -68,7 +68,7 @@ program.  With nil, they follow the proposals that you accept only."
 (defconst qwen-companion-follow--patience 0.5
   "Seconds after the first event after which files are looked at anyway.")
 
-(defconst qwen-companion-follow--slice 0.004
+(defconst qwen-companion-follow--slice 0.003
   "Seconds that may be worked without a pause.")
 
 (defconst qwen-companion-follow--pause 0.001

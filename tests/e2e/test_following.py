@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+from clis import QWEN
 from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
@@ -16,8 +18,9 @@ FILES = 2000
 VISITED = 200
 
 
-# The CLI writes and runs commands without asking anybody.
+# The CLI writes and runs commands without asking anybody, and its prompt says so.
 FREE = '(setq qwen-companion-approval-mode "yolo")'
+FREE_QWEN = replace(QWEN, input_start=r"^\* +")
 
 
 def in_buffer(path: Path, form: str) -> str:
@@ -57,10 +60,12 @@ def test_an_accepted_proposal_is_one_undo_step(stage: Stage) -> None:
 def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
     stage.start_cli()
+    # The CLI refuses commands in which it sees that they edit a file that it has not read.
+    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt\n")
     stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.model.call("run_shell_command", command="sed -i s/pears/plums/ notes.txt", is_background=False)
+    stage.model.call("run_shell_command", command="sh change.sh", is_background=False)
     stage.model.say("All done.")
-    stage.ask("change both")
+    stage.ask("change both", FREE_QWEN)
     stage.screen.wait_for("All done.")
     wait_for_text(stage, stage.sandbox.greeting, EDITED)
     wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
@@ -69,7 +74,7 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
         assert stage.emacs.eval(state) == "(nil t)"
     stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
     stage.model.say("It is gone.")
-    stage.ask("delete the list")
+    stage.ask("delete the list", FREE_QWEN)
     stage.screen.wait_for("It is gone.")
     stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
     stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
@@ -84,7 +89,7 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
     stage.emacs.eval(in_buffer(path, '(progn (goto-char (point-max)) (insert "# mine\\n"))'))
     stage.script_change(path, EDITED)
     stage.model.say("All done.")
-    stage.ask("change the greeting")
+    stage.ask("change the greeting", FREE_QWEN)
     stage.screen.wait_for("All done.")
     wait_for_text(stage, path, EDITED + "# mine\n")
     assert stage.emacs.eval(in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")) == "(t t)"
@@ -95,7 +100,7 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
     )
     stage.script_change(path, EDITED.replace("good day", "good evening"))
     stage.model.say("Once more.")
-    stage.ask("again")
+    stage.ask("again", FREE_QWEN)
     stage.screen.wait_for("Once more.")
     stage.emacs.wait_until(in_buffer(path, "(bound-and-true-p smerge-mode)"))
     text = stage.emacs.buffer_text(path.name)
@@ -133,7 +138,7 @@ def test_a_branch_switch_is_followed(stage: Stage) -> None:
     stage.start_cli()
     stage.model.call("run_shell_command", command="git checkout --quiet after", is_background=False)
     stage.model.say("All done.")
-    stage.ask("go to the other branch")
+    stage.ask("go to the other branch", FREE_QWEN)
     stage.screen.wait_for("All done.")
     stage.emacs.wait_until(
         "(cl-loop for buffer in (buffer-list)"
