@@ -110,8 +110,9 @@ is non-nil while the write of an accepted proposal is due.  NAMES are
 the directories of the file, of links as well, DIRECTORIES those that
 are watched.  MARK is what the mode line says: `deleted', `changed', or
 the new name of a file that was renamed.  REFUSAL is why saving, which
-has begun, is not to go on."
-  base time racy request expected names directories mark refusal)
+has begun, is not to go on.  TIMER looks again at a file that is being
+written since SINCE, a time in seconds."
+  base time racy request expected names directories mark refusal timer since)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -232,6 +233,8 @@ files were looked at."
 
 (defvar qwen-companion-follow--watches (make-hash-table :test #'equal)
   "The watches: directory to `qwen-companion-follow--watch'.")
+(defvar qwen-companion-follow--files (make-hash-table :test #'equal)
+  "The buffers of watched files: true name to list of buffers.")
 (defvar qwen-companion-follow--noisy nil
   "The watches with events that nobody has looked after.")
 (defvar qwen-companion-follow--times nil
@@ -254,7 +257,10 @@ files were looked at."
                              (qwen-companion-follow--link-names link))))
     (unless (equal directories (qwen-companion-follow--link-directories link))
       (qwen-companion-follow--unwatch link)
-      (setf (qwen-companion-follow--link-directories link) directories))
+      (setf (qwen-companion-follow--link-directories link) directories)
+      (push (current-buffer)
+            (gethash (expand-file-name buffer-file-truename)
+                     qwen-companion-follow--files)))
     (dolist (directory directories)
       (let ((watch (or (gethash directory qwen-companion-follow--watches)
                        (puthash directory
@@ -268,6 +274,8 @@ files were looked at."
 
 (defun qwen-companion-follow--unwatch (link)
   "Stop to watch the directories of LINK for the current buffer."
+  (when (qwen-companion-follow--link-directories link)
+    (qwen-companion-follow--forget-file))
   (dolist (directory (qwen-companion-follow--link-directories link))
     (when-let ((watch (gethash directory qwen-companion-follow--watches)))
       (setf (qwen-companion-follow--watch-buffers watch)
@@ -276,6 +284,17 @@ files were looked at."
         (qwen-companion-follow--close watch)
         (remhash directory qwen-companion-follow--watches))))
   (setf (qwen-companion-follow--link-directories link) nil))
+
+(defun qwen-companion-follow--forget-file ()
+  "Take the current buffer out of the table of watched files.
+By now it may visit another one."
+  (maphash (lambda (file buffers)
+             (when (memq (current-buffer) buffers)
+               (if (cdr buffers)
+                   (puthash file (delq (current-buffer) buffers)
+                            qwen-companion-follow--files)
+                 (remhash file qwen-companion-follow--files))))
+           qwen-companion-follow--files))
 
 (defun qwen-companion-follow--open (watch)
   "Begin to watch the directory of WATCH; without success look now and then."
@@ -331,10 +350,22 @@ That is all: there may be thousands."
         (qwen-companion-follow--close watch)
         (qwen-companion-follow--look-later
          watch (car qwen-companion-follow--unwatched)))
-       ((eq action 'renamed)
-        (push (cons file new) qwen-companion-follow--renames)))
+       (t
+        (when (eq action 'renamed)
+          (push (cons file new) qwen-companion-follow--renames))
+        (mapc #'qwen-companion-follow--expect-change
+              (gethash (or new file) qwen-companion-follow--files))))
       (unless qwen-companion-follow--timer
         (qwen-companion-follow--arm qwen-companion-follow--quiet)))))
+
+(defun qwen-companion-follow--expect-change (buffer)
+  "Let no key ask whether to edit BUFFER: an event says its file has changed.
+It is looked at a moment later."
+  (with-current-buffer buffer
+    (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
+                (qwen-companion-follow--link-mark qwen-companion-follow--link)
+                (verify-visited-file-modtime))
+      (qwen-companion-follow--put-time-aside))))
 
 (defun qwen-companion-follow--arm (seconds)
   "Look after the noted events in SECONDS."
@@ -431,7 +462,7 @@ That is all: there may be thousands."
     (unless (or (null link)
                 (qwen-companion-follow--link-directories link)
                 (qwen-companion-follow--link-expected link)
-                (qwen-companion-follow--link-request link))
+                (qwen-companion-follow--on-its-way-p link))
       (qwen-companion-follow--end))))
 
 (defun qwen-companion-follow--check ()
@@ -450,12 +481,42 @@ That is all: there may be thousands."
       (qwen-companion-follow--mark nil))
      (t
       (qwen-companion-follow--cancel)
-      (qwen-companion-follow--queue-other-names)
-      (if (qwen-companion-follow--odd-p)
-          (qwen-companion-follow--give-up)
-        (if-let ((request (qwen-companion-follow--read)))
-            (qwen-companion-follow--compare request)
-          (qwen-companion-follow--give-up)))))))
+      (qwen-companion-follow--enqueue-other-names)
+      (if (qwen-companion-follow--being-written-p)
+          (qwen-companion-follow--look-again)
+        (setf (qwen-companion-follow--link-since link) nil)
+        (let ((request (and (not (qwen-companion-follow--odd-p))
+                            (qwen-companion-follow--read))))
+          (cond
+           ((not request) (qwen-companion-follow--give-up))
+           ((equal stamp (qwen-companion-disk-stamp buffer-file-name))
+            (qwen-companion-follow--compare request))
+           (t
+            (qwen-companion-follow--drop request)
+            (qwen-companion-follow--look-again)))))))))
+
+(defun qwen-companion-follow--being-written-p ()
+  "Return non-nil when the file of the current buffer may not be complete.
+It is taken as it is when that goes on."
+  (let ((since (qwen-companion-follow--link-since qwen-companion-follow--link)))
+    (and (< (abs (float-time (time-since (qwen-companion-follow--file-time))))
+            qwen-companion-follow--clock)
+         (or (null since)
+             (< (- (float-time) since) qwen-companion-follow--patience)))))
+
+(defun qwen-companion-follow--look-again ()
+  "Look at the file of the current buffer again when it may be complete."
+  (let ((link qwen-companion-follow--link)
+        (buffer (current-buffer)))
+    (qwen-companion-follow--put-time-aside)
+    (unless (qwen-companion-follow--link-since link)
+      (setf (qwen-companion-follow--link-since link) (float-time)))
+    (setf (qwen-companion-follow--link-timer link)
+          (run-at-time qwen-companion-follow--quiet nil
+                       (lambda ()
+                         (setf (qwen-companion-follow--link-timer link) nil)
+                         (with-current-buffer buffer
+                           (qwen-companion-follow--look)))))))
 
 (defun qwen-companion-follow--recorded-time ()
   "Return the modification time of the file as the current buffer knows it."
@@ -479,7 +540,7 @@ It may turn out to hold the same text."
   (file-attribute-modification-time
    (file-attributes (file-chase-links buffer-file-name))))
 
-(defun qwen-companion-follow--queue-other-names ()
+(defun qwen-companion-follow--enqueue-other-names ()
   "Look also at the buffers that visit the current one's file by another name."
   (let ((file (file-chase-links buffer-file-name)))
     (when (> (file-attribute-link-number (file-attributes file)) 1)
@@ -541,9 +602,17 @@ Return a request without base and tick, or nil when it cannot be read."
 (defun qwen-companion-follow--cancel ()
   "Forget the edits on their way to the current buffer, if there are any."
   (let ((link qwen-companion-follow--link))
+    (when-let ((timer (qwen-companion-follow--link-timer link)))
+      (cancel-timer timer)
+      (setf (qwen-companion-follow--link-timer link) nil))
     (when-let ((request (qwen-companion-follow--link-request link)))
       (setf (qwen-companion-follow--link-request link) nil)
       (qwen-companion-follow--drop request))))
+
+(defun qwen-companion-follow--on-its-way-p (link)
+  "Return non-nil when edits are on their way to the buffer of LINK."
+  (or (qwen-companion-follow--link-request link)
+      (qwen-companion-follow--link-timer link)))
 
 (defun qwen-companion-follow--calm ()
   "Note that there is nothing to bring into the current buffer."
@@ -590,6 +659,7 @@ Return a request without base and tick, or nil when it cannot be read."
       (qwen-companion-follow--drop request))
      (t
       (setf (qwen-companion-follow--request-base request) base)
+      (qwen-companion-follow--put-time-aside)
       (qwen-companion-follow--ask request)))))
 
 (defun qwen-companion-follow--take-over (request)
@@ -866,7 +936,7 @@ here would only be reported."
       (qwen-companion-follow--wait)
       (when-let ((refusal
                   (cond
-                   ((qwen-companion-follow--link-request link)
+                   ((qwen-companion-follow--on-its-way-p link)
                     (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
                             name))
                    ((eq qwen-companion-follow--saving 'conflicts)
@@ -891,7 +961,7 @@ here would only be reported."
         (buffer (current-buffer)))
     (while (and (buffer-live-p buffer)
                 (when-let ((link (qwen-companion-follow--link-of buffer)))
-                  (qwen-companion-follow--link-request link))
+                  (qwen-companion-follow--on-its-way-p link))
                 (< (float-time) end))
       (accept-process-output nil 0.01))))
 
@@ -987,7 +1057,7 @@ leave them as they would be without."
             (setf (qwen-companion-follow--link-expected link) expected)
             (cond
              ((not expected)
-              (unless (qwen-companion-follow--link-request link)
+              (unless (qwen-companion-follow--on-its-way-p link)
                 (qwen-companion-follow--calm)
                 (qwen-companion-follow--settle)))
              ((buffer-modified-p)
@@ -1013,7 +1083,7 @@ Return non-nil when they are; it takes half a second at most each."
                 (with-current-buffer buffer
                   (qwen-companion-follow--wait)
                   (not (and qwen-companion-follow--link
-                            (qwen-companion-follow--link-request
+                            (qwen-companion-follow--on-its-way-p
                              qwen-companion-follow--link)))))
               (qwen-companion-follow--visiting path))))
 
