@@ -345,7 +345,7 @@ there after an earlier acceptance."
           (progn
             (insert (string-remove-prefix "\ufeff" text))
             (qwen-companion-diff--drop-carriage-returns))
-        (qwen-companion-disk-insert path))
+        (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path)))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
       (set-buffer-modified-p nil)
@@ -388,7 +388,7 @@ Only the side that shows the disk changes, never a proposed text."
         (setf (qwen-companion-proposal-stamp proposal) stamp)
         (when disk
           (with-temp-buffer
-            (qwen-companion-disk-insert path)
+            (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
             (qwen-companion-diff--refresh-disk proposal (current-buffer))))))))
 
 (defun qwen-companion-diff--refresh-disk (proposal source)

@@ -87,7 +87,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
   (qwen-companion-difference-run
    text
    (with-temp-buffer
-     (qwen-companion-disk-insert path)
+     (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
      (buffer-string))
    qwen-companion-difference--script
    (lambda (output)

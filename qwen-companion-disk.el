@@ -106,37 +106,44 @@ that is missing is no hindrance: Emacs offers to make it when saving."
       (barf-if-buffer-read-only))
     buffer))
 
-(defun qwen-companion-disk-insert (path)
+(defun qwen-companion-disk-insert (path &optional coding)
   "Insert the text of the file PATH at point, as Emacs would read it.
-That is in the coding system that the user has named for the buffer
-that visits it, else in the one that Emacs finds.  Return that coding
-system, nil when there is no such file or nothing in it."
-  (let* ((visiting (find-buffer-visiting path))
-         (file-name-handler-alist nil)
-         (format-alist nil)
-         (after-insert-file-functions nil)
-         (last-coding-system-used nil)
-         (coding-system-for-read
-          (and visiting
-               (car (buffer-local-value 'buffer-file-coding-system-explicit
-                                        visiting)))))
+That is in CODING, nil for what Emacs finds.  Return the coding system,
+nil when there is no such file or nothing in it.  The text is not ours:
+no format conversion runs on it."
+  (let ((file-name-handler-alist nil)
+        (format-alist nil)
+        (after-insert-file-functions nil)
+        (last-coding-system-used nil)
+        (coding-system-for-read coding))
     (when (file-exists-p path)
       (insert-file-contents path)
       last-coding-system-used)))
 
+(defun qwen-companion-disk-named-coding (path)
+  "Return the coding system that the user has named for the file PATH, or nil.
+It is that of the buffer that visits it."
+  (when-let ((buffer (find-buffer-visiting path)))
+    (car (buffer-local-value 'buffer-file-coding-system-explicit buffer))))
+
+(defun qwen-companion-disk-fitting-coding (coding)
+  "Return what to save the current buffer in, its file being in CODING.
+What CODING leaves open, because the file has nothing that tells, is as
+the buffer has it; CODING is nil when all is open."
+  (let ((end (and coding (coding-system-eol-type coding)))
+        (fitting (if (memq (and coding (coding-system-type coding)) '(nil undecided))
+                     buffer-file-coding-system
+                   coding)))
+    (if (and fitting (integerp end))
+        (coding-system-change-eol-conversion fitting end)
+      fitting)))
+
 (defun qwen-companion-disk-adopt-coding (coding)
-  "Save the current buffer in CODING from now on, since its file is in it.
-What CODING leaves open, because the file has nothing that tells, stays
-as it was; it is nil when all does.  Undoing the last change, which
-brought the text of the file, undoes that too."
-  (let* ((old buffer-file-coding-system)
-         (end (and coding (coding-system-eol-type coding)))
-         (new (if (memq (and coding (coding-system-type coding)) '(nil undecided))
-                  old
-                coding)))
-    (when (and new (integerp end))
-      (setq new (coding-system-change-eol-conversion new end)))
-    (unless (eq new old)
+  "Save the current buffer in what fits CODING, in which its file is now.
+Undoing the last change, which brought the text of the file, undoes that
+too."
+  (let ((new (qwen-companion-disk-fitting-coding coding)))
+    (unless (eq new buffer-file-coding-system)
       (when (and (consp buffer-undo-list) (null (car buffer-undo-list)))
         (pop buffer-undo-list))
       (qwen-companion-disk--set-coding new)

@@ -577,16 +577,11 @@ Return a request without base and tick, or nil when it cannot be read."
     (condition-case nil
         (with-current-buffer source
           (buffer-disable-undo)
-          ;; The text is not ours: no format conversion may run on it.
-          (let ((coding-system-for-read explicit)
-                (format-alist nil)
-                (after-insert-file-functions nil))
-            (insert-file-contents file)
-            (make-qwen-companion-follow--request
-             :source source :coding buffer-file-coding-system
-             :stamp stamp :time time
-             :racy (< (abs (float-time (time-since time)))
-                      qwen-companion-follow--clock))))
+          (make-qwen-companion-follow--request
+           :source source :coding (qwen-companion-disk-insert file explicit)
+           :stamp stamp :time time
+           :racy (< (abs (float-time (time-since time)))
+                    qwen-companion-follow--clock)))
       (error
        (kill-buffer source)
        nil))))
@@ -665,7 +660,6 @@ Return a request without base and tick, or nil when it cannot be read."
 (defun qwen-companion-follow--take-over (request)
   "Let the current buffer know the file as of REQUEST: time and coding system."
   (let ((link qwen-companion-follow--link)
-        (coding (qwen-companion-follow--request-coding request))
         (time (qwen-companion-follow--request-time request)))
     (setf (qwen-companion-follow--link-time link) nil
           (qwen-companion-follow--link-racy link)
@@ -673,11 +667,8 @@ Return a request without base and tick, or nil when it cannot be read."
     (set-visited-file-modtime time)
     (qwen-companion-follow--guard nil)
     (setq buffer-file-coding-system
-          (if (eq 'undecided (coding-system-type coding))
-              ;; Any would do for this text: that of the text before is best.
-              (coding-system-change-eol-conversion
-               buffer-file-coding-system (coding-system-eol-type coding))
-            coding)
+          (qwen-companion-disk-fitting-coding
+           (qwen-companion-follow--request-coding request))
           buffer-file-number
           (nthcdr 10 (file-attributes (file-chase-links buffer-file-name))))
     (qwen-companion-follow--mark nil)
@@ -790,9 +781,12 @@ No question is asked, whatever happens to the file meanwhile."
     ;; As modified, so that no record says "undone means saved".
     (restore-buffer-modified-p t)
     (condition-case err
-        (if merged
-            (qwen-companion-texts-apply merged source)
-          (qwen-companion-follow--replace source))
+        (progn
+          (if merged
+              (qwen-companion-texts-apply merged source)
+            (qwen-companion-follow--replace source))
+          (qwen-companion-disk-adopt-coding
+           (qwen-companion-follow--request-coding request)))
       (error
        (restore-buffer-modified-p modified)
        (signal (car err) (cdr err))))))
