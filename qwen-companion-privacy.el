@@ -29,6 +29,7 @@
 (require 'qwen-companion-backend)
 
 (defvar auth-sources)
+(defvar qwen-companion-diff-style)
 
 (defcustom qwen-companion-excluded-files nil
   "Patterns of files of which no CLI is told, besides the built-in rules.
@@ -71,7 +72,8 @@ Return non-nil when they have.  Quick enough to be called often."
   (let ((values (list qwen-companion-excluded-files
                       qwen-companion-tell-all-roots
                       qwen-companion-trust
-                      (bound-and-true-p auth-sources))))
+                      (bound-and-true-p auth-sources)
+                      (null qwen-companion-diff-style))))
     (unless (equal (list values) qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call
              'settings (qwen-companion-privacy--payload))
@@ -85,7 +87,8 @@ Return non-nil when they have.  Quick enough to be called often."
         :trusted (eq qwen-companion-trust t)
         :trusted-directories (and (listp qwen-companion-trust)
                                   (mapcar #'expand-file-name
-                                          qwen-companion-trust))))
+                                          qwen-companion-trust))
+        :no-reviews (null qwen-companion-diff-style)))
 
 (defun qwen-companion-privacy--auth-files ()
   "Return the files of passwords in `auth-sources'."

@@ -180,6 +180,7 @@ class Companion:
             self._roots.put(message)
             self._audience.set_roots(message.roots)
         elif isinstance(message, Settings):
+            self._sessions.offer_reviews(message.reviews)
             self._audience.set_settings(message)
         elif isinstance(message, Snapshot):
             self._audience.set_snapshot(message)

@@ -563,8 +563,13 @@
                              :auth-sources '("~/passwords.gpg" "~/more")
                              :all-roots t
                              :trusted nil
-                             :trusted-directories (list (expand-file-name "~/work")))
-                       (car (last (qwen-companion-test-sent 'settings)))))))))
+                             :trusted-directories (list (expand-file-name "~/work"))
+                             :no-reviews nil)
+                       (car (last (qwen-companion-test-sent 'settings))))))
+      (let ((qwen-companion-diff-style nil))
+        (qwen-companion-context--update)
+        (should (plist-get (car (last (qwen-companion-test-sent 'settings)))
+                           :no-reviews))))))
 
 (ert-deftest qwen-companion-context-test-a-file-may-hide-but-not-show-itself ()
   (should (safe-local-variable-p 'qwen-companion-exposure 'hide))

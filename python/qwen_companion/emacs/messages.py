@@ -215,7 +215,7 @@ class KnownSession:
     """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version.
 
     CLIENT and VERSION are those of the CLI, "" where nothing that tells the user anything is known.  PEER is None for
-    a process that was not found, or not yet.
+    a process that was not found, or not yet.  REVIEWS: whether it was offered to have its changes reviewed.
     """
 
     id: str
@@ -223,6 +223,7 @@ class KnownSession:
     client: str
     version: str
     peer: Peer | None = None
+    reviews: bool = True
 
     @property
     def label(self) -> str:
@@ -231,14 +232,18 @@ class KnownSession:
 
     @classmethod
     def parse(cls, values: Plist) -> KnownSession:
-        """From `(:id :protocol :client :version)` and what `Peer.parse` reads."""
+        """From `(:id :protocol :client :version :no-reviews)` and what `Peer.parse` reads."""
         keys = (":id", ":protocol", ":client", ":version")
-        return cls(*(values.string(key) for key in keys), peer=Peer.parse(values))
+        return cls(
+            *(values.string(key) for key in keys),
+            peer=Peer.parse(values),
+            reviews=not values.boolean(":no-reviews"),
+        )
 
     def to_plist(self) -> list[Sexp]:
         """What `parse` reads."""
         head = plist(id=self.id, protocol=self.protocol, client=self.client, version=self.version)
-        return head + (self.peer.to_plist() if self.peer else [])
+        return head + ([] if self.reviews else plist(no_reviews=True)) + (self.peer.to_plist() if self.peer else [])
 
 
 @dataclass(frozen=True)
@@ -338,13 +343,15 @@ class Settings:
 
     ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
     trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
-    CLI hears: see `privacy.exclusions.Options`.
+    CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
+    their changes reviewed in Emacs.
     """
 
     all_roots: bool = False
     trust: bool | tuple[str, ...] | None = None
     patterns: tuple[str, ...] = ()
     auth_sources: tuple[str, ...] = ()
+    reviews: bool = True
 
 
 @dataclass(frozen=True)
@@ -435,6 +442,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         trust=True if values.boolean(":trusted") else values.strings(":trusted-directories") or None,
         patterns=values.strings(":patterns"),
         auth_sources=values.strings(":auth-sources"),
+        reviews=not values.boolean(":no-reviews"),
     )
 
 

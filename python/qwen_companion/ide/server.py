@@ -52,6 +52,9 @@ IDLE_CONNECTION_S = 65
 STREAMS_END_S = 0.3
 SERVER_END_S = 0.5
 
+NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
+"""What a session is answered that calls a tool it was not shown."""
+
 _EXCHANGE = "qwen_companion.exchange"
 _CONNECTION = "qwen_companion.connection"
 
@@ -214,6 +217,8 @@ class McpServer:
         exchange = _exchange(context)
         # `_admit` lets no tool call through without one.
         session = cast("KnownSession", exchange.session)
+        if not session.reviews:
+            return types.CallToolResult(content=[types.TextContent(text=NO_REVIEWS)], is_error=True)
         result = await self._tools.call(
             session.id, session.label, params.name, params.arguments or {}, damaged=exchange.damaged
         )
@@ -222,10 +227,16 @@ class McpServer:
 
 
 async def _list_tools(
-    _context: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
+    context: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
 ) -> types.ListToolsResult:
+    # `_admit` lets nothing through without a session.
+    session = cast("KnownSession", _exchange(context).session)
+    # F1 wants both tools, with one exception: where the user wants no reviews, a CLI that is not shown them asks in its
+    # terminal only.
     return types.ListToolsResult(
         tools=[types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in TOOLS]
+        if session.reviews
+        else []
     )
 
 

@@ -141,6 +141,7 @@ class Sessions:
         self._told = told
         self._find_caller = find_caller
         self._timing = timing or Timing()
+        self._reviews = True
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, _Session] = {}
         self._open_streams: set[_Stream] = set()
@@ -153,9 +154,13 @@ class Sessions:
 
     # --- Sessions ---
 
+    def offer_reviews(self, reviews: bool) -> None:
+        """Say whether sessions opened from now on are offered reviews; a CLI asks once, when it connects."""
+        self._reviews = reviews
+
     def open(self, client: str, version: str, protocol: str) -> KnownSession:
         """A new session, for a client of that name and version that speaks that MCP version."""
-        known = KnownSession(uuid.uuid4().hex, protocol, client, version)
+        known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self._reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
         self._tell()

@@ -78,9 +78,10 @@ def test_hello_is_read_whole() -> None:
 PEER = Peer(7, 1700000000.25, "/d", "qwen", (7, 6))
 
 
+@pytest.mark.parametrize("reviews", [True, False])
 @pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=())])
-def test_a_session_comes_back_as_it_was_told(peer: Peer | None, spool: Spool) -> None:
-    session = KnownSession("i", "2025-11-25", "c", "1", peer)
+def test_a_session_comes_back_as_it_was_told(peer: Peer | None, reviews: bool, spool: Spool) -> None:
+    session = KnownSession("i", "2025-11-25", "c", "1", peer, reviews)
     told = SessionList((SessionState(session, True),)).payload(spool)
     # Emacs keeps the list as it is and puts it into the next hello.
     items = dumps(as_dict(told)["sessions"])
@@ -127,6 +128,7 @@ def test_incoming_messages(spool: Spool) -> None:
         "settings", '(:all-roots t :trusted-directories ("/a") :patterns ("*.x") :auth-sources ("~/.authinfo"))', spool
     ) == Settings(True, ("/a",), ("*.x",), ("~/.authinfo",))
     assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
+    assert incoming("settings", "(:no-reviews t)", spool) == Settings(reviews=False)
     assert incoming("watch", "(:on t)", spool) == Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None

@@ -192,6 +192,25 @@ async def test_the_process_of_a_client_is_looked_for_again_when_its_stream_opens
         assert (await peer(site)).pid == os.getpid()
 
 
+async def test_without_reviews_the_tools_are_not_offered_to_those_that_come_later(site: Site) -> None:
+    async def tools(cli: Cli) -> list[str]:
+        _, _, answer = await away(cli.request, "tools/list", {})
+        return [tool["name"] for tool in answer["result"]["tools"]]
+
+    before = await site.connected()
+    site.sessions.offer_reviews(False)
+    later = await site.connected()
+    assert await tools(before) == ["openDiff", "closeDiff"]
+    assert await tools(later) == []
+    result = await away(later.tool, "openDiff", filePath="/a", newContent="x")
+    assert result["isError"]
+    assert "no reviews" in result["content"][0]["text"]
+    assert not site.editor.opened
+    site.sessions.offer_reviews(True)
+    assert await tools(await site.connected()) == ["openDiff", "closeDiff"]
+    assert await tools(later) == []
+
+
 async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
     one, two = await site.connected(), await site.connected()
     assert one.session != two.session
