@@ -57,6 +57,19 @@ With nil the selected window stays selected."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-diff-style 'ediff
+  "The front end in which a proposal is shown first.
+`ediff': both texts, in Ediff; `unified': one buffer with the changes,
+hunk by hunk.  TAB in the one shows the review in the other.
+
+With nil no proposal is shown at all: a CLI that connects from then on
+is not offered to have its changes reviewed in Emacs, and asks in its
+terminal only."
+  :group 'qwen-companion
+  :type '(choice (const :tag "Ediff" ediff)
+                 (const :tag "Unified diff" unified)
+                 (const :tag "No reviews in Emacs" nil)))
+
 (defvar qwen-companion-attention-functions nil
   "Abnormal hook run when a proposal arrives.
 Each function gets the proposal, see `qwen-companion-proposal-path'
@@ -96,15 +109,18 @@ that of the file as the review knows it, see `qwen-companion-disk-stamp'.
 LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
 the byte order mark before it, or the empty string.  NOTE is
 what the user should know beside all that, a string, or nil.  BUFFER
-holds the proposed text and the user's edits, DISK-BUFFER (while shown)
-the text on disk.  UNSAVED is a buffer with unsaved text of the user
-that visits the file, or nil, and YOURS-BUFFER holds a copy of that
-text while it is a third party of the review.  LOSSY is non-nil when
-the CLI would write U+FFFD for what it could not read.  VIEW belongs to
-the front end.  ARRIVED is the time at which it came, in seconds since the epoch."
+holds the proposed text and the user's edits: what is accepted, whatever
+shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
+UNSAVED is a buffer with unsaved text of the user that visits the file,
+or nil, and YOURS-BUFFER holds a copy of that text while it is a third
+party of the review.  LOSSY is non-nil when the CLI would write U+FFFD
+for what it could not read.  STYLE is the front end that shows it, VIEW
+belongs to that.  DIFFERENCE is what the unified front end knows of both
+texts, and outlives VIEW.  ARRIVED is the time at which it came, in
+seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
   (line-end "\n") (bom "") note buffer disk-buffer unsaved yours-buffer lossy
-  view (arrived (float-time)))
+  style view difference (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -173,9 +189,6 @@ end that shows it.")
 The header lines of the buffers say so by themselves."
   nil)
 
-(defconst qwen-companion-diff--style 'ediff
-  "The front end.")
-
 ;;; Buffers
 
 (defvar qwen-companion-diff-buffer-mode-map
@@ -236,13 +249,22 @@ Only modes for text and programs: others act on the text they get."
            mode))))
 
 (defun qwen-companion-diff--set-mode (path)
+  "Give the current buffer, a side of a review, the major mode for PATH."
+  (let ((proposal qwen-companion-diff--proposal))
+    (qwen-companion-diff--set-major-mode path)
+    ;; The major mode has killed what was local.
+    (setq qwen-companion-diff--proposal proposal)
+    (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
+      (qwen-companion-diff--protect))
+    (qwen-companion-diff-buffer-mode 1)))
+
+(defun qwen-companion-diff--set-major-mode (path)
   "Give the current buffer the major mode for PATH, and nothing more.
 No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is put aside meanwhile: a mode that reads
 it at its start may take seconds, and it may choose by it what to do."
   (let ((mode (and (qwen-companion-diff--short-p)
                    (qwen-companion-diff--mode path)))
-        (proposal qwen-companion-diff--proposal)
         (enable-local-variables nil))
     (when mode
       (let ((undo buffer-undo-list)
@@ -260,12 +282,7 @@ it at its start may take seconds, and it may choose by it what to do."
         (goto-char point)
         (setq buffer-undo-list undo))
       (font-lock-mode 1))
-    (qwen-companion-diff--show-bidi-controls)
-    ;; The major mode has killed what was local.
-    (setq qwen-companion-diff--proposal proposal)
-    (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
-      (qwen-companion-diff--protect))
-    (qwen-companion-diff-buffer-mode 1)))
+    (qwen-companion-diff--show-bidi-controls)))
 
 (defun qwen-companion-diff--short-p ()
   "Return non-nil when the text and its lines are short enough to be coloured."
@@ -373,10 +390,13 @@ Some CLIs take every file for UTF-8, and what is not for U+FFFD."
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
-  (qwen-companion-diff--set-header
-   (concat (format "proposed by %s" (qwen-companion-proposal-client proposal))
-           (when-let ((note (qwen-companion-proposal-note proposal)))
-             (format "; %s" note)))))
+  (qwen-companion-diff--set-header (qwen-companion-diff--about proposal)))
+
+(defun qwen-companion-diff--about (proposal)
+  "Return who made PROPOSAL, and what the user should know of it."
+  (concat (format "proposed by %s" (qwen-companion-proposal-client proposal))
+          (when-let ((note (qwen-companion-proposal-note proposal)))
+            (format "; %s" note))))
 
 (defun qwen-companion-diff-file-written (path)
   "Bring the reviews of PATH along: a CLI has written that file.
@@ -399,7 +419,8 @@ Only the side that shows the disk changes, never a proposed text."
         (replace-buffer-contents source 0.1))
       (set-buffer-modified-p nil)
       (qwen-companion-diff--set-header "on disk, changed meanwhile")
-      (qwen-companion-diff-refresh qwen-companion-diff--style proposal))))
+      (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
+                                   proposal))))
 
 (defun qwen-companion-diff--of-file (path)
   "Return the open proposals for the file PATH, whoever made them."
@@ -518,7 +539,8 @@ A text that is no longer unsaved may be on disk now."
              (unsaved (find-buffer-visiting path #'buffer-modified-p)))
         (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
           (setf (qwen-companion-proposal-unsaved proposal) unsaved)
-          (qwen-companion-diff-note-unsaved qwen-companion-diff--style proposal)
+          (qwen-companion-diff-note-unsaved
+           (qwen-companion-proposal-style proposal) proposal)
           (unless unsaved
             (qwen-companion-diff-file-written path))
           (setq changed t))))
@@ -571,10 +593,13 @@ A text that is no longer unsaved may be on disk now."
   "Show PROPOSAL with its third party or without, if it is on the screen.
 If the user has put other things there, it has to be opened again."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
-    (if (qwen-companion-diff-visible-p qwen-companion-diff--style proposal)
-        (qwen-companion-diff-show-third qwen-companion-diff--style proposal)
+    (if (qwen-companion-diff-visible-p
+         (qwen-companion-proposal-style proposal) proposal)
+        (qwen-companion-diff-show-third
+         (qwen-companion-proposal-style proposal) proposal)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide qwen-companion-diff--style proposal))))
+      (qwen-companion-diff-hide
+       (qwen-companion-proposal-style proposal) proposal))))
 
 ;;; The one life
 
@@ -588,7 +613,7 @@ Its own buffer is left to the caller."
     (setq qwen-companion-diff--proposals
           (delq proposal qwen-companion-diff--proposals))
     (when shown
-      (qwen-companion-diff-hide qwen-companion-diff--style proposal))
+      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
     (when-let ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
     (qwen-companion-diff--drop-yours proposal)
@@ -896,7 +921,7 @@ Called after each change of the open proposals and of their states."
   (cl-find-if (lambda (proposal)
                 (and (eq (qwen-companion-proposal-state proposal) 'shown)
                      (qwen-companion-diff-visible-p
-                      qwen-companion-diff--style proposal)))
+                      (qwen-companion-proposal-style proposal) proposal)))
               qwen-companion-diff--proposals))
 
 (defun qwen-companion-diff-terminals (proposal)
@@ -980,15 +1005,19 @@ a tab that is not selected there is none."
 (defun qwen-companion-diff--display (proposal select)
   "Show PROPOSAL; SELECT non-nil means to select it."
   (setf (qwen-companion-proposal-seen proposal) t)
+  (unless (qwen-companion-proposal-style proposal)
+    (setf (qwen-companion-proposal-style proposal)
+          ;; A CLI that was offered reviews before the user wanted none.
+          (or qwen-companion-diff-style 'ediff)))
   (condition-case err
       (progn
         (unless (qwen-companion-proposal-disk-buffer proposal)
           (qwen-companion-diff--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
-        (qwen-companion-diff-show qwen-companion-diff--style proposal select))
+        (qwen-companion-diff-show (qwen-companion-proposal-style proposal) proposal select))
     (error
      (setf (qwen-companion-proposal-state proposal) 'pending)
-     (qwen-companion-diff-hide qwen-companion-diff--style proposal)
+     (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
      (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
               (qwen-companion-diff--file proposal)
               (error-message-string err)
@@ -1000,10 +1029,10 @@ a tab that is not selected there is none."
   (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq frame (qwen-companion-diff-frame
-                          qwen-companion-diff--style proposal)))
+                          (qwen-companion-proposal-style proposal) proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending
             (qwen-companion-proposal-seen proposal) nil)
-      (qwen-companion-diff-hide qwen-companion-diff--style proposal)
+      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
       (qwen-companion-diff--schedule))))
 
 (defun qwen-companion-diff-bury ()
@@ -1013,7 +1042,7 @@ a tab that is not selected there is none."
   (let ((proposal (qwen-companion-diff--find nil "put aside")))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide qwen-companion-diff--style proposal))
+      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
     (qwen-companion-diff--schedule)
     (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
              (qwen-companion-diff--file proposal))))
@@ -1141,7 +1170,7 @@ It is the only one that waits; FILE names another one by its file."
         (shown (qwen-companion-diff--shown)))
     (when (and shown (not (eq shown proposal)))
       (setf (qwen-companion-proposal-state shown) 'pending)
-      (qwen-companion-diff-hide qwen-companion-diff--style shown))
+      (qwen-companion-diff-hide (qwen-companion-proposal-style shown) shown))
     (qwen-companion-diff--display proposal t)))
 
 ;;;###autoload
@@ -1166,6 +1195,24 @@ that waits; FILE names another one by its file."
       (qwen-companion-diff--show-third proposal)
       (unless (eq proposal (qwen-companion-diff--shown))
         (qwen-companion-diff-open proposal))))))
+
+;;;###autoload
+(defun qwen-companion-diff-switch (&optional file)
+  "Show the review of a proposal in the other front end, and select it.
+It is the one the current buffer is about, else the only one that
+waits; FILE names another one by its file.  See
+`qwen-companion-diff-style'."
+  (interactive (list (qwen-companion-diff--read "Switch the review of")))
+  (let* ((proposal (qwen-companion-diff--find file "switch"))
+         (style (qwen-companion-proposal-style proposal)))
+    (when (eq (qwen-companion-proposal-state proposal) 'shown)
+      (setf (qwen-companion-proposal-state proposal) 'pending)
+      (qwen-companion-diff-hide style proposal))
+    (setf (qwen-companion-proposal-style proposal)
+          (if (eq (or style qwen-companion-diff-style) 'unified)
+              'ediff
+            'unified))
+    (qwen-companion-diff-open proposal)))
 
 (provide 'qwen-companion-diff)
 ;;; qwen-companion-diff.el ends here
