@@ -48,6 +48,7 @@
 (require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
+(require 'qwen-companion-unified)
 
 (defgroup qwen-companion nil
   "Emacs as the IDE of the Qwen Code CLI."

@@ -1,0 +1,1068 @@
+;;; qwen-companion-unified.el --- Reviews hunk by hunk in one buffer  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A review can end without the CLI writing what is in it: the CLI has
+
+;;; Commentary:
+
+;; The front end that shows a proposal as a unified diff.  What is accepted
+;; is the text in the proposal's own buffer, as in the other front end;
+;; dropping a hunk here changes that text, see qwen-companion-hunks.el.
+;;
+;; The diff looks like one of `diff-mode' and its commands that only look
+;; work on it.  Those that would change it, or apply it to a file, are not
+;; bound: it is a view.  What is a header and what a line of the text is
+;; never guessed from the text, which is a stranger's and may look like
+;; either; text properties tell it.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'diff-mode)
+(require 'outline)
+(require 'smerge-mode)
+(require 'subr-x)
+(require 'qwen-companion-diff)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-windows)
+
+(defcustom qwen-companion-unified-context 3
+  "Lines of context around the hunks of a review.
+In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-more-context] and \\[qwen-companion-unified-less-context] change it for that one.
+With 0, changes that are beside each other are hunks of their own."
+  :group 'qwen-companion
+  :type 'natnum)
+
+(defface qwen-companion-unified-dropped
+  '((t :inherit shadow :strike-through t))
+  "Face of a hunk that is dropped."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-unified--stretch 2000
+  "Lines after which no more hunks are shown until the user wants them.")
+
+(defconst qwen-companion-unified--run-limit 1000
+  "Lines after which the rest of a run of removed or added ones is left out.")
+
+(defconst qwen-companion-unified--refine-limit 5000
+  "Characters above which the words of a change are not compared.")
+
+(defconst qwen-companion-unified--delay 0.2
+  "Seconds after which a text that was changed elsewhere is compared again.")
+
+(defvar-local qwen-companion-unified--context nil
+  "Lines of context around the hunks here.")
+(defvar-local qwen-companion-unified--ignore-space nil
+  "Non-nil while hunks that differ in white space only are not shown.")
+(defvar-local qwen-companion-unified--hunks nil
+  "All hunks, shown or not, in order.")
+(defvar-local qwen-companion-unified--next nil
+  "Those at the end of `qwen-companion-unified--hunks' that are to come.")
+(defvar-local qwen-companion-unified--state nil
+  "Symbol `comparing' or `failed', nil when the hunks are right.")
+(defvar-local qwen-companion-unified--place nil
+  "The file with its project, as shown to the user.")
+
+(defvar-local qwen-companion-unified--timer nil
+  "In the buffer of a proposal, the timer that has its text compared again.")
+
+;;; The mode
+
+(defvar qwen-companion-unified-mode-map
+  (let ((map (make-sparse-keymap)))
+    ;; Not that of `diff-mode', see the commentary.
+    (set-keymap-parent map special-mode-map)
+    (pcase-dolist (`(,key . ,command)
+                   '(("n" . qwen-companion-unified-next)
+                     ("p" . qwen-companion-unified-previous)
+                     ("k" . qwen-companion-unified-drop)
+                     ("u" . qwen-companion-unified-restore)
+                     ("s" . qwen-companion-unified-split)
+                     ("e" . qwen-companion-unified-edit)
+                     ("RET" . qwen-companion-unified-visit)
+                     ("w" . qwen-companion-unified-toggle-space)
+                     ("+" . qwen-companion-unified-more-context)
+                     ("-" . qwen-companion-unified-less-context)
+                     ("TAB" . qwen-companion-diff-switch)
+                     ("q" . qwen-companion-diff-bury)
+                     ("C-c C-c" . qwen-companion-unified-accept)
+                     ("C-c C-k" . qwen-companion-diff-reject)))
+      (define-key map (kbd key) command))
+    map)
+  "Keys of a review hunk by hunk.")
+
+(define-derived-mode qwen-companion-unified-mode diff-mode "Review"
+  "Major mode of a review hunk by hunk.
+What is accepted is the proposed text without the hunks that are dropped.
+
+The hooks of `diff-mode' do not run: what they do is meant for patches.
+This mode has a hook of its own.
+
+\\{qwen-companion-unified-mode-map}"
+  :interactive nil
+  ;; Where `diff-mode' reads the text it is our own functions that know.
+  (setq font-lock-defaults nil)
+  (setq-local diff-refine nil
+              diff-font-lock-syntax nil
+              minor-mode-overriding-map-alist nil
+              outline-regexp "@@ "
+              outline-level (lambda () 1)
+              revert-buffer-function #'qwen-companion-unified--revert
+              truncate-lines nil
+              ;; Read-only, but not by the mode that would bind its keys.
+              buffer-read-only t)
+  (remove-hook 'after-change-functions #'diff-after-change-function t)
+  (remove-hook 'post-command-hook #'diff-post-command-hook t)
+  (buffer-disable-undo)
+  (jit-lock-register #'qwen-companion-unified--fontify))
+
+(defun qwen-companion-unified--make-buffer (proposal)
+  "Return a new buffer that will show PROPOSAL."
+  (let ((buffer (qwen-companion-diff--make-buffer proposal "hunks")))
+    (with-current-buffer buffer
+      (let ((enable-local-variables nil)
+            (diff-default-read-only nil)
+            (change-major-mode-hook nil))
+        ;; As for the sides of a review: no global mode gets at the buffer.
+        (delay-mode-hooks (qwen-companion-unified-mode))
+        (kill-local-variable 'delayed-mode-hooks)
+        (run-hooks 'qwen-companion-unified-mode-hook))
+      (setq qwen-companion-diff--proposal proposal
+            qwen-companion-unified--context qwen-companion-unified-context
+            qwen-companion-unified--place (qwen-companion-diff--place proposal)
+            header-line-format '(:eval (qwen-companion-unified--header)))
+      (add-hook 'kill-buffer-hook
+                #'qwen-companion-windows-control-killed nil t))
+    buffer))
+
+(defun qwen-companion-unified--difference (&optional proposal)
+  "Return the difference of PROPOSAL, by default that of this buffer."
+  (let ((proposal (or proposal qwen-companion-diff--proposal)))
+    (or (qwen-companion-proposal-difference proposal)
+        (setf (qwen-companion-proposal-difference proposal)
+              (make-qwen-companion-hunks
+               :old (qwen-companion-proposal-disk-buffer proposal)
+               :new (qwen-companion-proposal-buffer proposal))))))
+
+(defun qwen-companion-unified--header ()
+  "Return the header line: what the keys do, and how many hunks are kept.
+The count comes early: it must not be pushed off the screen."
+  (qwen-companion-diff--literal
+   (format " C-c C-c accept  C-c C-k reject  %s  n/p next/previous  k drop  u bring back  s split  e edit  RET source  w white space  +/- context  TAB Ediff  q put aside  %s: %s"
+           (qwen-companion-unified--count)
+           qwen-companion-unified--place
+           (qwen-companion-disk-plain
+            (concat (qwen-companion-diff--about qwen-companion-diff--proposal)
+                    (qwen-companion-unified--unsaved))))))
+
+(defun qwen-companion-unified--count ()
+  "Return how many hunks are kept, or what prevents counting."
+  (pcase qwen-companion-unified--state
+    ('comparing "comparing...")
+    ('failed "not comparable")
+    (_
+     (let ((all (length qwen-companion-unified--hunks))
+           (dropped (cl-count-if #'qwen-companion-hunks-dropped-p
+                                 qwen-companion-unified--hunks))
+           (hidden (cl-count-if #'qwen-companion-hunks-hunk-hidden
+                                qwen-companion-unified--hunks)))
+       (concat (format "%d of %d hunk%s kept" (- all dropped) all
+                       (if (= all 1) "" "s"))
+               (when qwen-companion-unified--ignore-space
+                 (format ", %d hidden: only white space" hidden)))))))
+
+(defun qwen-companion-unified--unsaved ()
+  "Return a note that the file's buffer has unsaved text, or nil."
+  (when-let ((buffer (get-file-buffer (qwen-companion-proposal-path
+                                       qwen-companion-diff--proposal))))
+    (and (buffer-modified-p buffer)
+         "; your buffer of the file has unsaved text")))
+
+;;; Drawing
+
+(defun qwen-companion-unified--draw ()
+  "Show the hunks anew, and point in the one it was in."
+  (let ((inhibit-read-only t)
+        (change (when-let ((hunk (qwen-companion-unified--hunk-at (point))))
+                  (car (qwen-companion-hunks-hunk-changes hunk))))
+        (shown (count-lines (point-min) (point-max)))
+        (difference (qwen-companion-unified--difference)))
+    (erase-buffer)
+    (setq qwen-companion-unified--hunks
+          (qwen-companion-hunks-group
+           (qwen-companion-hunks-changes difference)
+           qwen-companion-unified--context
+           (qwen-companion-hunks-size (qwen-companion-hunks-old difference)))
+          qwen-companion-unified--next qwen-companion-unified--hunks)
+    (qwen-companion-unified--hide)
+    (qwen-companion-unified--draw-file)
+    (qwen-companion-unified--draw-stretch
+     (max shown qwen-companion-unified--stretch))
+    (qwen-companion-unified--draw-stranded)
+    (qwen-companion-diff--show-bidi-controls)
+    (goto-char (point-min))
+    (or (and change (qwen-companion-unified--goto-change change))
+        (qwen-companion-unified--goto-hunk (point-min) nil))
+    (qwen-companion-unified--set-window-points)))
+
+(defun qwen-companion-unified--set-window-points ()
+  "Make point in the windows of the current buffer what it is here."
+  (dolist (window (get-buffer-window-list nil nil t))
+    (set-window-point window (point))))
+
+(defun qwen-companion-unified--say (text)
+  "Show TEXT where the hunks would be."
+  (let ((inhibit-read-only t))
+    (erase-buffer)
+    (insert text "\n")
+    (setq qwen-companion-unified--hunks nil
+          qwen-companion-unified--next nil)))
+
+(defun qwen-companion-unified--hide ()
+  "Decide which hunks are not to be shown."
+  (dolist (hunk qwen-companion-unified--hunks)
+    (setf (qwen-companion-hunks-hunk-hidden hunk)
+          (and qwen-companion-unified--ignore-space
+               (qwen-companion-hunks-only-space-p
+                (qwen-companion-unified--difference) hunk)))))
+
+(defun qwen-companion-unified--draw-file ()
+  "Insert the header of the file."
+  (let* ((path (qwen-companion-proposal-path qwen-companion-diff--proposal))
+         (root (qwen-companion-context-root default-directory))
+         (name (qwen-companion-disk-plain
+                (if root (file-relative-name path root) path)))
+         (start (point)))
+    (insert "--- "
+            (if (file-exists-p path) (concat "a/" name) null-device)
+            "\n+++ b/" name "\n")
+    (put-text-property start (point) 'face 'diff-file-header)
+    (unless qwen-companion-unified--hunks
+      (insert "There is no difference any more.\n"))))
+
+(defun qwen-companion-unified--draw-stretch (lines)
+  "Insert the next hunks at point, until LINES lines or more are there.
+Say how many more hunks there are, with a place to press."
+  (let ((count 0))
+    (while (and qwen-companion-unified--next (< count lines))
+      (let ((hunk (pop qwen-companion-unified--next))
+            (start (point)))
+        (unless (qwen-companion-hunks-hunk-hidden hunk)
+          (qwen-companion-unified--draw-hunk hunk)
+          (cl-incf count (count-lines start (point)))))))
+  (let ((rest (cl-count-if-not #'qwen-companion-hunks-hunk-hidden
+                               qwen-companion-unified--next)))
+    (when (> rest 0)
+      (qwen-companion-unified--draw-button
+       (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
+       #'qwen-companion-unified--show-more))))
+
+(defun qwen-companion-unified--draw-button (text function &rest properties)
+  "Insert a line TEXT in which RET is to call FUNCTION.  PROPERTIES go on it."
+  (let ((start (point)))
+    (insert "\\ " text "\n")
+    (add-text-properties
+     start (point)
+     (append (list 'face 'link
+                   'mouse-face 'highlight
+                   'qwen-companion-unified-press function)
+             properties))))
+
+(defun qwen-companion-unified--show-more ()
+  "Show the next hunks in place of the line with their number."
+  (let ((inhibit-read-only t)
+        (place (text-property-any (point-min) (point-max)
+                                  'qwen-companion-unified-press
+                                  #'qwen-companion-unified--show-more)))
+    (when place
+      (goto-char place)
+      (delete-region place (min (point-max) (1+ (line-end-position))))
+      (save-excursion
+        (qwen-companion-unified--draw-stretch qwen-companion-unified--stretch)
+        (qwen-companion-diff--show-bidi-controls)))))
+
+(defun qwen-companion-unified--draw-hunk (hunk)
+  "Insert HUNK at point."
+  (let* ((start (point))
+         (difference (qwen-companion-unified--difference))
+         (dropped (qwen-companion-hunks-dropped-p hunk))
+         (line (qwen-companion-unified--first-line hunk)))
+    (insert (qwen-companion-unified--head hunk))
+    (dolist (change (qwen-companion-hunks-hunk-changes hunk))
+      (qwen-companion-unified--draw-context
+       line (qwen-companion-hunks-change-old change))
+      (setq line (qwen-companion-hunks-change-end change))
+      (qwen-companion-unified--draw-run
+       "-" (qwen-companion-hunks-disk-lines difference change)
+       (list 'removed change)
+       (if dropped 'qwen-companion-unified-dropped 'diff-removed)
+       hunk)
+      (qwen-companion-unified--draw-run
+       "+" (qwen-companion-hunks-proposed-lines difference change)
+       (list (if dropped 'dropped 'added) change)
+       (if dropped 'qwen-companion-unified-dropped 'diff-added)
+       hunk))
+    (qwen-companion-unified--draw-context
+     line (+ line (qwen-companion-hunks-hunk-after hunk)))
+    (put-text-property start (point) 'qwen-companion-unified-hunk hunk)))
+
+(defun qwen-companion-unified--first-line (hunk)
+  "Return the line on disk with which HUNK begins, context and all."
+  (- (qwen-companion-hunks-change-old
+      (car (qwen-companion-hunks-hunk-changes hunk)))
+     (qwen-companion-hunks-hunk-before hunk)))
+
+(defun qwen-companion-unified--extent (hunk)
+  "Return the lines (OLD OLD-COUNT NEW NEW-COUNT) of HUNK, context and all.
+The last is that of what was proposed, also when that is dropped."
+  (let* ((changes (qwen-companion-hunks-hunk-changes hunk))
+         (before (qwen-companion-hunks-hunk-before hunk))
+         (old (qwen-companion-unified--first-line hunk))
+         (count (+ (- (qwen-companion-hunks-change-end (car (last changes))) old)
+                   (qwen-companion-hunks-hunk-after hunk))))
+    (list old count
+          (- (qwen-companion-hunks-change-new (car changes)) before)
+          (cl-loop for change in changes
+                   sum (- (qwen-companion-hunks-proposed-count change)
+                          (qwen-companion-hunks-change-old-count change))
+                   into more
+                   finally return (+ count more)))))
+
+(defun qwen-companion-unified--head (hunk)
+  "Return the header line of HUNK."
+  (pcase-let ((`(,old ,old-count ,new ,new-count)
+               (qwen-companion-unified--extent hunk)))
+    (concat
+     (propertize
+      ;; No lines at all are named by the line before them.
+      (format "@@ -%d,%d +%d,%d @@" (if (zerop old-count) (1- old) old) old-count
+              (if (zerop new-count) (1- new) new) new-count)
+      'face 'diff-hunk-header)
+     (and (qwen-companion-hunks-dropped-p hunk)
+          (propertize " dropped, u brings it back" 'face 'warning))
+     "\n")))
+
+(defun qwen-companion-unified--draw-context (line end)
+  "Insert the lines on disk from LINE up to END, which are those of both sides."
+  (qwen-companion-unified--draw-run
+   " "
+   (qwen-companion-hunks-lines
+    (qwen-companion-hunks-old (qwen-companion-unified--difference))
+    line (- end line))
+   (list 'context line) 'diff-context nil))
+
+(defun qwen-companion-unified--draw-run (sign text source face hunk)
+  "Insert TEXT with SIGN in front of each line, in FACE.
+SOURCE tells where the lines are from: (`context' LINE), where LINE is
+that of the first one on disk, or (`removed' CHANGE), (`added' CHANGE),
+\(`dropped' CHANGE).  The end of a run that is too long is left out,
+unless the whole of HUNK is wanted."
+  (let* ((start (point))
+         (count (qwen-companion-hunks-count-lines text))
+         (left (and hunk
+                    (not (qwen-companion-hunks-hunk-whole hunk))
+                    (> count qwen-companion-unified--run-limit)
+                    (- count qwen-companion-unified--run-limit))))
+    (insert (if left
+                (qwen-companion-hunks--first-lines
+                 text qwen-companion-unified--run-limit)
+              text))
+    (let ((end (copy-marker (point) t)))
+      (goto-char start)
+      (while (< (point) end)
+        (insert sign)
+        (forward-line 1))
+      (goto-char end)
+      (unless (or (= start end) (bolp))
+        (insert "\n"))
+      (add-text-properties start (point)
+                           (list 'face face
+                                 'qwen-companion-unified-source source
+                                 'fontified nil))
+      (set-marker end nil))
+    (cond
+     (left
+      (qwen-companion-unified--draw-button
+       (format "%d more lines: RET here shows them" left)
+       #'qwen-companion-unified--show-whole))
+     ((qwen-companion-hunks--open-p text)
+      (insert "\\ No newline at end of file\n")))))
+
+(defun qwen-companion-unified--show-whole ()
+  "Show all lines of the hunk at point."
+  (let ((hunk (qwen-companion-unified--hunk-at (point))))
+    (setf (qwen-companion-hunks-hunk-whole hunk) t)
+    (qwen-companion-unified--redraw hunk (list hunk))))
+
+(defun qwen-companion-unified--draw-stranded ()
+  "Insert what was dropped and can no longer be brought back, at the end.
+The lines are no part of the diff."
+  (let ((stranded (qwen-companion-hunks-stranded
+                   (qwen-companion-unified--difference))))
+    (when stranded
+      (goto-char (point-max))
+      (dolist (change (reverse stranded))
+        (let ((start (point)))
+          (insert "# Dropped; its place was edited, so u cannot bring it back:\n")
+          (dolist (line (split-string (string-remove-suffix
+                                       "\n" (qwen-companion-hunks-change-text change))
+                                      "\n"))
+            (insert "# " line "\n"))
+          (add-text-properties
+           start (point)
+           '(face shadow qwen-companion-unified-stranded t)))))))
+
+(defun qwen-companion-unified--redraw (hunk hunks)
+  "Show HUNKS in place of HUNK, and the right line numbers further down."
+  (let* ((inhibit-read-only t)
+         (bounds (qwen-companion-unified--bounds hunk))
+         (offset (count-lines (car bounds) (line-beginning-position)))
+         (column (current-column)))
+    (goto-char (car bounds))
+    (delete-region (car bounds) (cdr bounds))
+    (mapc #'qwen-companion-unified--draw-hunk hunks)
+    (qwen-companion-unified--renumber (point))
+    (qwen-companion-diff--show-bidi-controls)
+    (goto-char (car bounds))
+    (forward-line offset)
+    (move-to-column column)
+    (qwen-companion-unified--set-window-points)))
+
+(defun qwen-companion-unified--renumber (start)
+  "Make the header lines of the hunks that are shown from START on right."
+  (save-excursion
+    (goto-char start)
+    (let (hunk)
+      (while (and (setq hunk (qwen-companion-unified--hunk-at (point)))
+                  (not (eobp)))
+        (let ((head (qwen-companion-unified--head hunk))
+              (end (line-beginning-position 2)))
+          (unless (string= head (buffer-substring-no-properties (point) end))
+            (delete-region (point) end)
+            (insert (propertize head 'qwen-companion-unified-hunk hunk))))
+        (goto-char (next-single-property-change
+                    (point) 'qwen-companion-unified-hunk nil (point-max)))))))
+
+;;; Where things are
+
+(defun qwen-companion-unified--hunk-at (position)
+  "Return the hunk that is shown at POSITION, or nil."
+  (get-text-property position 'qwen-companion-unified-hunk))
+
+(defun qwen-companion-unified--bounds (hunk)
+  "Return the positions (START . END) at which HUNK is shown."
+  (let ((start (text-property-any (point-min) (point-max)
+                                  'qwen-companion-unified-hunk hunk)))
+    (cons start
+          (next-single-property-change start 'qwen-companion-unified-hunk
+                                       nil (point-max)))))
+
+(defun qwen-companion-unified--goto-hunk (position back)
+  "Go to the next hunk after POSITION, or with BACK to the one before.
+Return nil and stay where there is none."
+  (let ((place (qwen-companion-unified--edge position back)))
+    (while (and place
+                (not (qwen-companion-unified--hunk-at place)))
+      (setq place (qwen-companion-unified--edge place back)))
+    (when place
+      (goto-char place))))
+
+(defun qwen-companion-unified--edge (position back)
+  "Return the next place after POSITION where a hunk begins or ends.
+With BACK, that before where the hunk at POSITION begins.  Return nil
+at the end of the buffer, or at its beginning."
+  (if back
+      (let ((start (qwen-companion-unified--hunk-start position)))
+        (and (> start (point-min))
+             (qwen-companion-unified--hunk-start (1- start))))
+    (let ((next (next-single-property-change
+                 position 'qwen-companion-unified-hunk nil (point-max))))
+      (and (< next (point-max)) next))))
+
+(defun qwen-companion-unified--hunk-start (position)
+  "Return where the hunk at POSITION begins, or what is between two hunks."
+  (if (and (> position (point-min))
+           (eq (qwen-companion-unified--hunk-at position)
+               (qwen-companion-unified--hunk-at (1- position))))
+      (previous-single-property-change
+       position 'qwen-companion-unified-hunk nil (point-min))
+    position))
+
+(defun qwen-companion-unified--goto-change (change)
+  "Go to the hunk in which CHANGE is shown; return nil when it is in none."
+  (when-let ((hunk (cl-find-if
+                    (lambda (hunk)
+                      (memq change (qwen-companion-hunks-hunk-changes hunk)))
+                    qwen-companion-unified--hunks))
+             (place (text-property-any (point-min) (point-max)
+                                       'qwen-companion-unified-hunk hunk)))
+    (goto-char place)))
+
+(defun qwen-companion-unified--source-at (position)
+  "Return where the line at POSITION is from: (KIND WHAT . INDEX), or nil.
+KIND and WHAT are as in `qwen-companion-unified--draw-run', INDEX counts
+the lines of the run from 0."
+  (when-let ((source (get-text-property position 'qwen-companion-unified-source)))
+    (let ((start (qwen-companion-unified--run-start position)))
+      `(,@source
+        . ,(count-lines start (save-excursion (goto-char position)
+                                              (line-beginning-position)))))))
+
+(defun qwen-companion-unified--run-start (position)
+  "Return where the run of lines at POSITION begins."
+  (if (and (> position (point-min))
+           (eq (get-text-property position 'qwen-companion-unified-source)
+               (get-text-property (1- position) 'qwen-companion-unified-source)))
+      (previous-single-property-change
+       position 'qwen-companion-unified-source nil (point-min))
+    position))
+
+(defun qwen-companion-unified--run-end (position)
+  "Return where the run of lines at POSITION ends."
+  (next-single-property-change
+   position 'qwen-companion-unified-source nil (point-max)))
+
+;;; Colours
+
+(defun qwen-companion-unified--fontify (start end)
+  "Colour the lines from START to END as their own buffers do.
+Then compare the words of the changes there."
+  (save-excursion
+    (let ((inhibit-read-only t)
+          (place start))
+      (with-silent-modifications
+        (while (< place end)
+          (pcase (get-text-property place 'qwen-companion-unified-source)
+            (`(,kind ,what)
+             (let ((stop (min end (qwen-companion-unified--run-end place))))
+               (qwen-companion-unified--colour-run kind what place stop)
+               (setq place stop))
+             (when (eq kind 'added)
+               (qwen-companion-unified--refine (1- place))))
+            (_ (setq place (next-single-property-change
+                            place 'qwen-companion-unified-source nil end)))))))))
+
+(defun qwen-companion-unified--colour-run (kind what start end)
+  "Colour the lines from START to END, which are of KIND and from WHAT.
+See `qwen-companion-unified--draw-run' for these."
+  (let* ((difference (qwen-companion-unified--difference))
+         (old (qwen-companion-hunks-old difference))
+         (new (qwen-companion-hunks-new difference)))
+    (pcase kind
+      ('context
+       (qwen-companion-unified--copy-colours old what 'diff-context start end))
+      ((and 'removed
+            (guard (not (qwen-companion-hunks-change-text what))))
+       (qwen-companion-unified--copy-colours
+        old (qwen-companion-hunks-change-old what) 'diff-removed start end))
+      ('added
+       (qwen-companion-unified--copy-colours
+        new (qwen-companion-hunks-change-new what) 'diff-added start end)))))
+
+(defun qwen-companion-unified--copy-colours (buffer line face start end)
+  "Colour what is shown from START to END as it is in BUFFER, over FACE.
+The run of lines in which START is begins with LINE there."
+  (goto-char start)
+  (beginning-of-line)
+  (let ((place (point))
+        (from (+ line (count-lines (qwen-companion-unified--run-start start)
+                                   (point))))
+        (count (count-lines (point) end)))
+    (pcase-let ((`(,source . ,source-end)
+                 (qwen-companion-hunks-bounds buffer from count)))
+      (with-current-buffer buffer
+        (when font-lock-defaults
+          (font-lock-ensure source source-end)))
+      (put-text-property place end 'face face)
+      (while (< place end)
+        (goto-char place)
+        (let ((line-end (min end (line-end-position))))
+          (setq source (qwen-companion-unified--copy-line
+                        buffer source source-end (1+ place) line-end)
+                place (line-beginning-position 2)))))))
+
+(defun qwen-companion-unified--copy-line (buffer source limit start end)
+  "Colour the text from START to END as that from SOURCE on in BUFFER.
+That ends at LIMIT.  Return where the next line begins in BUFFER."
+  (let ((at source))
+    (while (< start end)
+      (let* ((next (next-single-property-change at 'face buffer limit))
+             (face (get-text-property at 'face buffer))
+             (stop (min end (+ start (- next at)))))
+        (when (<= stop start)
+          (setq stop end))
+        (when face
+          (add-face-text-property start stop face nil))
+        (setq at (+ at (- stop start))
+              start stop)))
+    (with-current-buffer buffer
+      (save-excursion
+        (goto-char source)
+        (min limit (line-beginning-position 2))))))
+
+(defun qwen-companion-unified--refine (position)
+  "Show which words differ in the change the added lines of which are at POSITION."
+  (let* ((start (qwen-companion-unified--run-start position))
+         (end (qwen-companion-unified--run-end position))
+         (before (max (point-min) (1- start)))
+         (change (cadr (get-text-property position 'qwen-companion-unified-source))))
+    (when (and (equal (list 'removed change)
+                      (get-text-property before 'qwen-companion-unified-source))
+               (< (- end (qwen-companion-unified--run-start before))
+                  qwen-companion-unified--refine-limit)
+               (not (get-text-property start 'qwen-companion-unified-refined)))
+      (put-text-property start (1+ start) 'qwen-companion-unified-refined t)
+      (let ((default-directory temporary-file-directory))
+        ;; Without the program diff there is less to be seen.
+        (ignore-error file-missing
+          (smerge-refine-regions
+           (qwen-companion-unified--run-start before) start start end nil
+           #'diff-refine-preproc
+           '((face . diff-refine-removed))
+           '((face . diff-refine-added))))))))
+
+;;; Following the texts
+
+(defun qwen-companion-unified--update (proposal)
+  "Show how PROPOSAL differs, now or when the texts have been compared."
+  (let ((difference (qwen-companion-unified--difference proposal)))
+    (with-current-buffer (qwen-companion-windows-control proposal)
+      (if (qwen-companion-hunks-fresh-p difference)
+          (qwen-companion-unified--settle t)
+        (unless qwen-companion-unified--hunks
+          (qwen-companion-unified--say "Comparing the texts..."))
+        (setq qwen-companion-unified--state 'comparing)
+        (qwen-companion-hunks-compare
+         difference
+         (lambda (done)
+           (when-let ((buffer (qwen-companion-windows-control proposal))
+                      ((eq 'unified (qwen-companion-proposal-style proposal))))
+             (with-current-buffer buffer
+               (qwen-companion-unified--settle done)))))))))
+
+(defun qwen-companion-unified--settle (done)
+  "Show the hunks if DONE, else that the texts cannot be compared."
+  (setq qwen-companion-unified--state (if done nil 'failed))
+  (if done
+      (qwen-companion-unified--draw)
+    (qwen-companion-unified--say
+     "The texts could not be compared: TAB shows both of them in Ediff, g tries again."))
+  (force-mode-line-update))
+
+(defun qwen-companion-unified--watch (proposal on)
+  "Notice if ON what is done elsewhere to the text of PROPOSAL, else stop."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (when qwen-companion-unified--timer
+      (cancel-timer qwen-companion-unified--timer)
+      (setq qwen-companion-unified--timer nil))
+    (if on
+        (add-hook 'after-change-functions
+                  #'qwen-companion-unified--text-changed nil t)
+      (remove-hook 'after-change-functions
+                   #'qwen-companion-unified--text-changed t))))
+
+(defun qwen-companion-unified--text-changed (&rest _)
+  "See to it that the text, which has been changed, is compared again."
+  (unless qwen-companion-unified--timer
+    (setq qwen-companion-unified--timer
+          (run-at-time qwen-companion-unified--delay nil
+                       #'qwen-companion-unified--text-settled
+                       qwen-companion-diff--proposal))))
+
+(defun qwen-companion-unified--text-settled (proposal)
+  "Compare the text of PROPOSAL again, if it was not changed by ourselves."
+  (when (qwen-companion-windows-control proposal)
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (setq qwen-companion-unified--timer nil))
+    (qwen-companion-diff-refresh 'unified proposal)))
+
+(defun qwen-companion-unified--revert (&rest _)
+  "Compare the texts anew."
+  (setf (qwen-companion-hunks-asked (qwen-companion-unified--difference)) nil)
+  (qwen-companion-unified--update qwen-companion-diff--proposal))
+
+;;; Front end
+
+(cl-defmethod qwen-companion-diff-show ((_style (eql 'unified)) proposal select)
+  "Show PROPOSAL hunk by hunk, and select it if SELECT is non-nil."
+  (let* ((frame (qwen-companion-windows-frame proposal))
+         (selected (selected-window))
+         (view (qwen-companion-windows-new-view proposal frame select))
+         (buffer (or (qwen-companion-windows-view-control view)
+                     (qwen-companion-unified--make-buffer proposal)))
+         (kept (qwen-companion-windows-view-kept view)))
+    (setf (qwen-companion-proposal-view proposal) view
+          (qwen-companion-windows-view-control view) buffer)
+    (with-selected-frame frame
+      (unless (get-buffer-window buffer frame)
+        (qwen-companion-windows-show-buffer
+         (qwen-companion-windows-area (and (window-live-p kept) kept))
+         buffer)))
+    (qwen-companion-unified--watch proposal t)
+    (qwen-companion-unified--update proposal)
+    (qwen-companion-windows-select proposal select selected buffer)))
+
+(cl-defmethod qwen-companion-diff-hide ((_style (eql 'unified)) proposal)
+  "Take PROPOSAL off the screen; the windows return as they were.
+If the user has put other things on the screen meanwhile, they stay."
+  (qwen-companion-windows-restore proposal)
+  (qwen-companion-unified--watch proposal nil)
+  (when-let ((buffer (qwen-companion-windows-control proposal)))
+    (kill-buffer buffer))
+  (qwen-companion-windows-forget-view proposal))
+
+(cl-defmethod qwen-companion-diff-refresh ((_style (eql 'unified)) proposal)
+  "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
+  (when (and (qwen-companion-windows-control proposal)
+             (not (qwen-companion-hunks-fresh-p
+                   (qwen-companion-unified--difference proposal))))
+    (qwen-companion-unified--update proposal)))
+
+;;; Commands
+
+(defun qwen-companion-unified--ready ()
+  "Signal a `user-error' unless the hunks are those of the texts as they are."
+  (pcase qwen-companion-unified--state
+    ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
+    ('comparing (user-error "The texts are being compared; a moment"))
+    (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
+         (qwen-companion-unified--update qwen-companion-diff--proposal)
+         (user-error "The text has been changed elsewhere; look at what is shown now")))))
+
+(defun qwen-companion-unified--here ()
+  "Return the hunk at point, or signal a `user-error'."
+  (qwen-companion-unified--ready)
+  (or (qwen-companion-unified--hunk-at (point))
+      (user-error (if (get-text-property (point) 'qwen-companion-unified-stranded)
+                      "The place of this hunk was edited, so it cannot be brought back; its text stays here"
+                    "There is no hunk here"))))
+
+(defun qwen-companion-unified-next (&optional count)
+  "Go to the next hunk, or COUNT hunks on."
+  (interactive "p")
+  (dotimes (_ (abs (or count 1)))
+    (let ((back (< (or count 1) 0)))
+      (unless (or (qwen-companion-unified--goto-hunk (point) back)
+                  (and (not back)
+                       qwen-companion-unified--next
+                       (let ((place (point)))
+                         (qwen-companion-unified--show-more)
+                         (goto-char place)
+                         (qwen-companion-unified--goto-hunk place nil))))
+        (user-error "There is no %s hunk" (if back "previous" "next"))))))
+
+(defun qwen-companion-unified-previous (&optional count)
+  "Go to the previous hunk, or COUNT hunks back."
+  (interactive "p")
+  (qwen-companion-unified-next (- (or count 1))))
+
+(defun qwen-companion-unified-drop ()
+  "Drop the hunk at point: it will not be in what is accepted.
+\\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] brings it back."
+  (interactive)
+  (let ((hunk (qwen-companion-unified--here)))
+    (when (qwen-companion-hunks-dropped-p hunk)
+      (user-error "This hunk is dropped already; u brings it back"))
+    (qwen-companion-hunks-drop (qwen-companion-unified--difference) hunk)
+    (qwen-companion-unified--turned hunk)))
+
+(defun qwen-companion-unified-restore ()
+  "Bring back the hunk at point, which is dropped."
+  (interactive)
+  (let ((hunk (qwen-companion-unified--here)))
+    (unless (qwen-companion-hunks-dropped-p hunk)
+      (user-error "This hunk is not dropped; k drops it"))
+    (qwen-companion-hunks-restore (qwen-companion-unified--difference) hunk)
+    (qwen-companion-unified--turned hunk)))
+
+(defun qwen-companion-unified--turned (hunk)
+  "Show that HUNK has been dropped or brought back."
+  (qwen-companion-unified--redraw hunk (list hunk))
+  (force-mode-line-update)
+  (run-hooks 'qwen-companion-diff-changed-hook))
+
+(defun qwen-companion-unified-split ()
+  "Split the hunk before the line at point.
+In the unchanged lines between two changes, that is between these."
+  (interactive)
+  (let* ((hunk (qwen-companion-unified--here))
+         (changes (qwen-companion-hunks-hunk-changes hunk))
+         (difference (qwen-companion-unified--difference))
+         (begin
+          (pcase (qwen-companion-unified--source-at (point))
+            (`(context ,line . ,index)
+             (cl-find-if (lambda (change)
+                           (>= (qwen-companion-hunks-change-old change)
+                               (+ line index)))
+                         changes))
+            (`(,kind ,change . ,index)
+             (let ((removed (if (eq kind 'removed)
+                                index
+                              (qwen-companion-hunks-change-old-count change)))
+                   (added (if (eq kind 'removed) 0 index)))
+               (unless (and (= 0 removed added) (eq change (car changes)))
+                 (if (= 0 removed added)
+                     change
+                   (qwen-companion-hunks-split difference change
+                                               removed added))))))))
+    (when (or (null begin) (eq begin (car changes)))
+      (user-error "Nothing to split off: go to a line behind the first change of the hunk"))
+    (setf (qwen-companion-hunks-change-cut begin) t)
+    (qwen-companion-unified--split-hunk hunk begin)))
+
+(defun qwen-companion-unified--split-hunk (hunk begin)
+  "Show HUNK as two; the change BEGIN, which may be new, begins the second."
+  (let* ((difference (qwen-companion-unified--difference))
+         (changes (qwen-companion-hunks-hunk-changes hunk))
+         (all (if (memq begin changes)
+                  changes
+                (let ((from (memq (car changes)
+                                  (qwen-companion-hunks-changes difference))))
+                  (cl-subseq from 0 (1+ (length changes))))))
+         (tail (memq begin all))
+         (gap (let ((previous (car (last (cl-ldiff all tail)))))
+                (- (qwen-companion-hunks-change-old begin)
+                   (qwen-companion-hunks-change-end previous))))
+         (after (min qwen-companion-unified--context (/ (1+ gap) 2)))
+         (first (make-qwen-companion-hunks-hunk
+                 :changes (cl-ldiff all tail)
+                 :before (qwen-companion-hunks-hunk-before hunk)
+                 :after after
+                 :whole (qwen-companion-hunks-hunk-whole hunk)))
+         (second (make-qwen-companion-hunks-hunk
+                  :changes (cl-copy-list tail)
+                  :before (min qwen-companion-unified--context (- gap after))
+                  :after (qwen-companion-hunks-hunk-after hunk)
+                  :whole (qwen-companion-hunks-hunk-whole hunk)))
+         (cell (memq hunk qwen-companion-unified--hunks)))
+    (setcar cell first)
+    (setcdr cell (cons second (cdr cell)))
+    (qwen-companion-unified--redraw hunk (list first second))
+    (goto-char (car (qwen-companion-unified--bounds second)))
+    (qwen-companion-unified--set-window-points)))
+
+(defun qwen-companion-unified-toggle-space ()
+  "Do not show hunks that differ in white space only, or show them again.
+They are kept or dropped all the same."
+  (interactive)
+  (qwen-companion-unified--ready)
+  (setq qwen-companion-unified--ignore-space
+        (not qwen-companion-unified--ignore-space))
+  (qwen-companion-unified--draw))
+
+(defun qwen-companion-unified-more-context (&optional count)
+  "Show one more line of context around the hunks, or COUNT more.
+Hunks that come to touch are joined, but for those you have split."
+  (interactive "p")
+  (qwen-companion-unified--ready)
+  (setq qwen-companion-unified--context
+        (max 0 (+ qwen-companion-unified--context (or count 1))))
+  (qwen-companion-unified--draw)
+  (message "%d lines of context" qwen-companion-unified--context))
+
+(defun qwen-companion-unified-less-context (&optional count)
+  "Show one line of context less around the hunks, or COUNT less.
+Without context, each change is a hunk."
+  (interactive "p")
+  (qwen-companion-unified-more-context (- (or count 1))))
+
+(defun qwen-companion-unified-accept ()
+  "Accept the proposal as it is shown, without what is dropped."
+  (interactive)
+  (unless (eq qwen-companion-unified--state 'failed)
+    (qwen-companion-unified--ready))
+  (qwen-companion-diff-accept qwen-companion-diff--proposal))
+
+(defun qwen-companion-unified-visit ()
+  "Visit the line at point in the file, in another window.
+Where there is no file yet, go to it in the proposed text.  On a line
+that stands for others, show these."
+  (interactive)
+  (if-let ((press (get-text-property (point) 'qwen-companion-unified-press)))
+      (funcall press)
+    (let ((lines (qwen-companion-unified--lines-here))
+          (path (qwen-companion-proposal-path qwen-companion-diff--proposal)))
+      (if (file-exists-p path)
+          (pop-to-buffer (find-file-noselect path))
+        (pop-to-buffer (qwen-companion-proposal-buffer
+                        qwen-companion-diff--proposal)))
+      (widen)
+      (qwen-companion-hunks--goto
+       (if buffer-file-name (car lines) (cdr lines))))))
+
+(defun qwen-companion-unified--lines-here ()
+  "Return the lines (OLD . NEW) on disk and in the proposal that point is at."
+  (qwen-companion-unified--ready)
+  (pcase (qwen-companion-unified--source-at (point))
+    (`(context ,line . ,index)
+     (let ((old (+ line index)))
+       (cons old (+ old (qwen-companion-unified--shift old)))))
+    (`(removed ,change . ,index)
+     (cons (+ (qwen-companion-hunks-change-old change) index)
+           (qwen-companion-hunks-change-new change)))
+    (`(,kind ,change . ,index)
+     (cons (qwen-companion-hunks-change-old change)
+           (+ (qwen-companion-hunks-change-new change)
+              (if (eq kind 'added) index 0))))
+    (_ (if-let ((hunk (qwen-companion-unified--hunk-at (point))))
+           (let ((change (car (qwen-companion-hunks-hunk-changes hunk))))
+             (cons (qwen-companion-hunks-change-old change)
+                   (qwen-companion-hunks-change-new change)))
+         (cons 1 1)))))
+
+(defun qwen-companion-unified--shift (line)
+  "Return by how much LINE on disk, an unchanged one, is moved in the proposal."
+  (cl-loop for change in (qwen-companion-hunks-changes
+                          (qwen-companion-unified--difference))
+           while (<= (qwen-companion-hunks-change-end change) line)
+           sum (- (qwen-companion-hunks-change-new-count change)
+                  (qwen-companion-hunks-change-old-count change))))
+
+;;; Editing
+
+(defvar-local qwen-companion-unified--edited nil
+  "What the text in the current buffer is of: (PROPOSAL START END TEXT).
+START and END are markers in the buffer of PROPOSAL, TEXT what was
+between them.")
+
+(defvar qwen-companion-unified-edit-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c C-c") #'qwen-companion-unified-edit-finish)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-unified-edit-drop)
+    map)
+  "Keys while proposed lines are edited.")
+
+(define-minor-mode qwen-companion-unified-edit-mode
+  "Minor mode of a buffer in which proposed lines are edited.
+
+\\{qwen-companion-unified-edit-mode-map}"
+  :interactive nil
+  :lighter nil
+  (add-hook 'kill-buffer-query-functions
+            #'qwen-companion-unified--edit-query nil t)
+  (setq-local buffer-offer-save t)
+  (setq header-line-format
+        (qwen-companion-diff--literal
+         (format (substitute-command-keys
+                  " \\[qwen-companion-unified-edit-finish] put it into the proposal  \\[qwen-companion-unified-edit-drop] drop the edit  %s")
+                 (qwen-companion-diff--file
+                  (car qwen-companion-unified--edited))))))
+
+(defun qwen-companion-unified-edit (&optional whole)
+  "Edit the proposed lines of the hunk at point in a buffer of their own.
+With a prefix argument WHOLE, or outside of the hunks, edit all of the
+proposed text."
+  (interactive "P")
+  (qwen-companion-unified--ready)
+  (let* ((proposal qwen-companion-diff--proposal)
+         (source (qwen-companion-proposal-buffer proposal))
+         (hunk (and (not whole) (qwen-companion-unified--hunk-at (point))))
+         (bounds (cond
+                  ((null hunk) (with-current-buffer source
+                                 (cons 1 (1+ (buffer-size)))))
+                  ((qwen-companion-hunks-dropped-p hunk)
+                   (user-error "This hunk is dropped; u brings it back"))
+                  (t (pcase-let ((`(,_ ,_ ,line ,count)
+                                  (qwen-companion-unified--extent hunk)))
+                       (qwen-companion-hunks-bounds source line count)))))
+         (line (unless hunk (cdr (qwen-companion-unified--lines-here))))
+         (buffer (qwen-companion-diff--make-buffer proposal "edit")))
+    (with-current-buffer buffer
+      (save-restriction
+        (with-current-buffer source (widen))
+        (insert-buffer-substring-no-properties source (car bounds) (cdr bounds)))
+      (goto-char (point-min))
+      (qwen-companion-diff--set-major-mode (qwen-companion-proposal-path proposal))
+      (when line
+        (qwen-companion-hunks--goto line))
+      (setq buffer-undo-list nil
+            qwen-companion-unified--edited
+            (with-current-buffer source
+              (list proposal
+                    (copy-marker (car bounds))
+                    (copy-marker (cdr bounds) t)
+                    (with-current-buffer buffer (buffer-string)))))
+      (set-buffer-modified-p nil)
+      (qwen-companion-unified-edit-mode))
+    (qwen-companion-unified--close-with proposal buffer)
+    (pop-to-buffer buffer '(display-buffer-below-selected))))
+
+(defun qwen-companion-unified--close-with (proposal buffer)
+  "Let BUFFER, in which nothing was edited, go when PROPOSAL does."
+  (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+    (add-hook 'kill-buffer-hook
+              (lambda ()
+                (when (and (buffer-live-p buffer)
+                           (not (buffer-modified-p buffer)))
+                  (kill-buffer buffer)))
+              nil t)))
+
+(defun qwen-companion-unified--edit-query ()
+  "Ask before a buffer with an edit that is not in the proposal is killed."
+  (or (not (buffer-modified-p))
+      (yes-or-no-p (format "The edit in %s is not in the proposal; kill it? "
+                           (buffer-name)))))
+
+(defun qwen-companion-unified-edit-finish (&optional force)
+  "Put the text of this buffer into the proposal.
+Where that has changed meanwhile, do so only with a prefix argument
+FORCE: it takes the place of what is there now."
+  (interactive "P")
+  (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-unified--edited)
+               (buffer (current-buffer))
+               (source (qwen-companion-proposal-buffer proposal)))
+    (unless (memq proposal (qwen-companion-diff-proposals))
+      (user-error "The proposal is %s already; your text stays here"
+                  (qwen-companion-proposal-state proposal)))
+    (save-restriction
+      (widen)
+      (with-current-buffer source
+        (save-excursion
+          (save-restriction
+            (widen)
+            (unless (or force
+                        (equal text (buffer-substring-no-properties start end)))
+              (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
+            (narrow-to-region start end)
+            (undo-boundary)
+            (replace-buffer-contents buffer 0.1)
+            (goto-char (point-max))
+            (let ((open (not (bolp))))
+              (widen)
+              ;; What follows stays a line of its own.
+              (when (and open (not (eobp)))
+                (insert "\n")))
+            (undo-boundary)))))
+    (set-buffer-modified-p nil)
+    (quit-window t)
+    (when (eq 'unified (qwen-companion-proposal-style proposal))
+      (qwen-companion-diff-refresh 'unified proposal))
+    (run-hooks 'qwen-companion-diff-changed-hook)))
+
+(defun qwen-companion-unified-edit-drop ()
+  "Drop the edit in this buffer; the proposal stays as it is."
+  (interactive)
+  (set-buffer-modified-p nil)
+  (quit-window t))
+
+(provide 'qwen-companion-unified)
+;;; qwen-companion-unified.el ends here
