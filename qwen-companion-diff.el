@@ -358,11 +358,14 @@ there after an earlier acceptance."
         (disk (qwen-companion-diff--make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
     (with-current-buffer disk
-      (if-let ((text (qwen-companion-disk-expected-text path)))
-          (progn
-            (insert (string-remove-prefix "\ufeff" text))
-            (qwen-companion-diff--drop-carriage-returns))
-        (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path)))
+      (when (if-let ((text (qwen-companion-disk-expected-text path)))
+                (progn
+                  (insert (string-remove-prefix "\ufeff" text))
+                  (qwen-companion-diff--drop-carriage-returns))
+              (when-let ((coding (qwen-companion-disk-insert
+                                  path (qwen-companion-disk-named-coding path))))
+                (eq 1 (coding-system-eol-type coding))))
+        (qwen-companion-diff--expect-carriage-returns proposal))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
       (set-buffer-modified-p nil)
@@ -387,6 +390,16 @@ Some CLIs take every file for UTF-8, and what is not for U+FFFD."
                       (search-forward "\ufffd" nil t))))))
     (and (funcall lost-p (qwen-companion-proposal-buffer proposal))
          (not (funcall lost-p (qwen-companion-proposal-disk-buffer proposal))))))
+
+(defun qwen-companion-diff--expect-carriage-returns (proposal)
+  "Note that lines end in CR LF in the file of PROPOSAL.
+That is for a proposed text that has no line end: it may get some when
+changes are dropped."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (save-excursion
+      (goto-char (point-min))
+      (unless (search-forward "\n" nil t)
+        (setf (qwen-companion-proposal-line-end proposal) "\r\n")))))
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."

@@ -693,5 +693,156 @@ A text that is nil removes the line."
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
 
+(ert-deftest qwen-companion-unified-test-line-ends-of-the-file ()
+  "Lines that come back from the disk end as there."
+  (qwen-companion-unified-test-with '(("a.txt" "one\r\ntwo\r\n"))
+    (let ((proposal (qwen-companion-unified-test--review "two")))
+      (should (equal "two" (qwen-companion-unified-test--text proposal)))
+      (qwen-companion-unified-test--press "k")
+      (should (equal "one\r\ntwo\r\n" (qwen-companion-unified-test--text proposal))))))
+
+;;; What is accepted is exactly what is shown
+
+(defconst qwen-companion-unified-test--words
+  '("one" "two" "three" "" "  two" "- a/x" "-- a/x" "++ b/x" "@ -1 +1 @@"
+    "\\ No newline at end of file" "\tü" "# one")
+  "What lines are made of: few, so that they repeat, and some like a patch's.")
+
+(defun qwen-companion-unified-test--random-of (list)
+  "Return a random element of LIST."
+  (nth (random (length list)) list))
+
+(defun qwen-companion-unified-test--random-lines (count)
+  "Return a list of COUNT random lines."
+  (cl-loop repeat count
+           collect (qwen-companion-unified-test--random-of
+                    qwen-companion-unified-test--words)))
+
+(defun qwen-companion-unified-test--random-edit (lines)
+  "Return LINES with one random edit: inserted, removed, replaced or moved ones."
+  (let* ((from (random (1+ (length lines))))
+         (to (min (length lines) (+ from (random 4))))
+         (run (cl-subseq lines from to))
+         (rest (append (cl-subseq lines 0 from) (cl-subseq lines to)))
+         (place (random (1+ (length rest)))))
+    (pcase (random 4)
+      (0 (append (cl-subseq lines 0 from)
+                 (qwen-companion-unified-test--random-lines (1+ (random 3)))
+                 (cl-subseq lines from)))
+      (1 rest)
+      (2 (append (cl-subseq lines 0 from)
+                 (qwen-companion-unified-test--random-lines (random 4))
+                 (cl-subseq lines to)))
+      (_ (append (cl-subseq rest 0 place) run (cl-subseq rest place))))))
+
+(defun qwen-companion-unified-test--join (lines open line-end)
+  "Return LINES as a text; OPEN says whether the last one has no LINE-END."
+  (if lines
+      (concat (mapconcat #'identity lines line-end) (unless open line-end))
+    ""))
+
+(defun qwen-companion-unified-test--shown-patch (line-end)
+  "Return the hunks that are shown and not dropped, as a patch.
+LINE-END is what ends the lines in the file."
+  (let ((patch "--- old\n+++ new\n") (place (point-min)))
+    (while place
+      (when-let ((hunk (qwen-companion-unified--hunk-at place)))
+        (unless (qwen-companion-hunks-dropped-p hunk)
+          (let ((lines (split-string
+                        (buffer-substring-no-properties
+                         place (next-single-property-change
+                                place 'qwen-companion-unified-hunk nil (point-max)))
+                        "\n")))
+            (while (cdr lines)
+              (let ((line (pop lines)))
+                (setq patch
+                      (concat patch line
+                              ;; Lines of a patch itself end in LF.
+                              (if (or (string-match-p "\\`[@\\]" line)
+                                      (string-prefix-p "\\" (car lines)))
+                                  "\n"
+                                line-end))))))))
+      (setq place (qwen-companion-unified--edge place nil)))
+    patch))
+
+(defun qwen-companion-unified-test--patched (old patch)
+  "Return what the program patch makes of the text OLD with PATCH."
+  (let ((one (make-temp-file "old" nil nil)) (other (make-temp-file "patch"))
+        (out (make-temp-file "out"))
+        (coding-system-for-write 'utf-8-unix))
+    (write-region old nil one nil 0)
+    (write-region patch nil other nil 0)
+    (unwind-protect
+        (with-temp-buffer
+          (unless (string-suffix-p "+++ new\n" patch)
+            (should (equal '(0 "")
+                           (list (call-process "patch" nil t nil "--binary" "--quiet"
+                                               "--fuzz=0" "-o" out one other)
+                                 (buffer-string)))))
+          (if (string-suffix-p "+++ new\n" patch)
+              old
+            (qwen-companion-test-file-text out)))
+      (mapc #'delete-file (list one other out)))))
+
+(defun qwen-companion-unified-test--set-dropped (wanted)
+  "Drop the hunks the numbers of which are in WANTED, and no others, by keys."
+  (let ((number 0))
+    (goto-char (point-min))
+    (while (qwen-companion-unified--goto-hunk (point) nil)
+      (let ((hunk (qwen-companion-unified--hunk-at (point))))
+        (unless (eq (and (memq number wanted) t)
+                    (qwen-companion-hunks-dropped-p hunk))
+          (qwen-companion-unified-test--press
+           (if (memq number wanted) "k" "u"))))
+      (cl-incf number))))
+
+(defun qwen-companion-unified-test--subsets (count)
+  "Return all sets of numbers below COUNT, or twenty of them in random order."
+  (if (<= count 4)
+      (cl-loop for bits from 0 below (ash 1 count)
+               collect (cl-loop for number from 0 below count
+                                when (/= 0 (logand bits (ash 1 number)))
+                                collect number))
+    (cl-loop repeat 20
+             collect (cl-loop for number from 0 below count
+                              when (zerop (random 2)) collect number))))
+
+(defun qwen-companion-unified-test--property ()
+  "Check one random proposal, each choice of hunks with the program patch."
+  (let* ((line-end (qwen-companion-unified-test--random-of '("\n" "\n" "\r\n")))
+         (lines (qwen-companion-unified-test--random-lines (random 25)))
+         (new (cl-loop with lines = lines repeat (1+ (random 5))
+                       do (setq lines (qwen-companion-unified-test--random-edit lines))
+                       finally return lines))
+         (old-text (qwen-companion-unified-test--join lines (zerop (random 4)) line-end))
+         (new-text (qwen-companion-unified-test--join new (zerop (random 4)) line-end))
+         (qwen-companion-unified-context (random 4)))
+    (qwen-companion-unified-test-with (list (list "a.txt" old-text))
+      (let ((proposal (qwen-companion-unified-test--review new-text))
+            (inhibit-message t))
+        ;; Also divided at random lines, inside of changes too.
+        (when (zerop qwen-companion-unified-context)
+          (dotimes (_ (random 4))
+            (goto-char (1+ (random (buffer-size))))
+            (condition-case nil
+                (qwen-companion-unified-test--press "s")
+              (user-error nil))))
+        (dolist (dropped (qwen-companion-unified-test--subsets
+                          (length qwen-companion-unified--hunks)))
+          (qwen-companion-unified-test--set-dropped dropped)
+          (should (equal (qwen-companion-unified-test--text proposal)
+                         (qwen-companion-unified-test--patched
+                          old-text (qwen-companion-unified-test--shown-patch line-end)))))
+        (qwen-companion-unified-test--set-dropped nil)
+        (should (equal new-text (qwen-companion-unified-test--text proposal)))
+        (should-not (qwen-companion-diff-edited-p proposal))))))
+
+(ert-deftest qwen-companion-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
+  (should (executable-find "patch"))
+  ;; The same ones each time.
+  (random "qwen-companion")
+  (dotimes (_ 150)
+    (qwen-companion-unified-test--property)))
+
 (provide 'qwen-companion-unified-test)
 ;;; qwen-companion-unified-test.el ends here
