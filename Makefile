@@ -65,6 +65,7 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el
+	@$(CHECKOUT) -l tests/bench/unified.el
 	@$(CHECKOUT) -l tests/bench/follow.el
 	@$(CHECKOUT) -l tests/bench/burst.el
 

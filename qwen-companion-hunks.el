@@ -69,10 +69,26 @@ comparison is under way, if any."
 
 ;;; Lines
 
-(defun qwen-companion-hunks--goto (line)
-  "Go to the start of LINE in the current buffer, or to its end."
-  (goto-char (point-min))
-  (forward-line (1- line)))
+(defvar-local qwen-companion-hunks--known nil
+  "A line and where it begins: (TICK LINE POSITION), in the text at TICK.
+The lines of a long text are not counted from its start each time.")
+
+(defun qwen-companion-hunks-goto (line)
+  "Go to the start of LINE in the current buffer, or to its end.
+The buffer is not narrowed."
+  (pcase-let ((`(,tick ,known ,position) qwen-companion-hunks--known))
+    (unless (and (eql tick (buffer-chars-modified-tick))
+                 ;; Nearer than the start.
+                 (< (abs (- line known)) line))
+      (setq known 1 position (point-min)))
+    (goto-char position)
+    (when (and (zerop (forward-line (- line known))) (bolp))
+      (qwen-companion-hunks--note line))))
+
+(defun qwen-companion-hunks--note (line)
+  "Remember that LINE begins at point."
+  (setq qwen-companion-hunks--known
+        (list (buffer-chars-modified-tick) line (point))))
 
 (defun qwen-companion-hunks--forward (count)
   "Go COUNT lines forward; none means to stay, also behind an open last line."
@@ -85,7 +101,7 @@ comparison is under way, if any."
     (save-excursion
       (save-restriction
         (widen)
-        (qwen-companion-hunks--goto line)
+        (qwen-companion-hunks-goto line)
         (let ((start (point)))
           (qwen-companion-hunks--forward count)
           (cons start (point)))))))
@@ -121,14 +137,17 @@ Return the lines that were there."
     (save-excursion
       (save-restriction
         (widen)
-        (qwen-companion-hunks--goto line)
+        (qwen-companion-hunks-goto line)
         (let ((start (point)))
           (qwen-companion-hunks--forward count)
           (prog1 (buffer-substring-no-properties start (point))
             (undo-boundary)
             (delete-region start (point))
             (insert text)
-            (undo-boundary)))))))
+            (undo-boundary)
+            (goto-char start)
+            (when (bolp)
+              (qwen-companion-hunks--note line))))))))
 
 ;;; Comparing
 
@@ -302,12 +321,22 @@ That is needed for those that are dropped only."
       (cl-incf delta (- (qwen-companion-hunks-change-new-count change)
                         (qwen-companion-hunks-change-old-count change))))))
 
-(defun qwen-companion-hunks-proposed-lines (difference change)
-  "Return the proposed lines of CHANGE in DIFFERENCE, dropped or not."
-  (or (qwen-companion-hunks-change-text change)
-      (qwen-companion-hunks-lines (qwen-companion-hunks-new difference)
-                                  (qwen-companion-hunks-change-new change)
-                                  (qwen-companion-hunks-change-new-count change))))
+(defun qwen-companion-hunks-proposed-lines (difference change &optional limit)
+  "Return the proposed lines of CHANGE in DIFFERENCE, dropped or not.
+LIMIT, if non-nil, is the number of lines that are enough."
+  (if-let ((text (qwen-companion-hunks-change-text change)))
+      (if limit
+          (qwen-companion-hunks--first-lines text limit)
+        text)
+    (qwen-companion-hunks--some-lines
+     (qwen-companion-hunks-new difference)
+     (qwen-companion-hunks-change-new change)
+     (qwen-companion-hunks-change-new-count change)
+     limit)))
+
+(defun qwen-companion-hunks--some-lines (buffer line count limit)
+  "Return the text of COUNT lines from LINE on in BUFFER, or of the first LIMIT."
+  (qwen-companion-hunks-lines buffer line (if limit (min count limit) count)))
 
 (defun qwen-companion-hunks-proposed-count (change)
   "Return how many lines CHANGE proposes, dropped or not."
@@ -315,11 +344,14 @@ That is needed for those that are dropped only."
       (qwen-companion-hunks-count-lines text)
     (qwen-companion-hunks-change-new-count change)))
 
-(defun qwen-companion-hunks-disk-lines (difference change)
-  "Return the lines on disk in the place of CHANGE of DIFFERENCE."
-  (qwen-companion-hunks-lines (qwen-companion-hunks-old difference)
-                              (qwen-companion-hunks-change-old change)
-                              (qwen-companion-hunks-change-old-count change)))
+(defun qwen-companion-hunks-disk-lines (difference change &optional limit)
+  "Return the lines on disk in the place of CHANGE of DIFFERENCE.
+LIMIT, if non-nil, is the number of lines that are enough."
+  (qwen-companion-hunks--some-lines
+   (qwen-companion-hunks-old difference)
+   (qwen-companion-hunks-change-old change)
+   (qwen-companion-hunks-change-old-count change)
+   limit))
 
 ;;; Hunks
 

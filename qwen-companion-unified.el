@@ -57,7 +57,7 @@ With 0, changes that are beside each other are hunks of their own."
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
-(defconst qwen-companion-unified--stretch 2000
+(defconst qwen-companion-unified--stretch 1000
   "Lines after which no more hunks are shown until the user wants them.")
 
 (defconst qwen-companion-unified--run-limit 1000
@@ -105,7 +105,8 @@ With 0, changes that are beside each other are hunks of their own."
                      ("TAB" . qwen-companion-diff-switch)
                      ("q" . qwen-companion-diff-bury)
                      ("C-c C-c" . qwen-companion-unified-accept)
-                     ("C-c C-k" . qwen-companion-diff-reject)))
+                     ("C-c C-k" . qwen-companion-diff-reject)
+                     ("C-c C-u" . qwen-companion-diff-show-unsaved)))
       (define-key map (kbd key) command))
     map)
   "Keys of a review hunk by hunk.")
@@ -167,12 +168,12 @@ This mode has a hook of its own.
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
   (qwen-companion-diff--literal
-   (format " C-c C-c accept  C-c C-k reject  %s  n/p next/previous  k drop  u bring back  s split  e edit  RET source  w white space  +/- context  TAB Ediff  q put aside  %s: %s"
+   (format " C-c C-c accept  C-c C-k reject  %s%s  n/p next/previous  k drop  u bring back  s split  e edit  RET source  w white space  +/- context  TAB Ediff  q put aside  %s: %s"
            (qwen-companion-unified--count)
+           (or (qwen-companion-diff--unsaved-hint "C-c C-u") "")
            qwen-companion-unified--place
            (qwen-companion-disk-plain
-            (concat (qwen-companion-diff--about qwen-companion-diff--proposal)
-                    (qwen-companion-unified--unsaved))))))
+            (qwen-companion-diff--about qwen-companion-diff--proposal)))))
 
 (defun qwen-companion-unified--count ()
   "Return how many hunks are kept, or what prevents counting."
@@ -189,13 +190,6 @@ The count comes early: it must not be pushed off the screen."
                        (if (= all 1) "" "s"))
                (when qwen-companion-unified--ignore-space
                  (format ", %d hidden: only white space" hidden)))))))
-
-(defun qwen-companion-unified--unsaved ()
-  "Return a note that the file's buffer has unsaved text, or nil."
-  (when-let ((buffer (get-file-buffer (qwen-companion-proposal-path
-                                       qwen-companion-diff--proposal))))
-    (and (buffer-modified-p buffer)
-         "; your buffer of the file has unsaved text")))
 
 ;;; Drawing
 
@@ -218,14 +212,16 @@ The count comes early: it must not be pushed off the screen."
     (qwen-companion-unified--draw-stretch
      (max shown qwen-companion-unified--stretch))
     (qwen-companion-unified--draw-stranded)
-    (qwen-companion-diff--show-bidi-controls)
     (goto-char (point-min))
     (or (and change (qwen-companion-unified--goto-change change))
         (qwen-companion-unified--goto-hunk (point-min) nil))
-    (qwen-companion-unified--set-window-points)))
+    (qwen-companion-unified--drawn)))
 
-(defun qwen-companion-unified--set-window-points ()
-  "Make point in the windows of the current buffer what it is here."
+(defun qwen-companion-unified--drawn ()
+  "Finish drawing; point is right here, and has to be so in the windows.
+A character that reorders others may have come, and nothing is to save."
+  (qwen-companion-diff--show-bidi-controls)
+  (set-buffer-modified-p nil)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
 
@@ -235,7 +231,8 @@ The count comes early: it must not be pushed off the screen."
     (erase-buffer)
     (insert text "\n")
     (setq qwen-companion-unified--hunks nil
-          qwen-companion-unified--next nil)))
+          qwen-companion-unified--next nil)
+    (qwen-companion-unified--drawn)))
 
 (defun qwen-companion-unified--hide ()
   "Decide which hunks are not to be shown."
@@ -297,14 +294,16 @@ Say how many more hunks there are, with a place to press."
       (goto-char place)
       (delete-region place (min (point-max) (1+ (line-end-position))))
       (save-excursion
-        (qwen-companion-unified--draw-stretch qwen-companion-unified--stretch)
-        (qwen-companion-diff--show-bidi-controls)))))
+        (qwen-companion-unified--draw-stretch qwen-companion-unified--stretch))
+      (qwen-companion-unified--drawn))))
 
 (defun qwen-companion-unified--draw-hunk (hunk)
   "Insert HUNK at point."
   (let* ((start (point))
          (difference (qwen-companion-unified--difference))
          (dropped (qwen-companion-hunks-dropped-p hunk))
+         (limit (unless (qwen-companion-hunks-hunk-whole hunk)
+                  qwen-companion-unified--run-limit))
          (line (qwen-companion-unified--first-line hunk)))
     (insert (qwen-companion-unified--head hunk))
     (dolist (change (qwen-companion-hunks-hunk-changes hunk))
@@ -312,15 +311,15 @@ Say how many more hunks there are, with a place to press."
        line (qwen-companion-hunks-change-old change))
       (setq line (qwen-companion-hunks-change-end change))
       (qwen-companion-unified--draw-run
-       "-" (qwen-companion-hunks-disk-lines difference change)
+       "-" (qwen-companion-hunks-disk-lines difference change limit)
+       (qwen-companion-hunks-change-old-count change)
        (list 'removed change)
-       (if dropped 'qwen-companion-unified-dropped 'diff-removed)
-       hunk)
+       (if dropped 'qwen-companion-unified-dropped 'diff-removed))
       (qwen-companion-unified--draw-run
-       "+" (qwen-companion-hunks-proposed-lines difference change)
+       "+" (qwen-companion-hunks-proposed-lines difference change limit)
+       (qwen-companion-hunks-proposed-count change)
        (list (if dropped 'dropped 'added) change)
-       (if dropped 'qwen-companion-unified-dropped 'diff-added)
-       hunk))
+       (if dropped 'qwen-companion-unified-dropped 'diff-added)))
     (qwen-companion-unified--draw-context
      line (+ line (qwen-companion-hunks-hunk-after hunk)))
     (put-text-property start (point) 'qwen-companion-unified-hunk hunk)))
@@ -368,24 +367,17 @@ The last is that of what was proposed, also when that is dropped."
    (qwen-companion-hunks-lines
     (qwen-companion-hunks-old (qwen-companion-unified--difference))
     line (- end line))
-   (list 'context line) 'diff-context nil))
+   (- end line) (list 'context line) 'diff-context))
 
-(defun qwen-companion-unified--draw-run (sign text source face hunk)
+(defun qwen-companion-unified--draw-run (sign text count source face)
   "Insert TEXT with SIGN in front of each line, in FACE.
-SOURCE tells where the lines are from: (`context' LINE), where LINE is
-that of the first one on disk, or (`removed' CHANGE), (`added' CHANGE),
-\(`dropped' CHANGE).  The end of a run that is too long is left out,
-unless the whole of HUNK is wanted."
-  (let* ((start (point))
-         (count (qwen-companion-hunks-count-lines text))
-         (left (and hunk
-                    (not (qwen-companion-hunks-hunk-whole hunk))
-                    (> count qwen-companion-unified--run-limit)
-                    (- count qwen-companion-unified--run-limit))))
-    (insert (if left
-                (qwen-companion-hunks--first-lines
-                 text qwen-companion-unified--run-limit)
-              text))
+It is the beginning of COUNT lines, or all of them; how many are left
+out is said.  SOURCE tells where the lines are from: (`context' LINE),
+where LINE is that of the first one on disk, or (`removed' CHANGE),
+\(`added' CHANGE), (`dropped' CHANGE)."
+  (let ((start (point))
+        (left (- count (qwen-companion-hunks-count-lines text))))
+    (insert text)
     (let ((end (copy-marker (point) t)))
       (goto-char start)
       (while (< (point) end)
@@ -400,7 +392,7 @@ unless the whole of HUNK is wanted."
                                  'fontified nil))
       (set-marker end nil))
     (cond
-     (left
+     ((> left 0)
       (qwen-companion-unified--draw-button
        (format "%d more lines: RET here shows them" left)
        #'qwen-companion-unified--show-whole))
@@ -441,11 +433,10 @@ The lines are no part of the diff."
     (delete-region (car bounds) (cdr bounds))
     (mapc #'qwen-companion-unified--draw-hunk hunks)
     (qwen-companion-unified--renumber (point))
-    (qwen-companion-diff--show-bidi-controls)
     (goto-char (car bounds))
     (forward-line offset)
     (move-to-column column)
-    (qwen-companion-unified--set-window-points)))
+    (qwen-companion-unified--drawn)))
 
 (defun qwen-companion-unified--renumber (start)
   "Make the header lines of the hunks that are shown from START on right."
@@ -717,6 +708,8 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
         (qwen-companion-windows-show-buffer
          (qwen-companion-windows-area (and (window-live-p kept) kept))
          buffer)))
+    (when (qwen-companion-proposal-yours-buffer proposal)
+      (qwen-companion-diff-show-third 'unified proposal))
     (qwen-companion-unified--watch proposal t)
     (qwen-companion-unified--update proposal)
     (qwen-companion-windows-select proposal select selected buffer)))
@@ -729,6 +722,25 @@ If the user has put other things on the screen meanwhile, they stay."
   (when-let ((buffer (qwen-companion-windows-control proposal)))
     (kill-buffer buffer))
   (qwen-companion-windows-forget-view proposal))
+
+(cl-defmethod qwen-companion-diff-show-third ((_style (eql 'unified)) proposal)
+  "Show the third party of PROPOSAL below the hunks, or take it away there."
+  (let* ((yours (qwen-companion-proposal-yours-buffer proposal))
+         (window (get-buffer-window (qwen-companion-windows-control proposal) t))
+         (third (and window
+                     (cl-find-if (lambda (other)
+                                   (window-parameter
+                                    other 'qwen-companion-unified-third))
+                                 (window-list (window-frame window) 'no-minibuffer)))))
+    (cond
+     ((null window))
+     ((null yours)
+      (when third
+        (ignore-errors (delete-window third))))
+     (t
+      (setq third (or third (split-window window nil 'below)))
+      (set-window-parameter third 'qwen-companion-unified-third t)
+      (qwen-companion-windows-show-buffer third yours)))))
 
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'unified)) proposal)
   "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
@@ -858,7 +870,7 @@ In the unchanged lines between two changes, that is between these."
     (setcdr cell (cons second (cdr cell)))
     (qwen-companion-unified--redraw hunk (list first second))
     (goto-char (car (qwen-companion-unified--bounds second)))
-    (qwen-companion-unified--set-window-points)))
+    (qwen-companion-unified--drawn)))
 
 (defun qwen-companion-unified-toggle-space ()
   "Do not show hunks that differ in white space only, or show them again.
@@ -906,7 +918,7 @@ that stands for others, show these."
         (pop-to-buffer (qwen-companion-proposal-buffer
                         qwen-companion-diff--proposal)))
       (widen)
-      (qwen-companion-hunks--goto
+      (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
 
 (defun qwen-companion-unified--lines-here ()
@@ -993,7 +1005,7 @@ proposed text."
       (goto-char (point-min))
       (qwen-companion-diff--set-major-mode (qwen-companion-proposal-path proposal))
       (when line
-        (qwen-companion-hunks--goto line))
+        (qwen-companion-hunks-goto line))
       (setq buffer-undo-list nil
             qwen-companion-unified--edited
             (with-current-buffer source
