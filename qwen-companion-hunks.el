@@ -45,10 +45,10 @@
 OLD-COUNT lines from OLD on, on disk, are NEW-COUNT lines from NEW on in
 the proposal as it is now.  Lines count from 1; where a count is 0 the
 line is the one before which others would be.  TEXT is nil, or the
-proposed lines when they were dropped; then the lines in the proposal
-are those of the disk.  CUT is non-nil when the user has split here: it
+proposed lines when they were dropped, TEXT-COUNT of them; then the
+lines in the proposal are those of the disk.  CUT is non-nil when the user has split here: it
 begins a hunk, whatever is near."
-  old old-count new new-count text cut)
+  old old-count new new-count text text-count cut)
 
 (cl-defstruct (qwen-companion-hunks-hunk (:copier nil))
   "Changes that are shown, dropped and brought back together.
@@ -340,8 +340,8 @@ LIMIT, if non-nil, is the number of lines that are enough."
 
 (defun qwen-companion-hunks-proposed-count (change)
   "Return how many lines CHANGE proposes, dropped or not."
-  (if-let ((text (qwen-companion-hunks-change-text change)))
-      (qwen-companion-hunks-count-lines text)
+  (if (qwen-companion-hunks-change-text change)
+      (qwen-companion-hunks-change-text-count change)
     (qwen-companion-hunks-change-new-count change)))
 
 (defun qwen-companion-hunks-disk-lines (difference change &optional limit)
@@ -429,6 +429,8 @@ DIFFERENCE, to which it belongs, must be up to date."
             (qwen-companion-hunks-change-new change)
             (qwen-companion-hunks-change-new-count change)
             (qwen-companion-hunks-disk-lines difference change))
+           (qwen-companion-hunks-change-text-count change)
+           (qwen-companion-hunks-change-new-count change)
            (qwen-companion-hunks-change-new-count change)
            (qwen-companion-hunks-change-old-count change)))))
 
@@ -446,7 +448,7 @@ DIFFERENCE, to which it belongs, must be up to date."
         text)
        (setf (qwen-companion-hunks-change-text change) nil
              (qwen-companion-hunks-change-new-count change)
-             (qwen-companion-hunks-count-lines text))))))
+             (qwen-companion-hunks-change-text-count change))))))
 
 (defun qwen-companion-hunks--turn (difference hunk function)
   "Call FUNCTION with each change of HUNK and account for what is moved.
@@ -498,12 +500,15 @@ by itself."
                    :new-count (- (qwen-companion-hunks-change-new-count change)
                                  (if text removed added))
                    :text (and text tail)
+                   :text-count (- (qwen-companion-hunks-proposed-count change)
+                                  added)
                    :cut t))
             (cell (memq change (qwen-companion-hunks-changes difference))))
         (setf (qwen-companion-hunks-change-old-count change) removed
               (qwen-companion-hunks-change-new-count change)
               (if text removed added)
-              (qwen-companion-hunks-change-text change) (and text head))
+              (qwen-companion-hunks-change-text change) (and text head)
+              (qwen-companion-hunks-change-text-count change) added)
         (setcdr cell (cons part (cdr cell)))
         part))))
 

@@ -42,6 +42,7 @@
 (require 'subr-x)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-edit)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-windows)
 
@@ -949,36 +950,6 @@ that stands for others, show these."
            sum (- (qwen-companion-hunks-change-new-count change)
                   (qwen-companion-hunks-change-old-count change))))
 
-;;; Editing
-
-(defvar-local qwen-companion-unified--edited nil
-  "What the text in the current buffer is of: (PROPOSAL START END TEXT).
-START and END are markers in the buffer of PROPOSAL, TEXT what was
-between them.")
-
-(defvar qwen-companion-unified-edit-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c C-c") #'qwen-companion-unified-edit-finish)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-unified-edit-drop)
-    map)
-  "Keys while proposed lines are edited.")
-
-(define-minor-mode qwen-companion-unified-edit-mode
-  "Minor mode of a buffer in which proposed lines are edited.
-
-\\{qwen-companion-unified-edit-mode-map}"
-  :interactive nil
-  :lighter nil
-  (add-hook 'kill-buffer-query-functions
-            #'qwen-companion-unified--edit-query nil t)
-  (setq-local buffer-offer-save t)
-  (setq header-line-format
-        (qwen-companion-diff--literal
-         (format (substitute-command-keys
-                  " \\[qwen-companion-unified-edit-finish] put it into the proposal  \\[qwen-companion-unified-edit-drop] drop the edit  %s")
-                 (qwen-companion-diff--file
-                  (car qwen-companion-unified--edited))))))
-
 (defun qwen-companion-unified-edit (&optional whole)
   "Edit the proposed lines of the hunk at point in a buffer of their own.
 With a prefix argument WHOLE, or outside of the hunks, edit all of the
@@ -986,95 +957,16 @@ proposed text."
   (interactive "P")
   (qwen-companion-unified--ready)
   (let* ((proposal qwen-companion-diff--proposal)
-         (source (qwen-companion-proposal-buffer proposal))
-         (hunk (and (not whole) (qwen-companion-unified--hunk-at (point))))
-         (bounds (cond
-                  ((null hunk) (with-current-buffer source
-                                 (cons 1 (1+ (buffer-size)))))
-                  ((qwen-companion-hunks-dropped-p hunk)
-                   (user-error "This hunk is dropped; u brings it back"))
-                  (t (pcase-let ((`(,_ ,_ ,line ,count)
-                                  (qwen-companion-unified--extent hunk)))
-                       (qwen-companion-hunks-bounds source line count)))))
-         (line (unless hunk (cdr (qwen-companion-unified--lines-here))))
-         (buffer (qwen-companion-diff--make-buffer proposal "edit")))
-    (with-current-buffer buffer
-      (save-restriction
-        (with-current-buffer source (widen))
-        (insert-buffer-substring-no-properties source (car bounds) (cdr bounds)))
-      (goto-char (point-min))
-      (qwen-companion-diff--set-major-mode (qwen-companion-proposal-path proposal))
-      (when line
-        (qwen-companion-hunks-goto line))
-      (setq buffer-undo-list nil
-            qwen-companion-unified--edited
-            (with-current-buffer source
-              (list proposal
-                    (copy-marker (car bounds))
-                    (copy-marker (cdr bounds) t)
-                    (with-current-buffer buffer (buffer-string)))))
-      (set-buffer-modified-p nil)
-      (qwen-companion-unified-edit-mode))
-    (qwen-companion-unified--close-with proposal buffer)
-    (pop-to-buffer buffer '(display-buffer-below-selected))))
-
-(defun qwen-companion-unified--close-with (proposal buffer)
-  "Let BUFFER, in which nothing was edited, go when PROPOSAL does."
-  (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-    (add-hook 'kill-buffer-hook
-              (lambda ()
-                (when (and (buffer-live-p buffer)
-                           (not (buffer-modified-p buffer)))
-                  (kill-buffer buffer)))
-              nil t)))
-
-(defun qwen-companion-unified--edit-query ()
-  "Ask before a buffer with an edit that is not in the proposal is killed."
-  (or (not (buffer-modified-p))
-      (yes-or-no-p (format "The edit in %s is not in the proposal; kill it? "
-                           (buffer-name)))))
-
-(defun qwen-companion-unified-edit-finish (&optional force)
-  "Put the text of this buffer into the proposal.
-Where that has changed meanwhile, do so only with a prefix argument
-FORCE: it takes the place of what is there now."
-  (interactive "P")
-  (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-unified--edited)
-               (buffer (current-buffer))
-               (source (qwen-companion-proposal-buffer proposal)))
-    (unless (memq proposal (qwen-companion-diff-proposals))
-      (user-error "The proposal is %s already; your text stays here"
-                  (qwen-companion-proposal-state proposal)))
-    (save-restriction
-      (widen)
-      (with-current-buffer source
-        (save-excursion
-          (save-restriction
-            (widen)
-            (unless (or force
-                        (equal text (buffer-substring-no-properties start end)))
-              (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
-            (narrow-to-region start end)
-            (undo-boundary)
-            (replace-buffer-contents buffer 0.1)
-            (goto-char (point-max))
-            (let ((open (not (bolp))))
-              (widen)
-              ;; What follows stays a line of its own.
-              (when (and open (not (eobp)))
-                (insert "\n")))
-            (undo-boundary)))))
-    (set-buffer-modified-p nil)
-    (quit-window t)
-    (when (eq 'unified (qwen-companion-proposal-style proposal))
-      (qwen-companion-diff-refresh 'unified proposal))
-    (run-hooks 'qwen-companion-diff-changed-hook)))
-
-(defun qwen-companion-unified-edit-drop ()
-  "Drop the edit in this buffer; the proposal stays as it is."
-  (interactive)
-  (set-buffer-modified-p nil)
-  (quit-window t))
+         (hunk (and (not whole) (qwen-companion-unified--hunk-at (point)))))
+    (cond
+     ((null hunk)
+      (qwen-companion-edit proposal nil nil
+                           (cdr (qwen-companion-unified--lines-here))))
+     ((qwen-companion-hunks-dropped-p hunk)
+      (user-error "This hunk is dropped; u brings it back"))
+     (t
+      (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-unified--extent hunk)))
+        (qwen-companion-edit proposal line count))))))
 
 (provide 'qwen-companion-unified)
 ;;; qwen-companion-unified.el ends here

@@ -396,7 +396,7 @@ A text that is nil removes the line."
         (should (eq change (buffer-live-p edit)))
         (when change
           (with-current-buffer edit
-            (should-error (qwen-companion-unified-edit-finish) :type 'user-error)
+            (should-error (qwen-companion-edit-finish) :type 'user-error)
             (should (string-prefix-p "mine\n" (buffer-string)))
             (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
               (should-not (kill-buffer)))))))))

@@ -1,0 +1,148 @@
+;;; qwen-companion-edit.el --- Edit lines of a proposal in a buffer of their own  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Some lines of a proposal, or all of them, in the mode of its file.  Only
+;; C-c C-c puts them back; what is there is not lost before that, nor when
+;; the proposal has changed or ended meanwhile.
+
+;;; Code:
+
+(require 'qwen-companion-diff)
+(require 'qwen-companion-hunks)
+
+(defvar-local qwen-companion-edit--about nil
+  "What the text in the current buffer is of: (PROPOSAL START END TEXT).
+START and END are markers in the buffer of PROPOSAL, TEXT what was
+between them.")
+
+(defvar qwen-companion-edit-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c C-c") #'qwen-companion-edit-finish)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-edit-drop)
+    map)
+  "Keys while proposed lines are edited.")
+
+(define-minor-mode qwen-companion-edit-mode
+  "Minor mode of a buffer in which proposed lines are edited.
+
+\\{qwen-companion-edit-mode-map}"
+  :interactive nil
+  :lighter nil
+  (add-hook 'kill-buffer-query-functions
+            #'qwen-companion-edit--query nil t)
+  (setq-local buffer-offer-save t)
+  (setq header-line-format
+        (qwen-companion-diff--literal
+         (format (substitute-command-keys
+                  " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  %s")
+                 (qwen-companion-diff--file
+                  (car qwen-companion-edit--about))))))
+
+(defun qwen-companion-edit (proposal &optional line count at)
+  "Edit COUNT lines from LINE on of PROPOSAL in a buffer of their own.
+Without these edit all of them, with point in the line AT if non-nil."
+  (let* ((source (qwen-companion-proposal-buffer proposal))
+         (bounds (if line
+                     (qwen-companion-hunks-bounds source line count)
+                   (with-current-buffer source (cons 1 (1+ (buffer-size))))))
+         (buffer (qwen-companion-diff--make-buffer proposal "edit")))
+    (with-current-buffer buffer
+      (with-current-buffer source
+        (save-restriction
+          (widen)
+          (let ((text (buffer-substring-no-properties (car bounds) (cdr bounds))))
+            (with-current-buffer buffer (insert text)))))
+      (goto-char (point-min))
+      (qwen-companion-diff--set-major-mode (qwen-companion-proposal-path proposal))
+      (when at
+        (qwen-companion-hunks-goto at))
+      (setq buffer-undo-list nil
+            qwen-companion-edit--about
+            (with-current-buffer source
+              (list proposal
+                    (copy-marker (car bounds))
+                    (copy-marker (cdr bounds) t)
+                    (with-current-buffer buffer (buffer-string)))))
+      (set-buffer-modified-p nil)
+      (qwen-companion-edit-mode))
+    (qwen-companion-edit--close-with proposal buffer)
+    (pop-to-buffer buffer '(display-buffer-below-selected))))
+
+(defun qwen-companion-edit--close-with (proposal buffer)
+  "Let BUFFER, in which nothing was edited, go when PROPOSAL does."
+  (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+    (add-hook 'kill-buffer-hook
+              (lambda ()
+                (when (and (buffer-live-p buffer)
+                           (not (buffer-modified-p buffer)))
+                  (kill-buffer buffer)))
+              nil t)))
+
+(defun qwen-companion-edit--query ()
+  "Ask before a buffer with an edit that is not in the proposal is killed."
+  (or (not (buffer-modified-p))
+      (yes-or-no-p (format "The edit in %s is not in the proposal; kill it? "
+                           (buffer-name)))))
+
+(defun qwen-companion-edit-finish (&optional force)
+  "Put the text of this buffer into the proposal.
+Where that has changed meanwhile, do so only with a prefix argument
+FORCE: it takes the place of what is there now."
+  (interactive "P")
+  (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-edit--about)
+               (buffer (current-buffer))
+               (source (qwen-companion-proposal-buffer proposal)))
+    (unless (memq proposal (qwen-companion-diff-proposals))
+      (user-error "The proposal is %s already; your text stays here"
+                  (qwen-companion-proposal-state proposal)))
+    (save-restriction
+      (widen)
+      (with-current-buffer source
+        (save-excursion
+          (save-restriction
+            (widen)
+            (unless (or force
+                        (equal text (buffer-substring-no-properties start end)))
+              (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
+            (narrow-to-region start end)
+            (undo-boundary)
+            (replace-buffer-contents buffer 0.1)
+            (goto-char (point-max))
+            (let ((open (not (bolp))))
+              (widen)
+              ;; What follows stays a line of its own.
+              (when (and open (not (eobp)))
+                (insert "\n")))
+            (undo-boundary)))))
+    (set-buffer-modified-p nil)
+    (quit-window t)
+    (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
+                                 proposal)
+    (run-hooks 'qwen-companion-diff-changed-hook)))
+
+(defun qwen-companion-edit-drop ()
+  "Drop the edit in this buffer; the proposal stays as it is."
+  (interactive)
+  (set-buffer-modified-p nil)
+  (quit-window t))
+
+(provide 'qwen-companion-edit)
+;;; qwen-companion-edit.el ends here
