@@ -359,7 +359,7 @@ That is all: there may be thousands."
         (qwen-companion-follow--arm qwen-companion-follow--quiet)))))
 
 (defun qwen-companion-follow--expect-change (buffer)
-  "Let no key ask whether to edit BUFFER: an event says its file has changed.
+  "Let no key ask whether to edit BUFFER, whose file has changed by an event.
 It is looked at a moment later."
   (with-current-buffer buffer
     (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
