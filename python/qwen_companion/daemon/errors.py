@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What can go wrong with a daemon, by what can be done about it.
+
+The texts are fit for the user.  They are written here and hold no word of an answer's body, no header, no token, no
+session id and no URL but for its scheme, host and port.  Status codes and `code` fields as seen on 0.24.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qwen_companion.errors import CompanionError
+
+
+class DaemonError(CompanionError):
+    """Root of the errors below."""
+
+
+class UnsafeUrlError(DaemonError):
+    """The URL cannot be used: no http or https, no host, or plain HTTP to anything but loopback."""
+
+
+class UnreachableError(DaemonError):
+    """No answer: nobody listens, the connection broke, or it took too long.  The request may have been carried out."""
+
+
+class RefusedError(DaemonError):
+    """An answer that says no.  Root of the ways this happens; as such one with a status that has no class of its own.
+
+    STATUS is the HTTP status; CODE the daemon's word for the reason, if it gave one that looks like a word.
+    """
+
+    def __init__(self, text: str, status: int, code: str | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+
+
+class UnauthorizedError(RefusedError):
+    """401: no token, or a wrong one.  Asking again changes nothing."""
+
+
+class HostRefusedError(RefusedError):
+    """403: the daemon does not answer to this host name or to this origin.  Asking again changes nothing."""
+
+
+class WrongWorkspaceError(RefusedError):
+    """400 workspace_mismatch, or `/capabilities` names no workspace that is the one asked for."""
+
+
+class NotFoundError(RefusedError):
+    """404: the session, the permission or the whole route is not there.
+
+    A session comes back by `load`; a permission has been answered by another client or cancelled.
+    """
+
+
+class BusyError(RefusedError):
+    """429 or 503: too much at once.  RETRY_AFTER_S is the wait in seconds that the daemon asks for, 0 if none."""
+
+    def __init__(self, text: str, status: int, code: str | None = None, retry_after_s: float = 0.0) -> None:
+        super().__init__(text, status, code)
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequestError(RefusedError):
+    """400, 409 or 413: the daemon does not take this request.  Asking again changes nothing."""
+
+
+class UnsupportedError(DaemonError):
+    """The daemon speaks another protocol, or lacks features that are needed; their names are in MISSING."""
+
+    def __init__(self, text: str, missing: Iterable[str] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)
+
+
+class ProtocolViolationError(DaemonError):
+    """An answer that cannot be read: not JSON, not the shape `models` declares, or not an event stream."""

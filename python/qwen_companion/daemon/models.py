@@ -1,0 +1,904 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every name and shape of the daemon's wire that is in use, once; as seen on 0.24.4 unless a docstring says otherwise.
+
+What the daemon says more is ignored, and whatever it may leave out is optional: a newer daemon must not break this.
+Times are milliseconds since the epoch.  Strings are as the daemon sent them, control characters and lone surrogates
+included: `sanitize` comes before anything is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from qwen_companion.daemon.errors import ProtocolViolationError
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL = "v1"
+"""The member of `protocolVersions.supported` that this client speaks."""
+
+ENVELOPE_VERSION = 1
+"""`v` of `/capabilities` and of every event."""
+
+REQUIRED_FEATURES = frozenset(
+    {
+        "client_identity",
+        "non_blocking_prompt",
+        "session_events",
+        "session_load",
+        "session_permission_vote",
+        "session_prompt",
+        "session_scope_override",
+        "session_set_model",
+        "session_status",
+    }
+)
+"""Features without which a chat cannot be had."""
+
+SNAPSHOT_FEATURE = "slow_client_warning"
+"""The feature that tells that the event stream knows the parameters `snapshot` and `maxQueued`."""
+
+Json = dict[str, Any]
+
+
+T = TypeVar("T")
+
+
+class Wire(BaseModel):
+    """An object on the wire.  Names in camel case there; unknown members are ignored, and null is as good as absent."""
+
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, alias_generator=to_camel, validate_by_name=True, hide_input_in_errors=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: member for key, member in cast("Mapping[str, object]", value).items() if member is not None}
+
+
+def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
+
+Informative = Annotated[T | None, WrapValidator(_or_none)]
+"""A member that only informs: in a shape that is not known it is None, and does not spoil the rest."""
+
+
+# --- Parts of events and answers
+
+
+class Usage(Wire):
+    """Tokens of one answer of the model."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    thought_tokens: int | None = None
+    cached_read_tokens: int | None = None
+
+
+class QuestionOption(Wire):
+    """One answer that is offered to a question."""
+
+    label: str
+    description: str | None = None
+
+
+class Question(Wire):
+    """One question of `ask_user_question`; its answer goes into `answers` under ANSWER_KEY, else under its index."""
+
+    question: str
+    header: str | None = None
+    options: tuple[QuestionOption, ...] = ()
+    multi_select: bool = False
+    answer_key: str | None = None
+
+
+class Meta(Wire):
+    """What is of use of the `_meta` of an update; the rest must not leave this process."""
+
+    source: str | None = None
+    """`bridge-echo` for the echo of a prompt, `background_notification...` for a background agent's words."""
+    qwen_discrete_message: bool = False
+    """A whole message that belongs to no turn."""
+    parent_tool_call_id: str | None = None
+    """The tool call of the agent that caused this; None for the main conversation."""
+    tool_name: str | None = None
+    phase: str | None = None
+    """`preparing` while the model still writes the input of the tool."""
+    usage: Informative[Usage] = None
+    duration_ms: float | None = None
+    """How long the model took."""
+    api_retries: int | None = None
+    qwen_interaction_kind: str | None = None
+    """`user_question` for a permission that is a form to fill in."""
+    qwen_questions: tuple[Question, ...] = ()
+    """The questions of that form."""
+
+
+class Content(Wire):
+    """A piece of a message.  `text` is its text for TYPE `text`; other types have members that are not read."""
+
+    type: str = "text"
+    text: str = ""
+
+
+class Location(Wire):
+    """A place in a file of the daemon's host; LINE counts from 1."""
+
+    path: str
+    line: int | None = None
+
+
+class ToolContent(Wire):
+    """A piece of what a tool shows: for TYPE `diff` the texts of a file, for `content` a message."""
+
+    type: str
+    path: str | None = None
+    old_text: str | None = None
+    new_text: str | None = None
+    content: Informative[Content] = None
+
+
+class ToolFields(Wire):
+    """What is said of a tool call, in whole or in part.
+
+    An update names only what changed, and even the status may be missing.  `model_fields_set` tells what was named;
+    the rest must be kept from before.
+    """
+
+    tool_call_id: str
+    title: str | None = None
+    kind: str | None = None
+    """`edit`, `execute`, `read`, `other` ...: the daemon's word."""
+    status: str | None = None
+    """`pending`, `in_progress`, `completed` or `failed`."""
+    raw_input: Any = None
+    raw_output: Any = None
+    """A string, or an object whose members depend on the tool."""
+    content: tuple[ToolContent, ...] | None = None
+    locations: tuple[Location, ...] | None = None
+    meta: Informative[Meta] = Field(None, alias="_meta")
+
+
+class PermissionOption(Wire):
+    """One possible answer.  The ids differ from tool to tool and must be taken as they come.
+
+    The event calls the text `name`, `/status` calls it `label`.
+    """
+
+    option_id: str
+    name: str | None = None
+    label: str | None = None
+    kind: str | None = None
+    """`allow_once`, `allow_always`, `reject_once` or `reject_always`."""
+
+
+class Outcome(Wire):
+    """How a permission ended: OUTCOME is `selected`, with the option, or `cancelled`."""
+
+    outcome: str
+    option_id: str | None = None
+
+
+class CommandInput(Wire):
+    """What may follow the name of a slash command."""
+
+    hint: str = ""
+
+
+class Command(Wire):
+    """A slash command, named without its slash."""
+
+    name: str
+    description: str = ""
+    input: Informative[CommandInput] = None
+
+
+class PlanEntry(Wire):
+    """One line of a plan; STATUS is `pending`, `in_progress` or `completed`."""
+
+    content: str
+    status: str | None = None
+    priority: str | None = None
+
+
+# --- Payloads of events
+
+
+class Payload(Wire):
+    """What one kind of event says.  `KIND` is its `type`, or for `session_update` the kind of update."""
+
+    KIND: ClassVar[str]
+
+
+class _MessageChunk(Payload):
+    """A piece of a message, to be joined to the piece before."""
+
+    content: Content
+    meta: Informative[Meta] = Field(None, alias="_meta")
+
+
+class UserMessageChunk(_MessageChunk):
+    """A prompt, as it is echoed to all clients, whoever sent it.  May come before the answer to the POST."""
+
+    KIND = "user_message_chunk"
+
+
+class AgentMessageChunk(_MessageChunk):
+    """Words of the model.  With an empty text it carries the usage of the answer, in `meta`."""
+
+    KIND = "agent_message_chunk"
+
+
+class AgentThoughtChunk(_MessageChunk):
+    """Thoughts of the model."""
+
+    KIND = "agent_thought_chunk"
+
+
+class ToolCall(ToolFields, Payload):
+    """A tool call begins; its title and its input come later."""
+
+    KIND = "tool_call"
+
+
+class ToolCallUpdate(ToolFields, Payload):
+    """More about a tool call."""
+
+    KIND = "tool_call_update"
+
+
+class Plan(Payload):
+    """The whole plan, in place of the one before."""
+
+    KIND = "plan"
+    entries: tuple[PlanEntry, ...]
+
+
+class UsageUpdate(Payload):
+    """How full the context window is: USED of SIZE tokens."""
+
+    KIND = "usage_update"
+    used: int
+    size: int
+
+
+class AvailableCommandsUpdate(Payload):
+    """All slash commands, in place of those before."""
+
+    KIND = "available_commands_update"
+    available_commands: tuple[Command, ...]
+
+
+class CurrentModeUpdate(Payload):
+    """The approval mode has changed."""
+
+    KIND = "current_mode_update"
+    current_mode_id: str
+
+
+class SessionInfoUpdate(Payload):
+    """The title of the session has changed."""
+
+    KIND = "session_info_update"
+    title: str | None = None
+
+
+class PermissionRequest(Payload):
+    """The daemon waits for an answer; one at a time per session, even where tools run in parallel."""
+
+    KIND = "permission_request"
+    request_id: str
+    tool_call: ToolFields
+    options: tuple[PermissionOption, ...]
+
+
+class PermissionResolved(Payload):
+    """A permission has been answered, by the client VOTER_CLIENT_ID, or cancelled."""
+
+    KIND = "permission_resolved"
+    request_id: str
+    outcome: Outcome
+    voter_client_id: str | None = None
+
+
+class PermissionAlreadyResolved(Payload):
+    """Somebody's answer came too late; OUTCOME is the one that counts."""
+
+    KIND = "permission_already_resolved"
+    request_id: str
+    outcome: Outcome
+
+
+class TurnComplete(Payload):
+    """The turn of PROMPT_ID has ended, be it the running one or one that was removed from the queue."""
+
+    KIND = "turn_complete"
+    prompt_id: str | None = None
+    stop_reason: str | None = None
+    """`end_turn`, `cancelled`, ..."""
+    prompt_cancelled: bool = False
+
+
+class TurnError(Payload):
+    """The turn of PROMPT_ID has failed."""
+
+    KIND = "turn_error"
+    prompt_id: str | None = None
+    message: str = ""
+    code: str | int | None = None
+
+
+class PromptCancelled(Payload):
+    """Somebody cancelled.  Comes without a prompt in the envelope when nothing ran."""
+
+    KIND = "prompt_cancelled"
+    reason: str | None = None
+
+
+class PendingPromptAdded(Payload):
+    """A prompt waits in the queue."""
+
+    KIND = "pending_prompt_added"
+    prompt_id: str
+    text: str = ""
+    queued_at: float | None = None
+
+
+class PendingPromptStarted(Payload):
+    """A prompt has left the queue and runs."""
+
+    KIND = "pending_prompt_started"
+    prompt_id: str
+    text: str = ""
+
+
+class PendingPromptCompleted(Payload):
+    """A prompt of the queue is done; STATE is `removed` for one that was taken back."""
+
+    KIND = "pending_prompt_completed"
+    prompt_id: str
+    state: str | None = None
+
+
+class MidTurnMessageInjected(Payload):
+    """Messages were put into the running turn."""
+
+    KIND = "mid_turn_message_injected"
+    messages: tuple[str, ...] = ()
+
+
+class FollowupSuggestion(Payload):
+    """A next prompt the model proposes."""
+
+    KIND = "followup_suggestion"
+    suggestion: str
+    prompt_id: str | None = None
+
+
+class ModelSwitched(Payload):
+    """The model has changed, for all clients."""
+
+    KIND = "model_switched"
+    model_id: str
+
+
+class ModelSwitchFailed(Payload):
+    """A change of the model has failed."""
+
+    KIND = "model_switch_failed"
+    requested_model_id: str | None = None
+    error: str = ""
+
+
+class SettingsChanged(Payload):
+    """A setting in the user's file has been rewritten.  Its value may be private and is not read."""
+
+    KIND = "settings_changed"
+    key: str
+
+
+class ApprovalModeChanged(Payload):
+    """The approval mode has changed, for all clients."""
+
+    KIND = "approval_mode_changed"
+    next: str
+    previous: str | None = None
+    persisted: bool = False
+
+
+class SessionMetadataUpdated(Payload):
+    """The session has another name."""
+
+    KIND = "session_metadata_updated"
+    display_name: str | None = None
+
+
+class SessionSnapshot(Payload):
+    """Where the session stands as a stream begins.  Has no id."""
+
+    KIND = "session_snapshot"
+    current_model_id: str | None = None
+    current_approval_mode: str | None = None
+    recording_degraded: bool = False
+
+
+class ReplayComplete(Payload):
+    """All that was missed has been sent; what follows is live.  Has no id."""
+
+    KIND = "replay_complete"
+    replayed_count: int = 0
+
+
+class StateResyncRequired(Payload):
+    """Something that was missed is not to be had any more.  Has no id; the stream goes on after it.
+
+    REASON is `ring_evicted` or `epoch_reset`.
+    """
+
+    KIND = "state_resync_required"
+    reason: str = ""
+
+
+class SessionClosed(Payload):
+    """The session has been closed; its stream ends."""
+
+    KIND = "session_closed"
+    reason: str | None = None
+
+
+class SessionDied(Payload):
+    """The agent behind the session is gone; REASON is `channel_closed` or `daemon_shutdown`.  Its stream ends."""
+
+    KIND = "session_died"
+    reason: str | None = None
+
+
+class BackgroundNotificationTurnComplete(Payload):
+    """A background agent has reported; no turn of ours ends by it."""
+
+    KIND = "background_notification_turn_complete"
+    reason: str | None = None
+
+
+class Unknown(Payload):
+    """An event of a kind, or in a shape, that is not known here.
+
+    Its content is not kept; the user is told KIND as unsupported (spec A4, A5).
+    """
+
+    KIND = ""
+    kind: str
+
+
+_SESSION_UPDATE = "session_update"
+
+_UPDATES: Mapping[str, type[Payload]] = {
+    payload.KIND: payload
+    for payload in (
+        UserMessageChunk,
+        AgentMessageChunk,
+        AgentThoughtChunk,
+        ToolCall,
+        ToolCallUpdate,
+        Plan,
+        UsageUpdate,
+        AvailableCommandsUpdate,
+        CurrentModeUpdate,
+        SessionInfoUpdate,
+    )
+}
+
+_EVENTS: Mapping[str, type[Payload]] = {
+    payload.KIND: payload
+    for payload in (
+        PermissionRequest,
+        PermissionResolved,
+        PermissionAlreadyResolved,
+        TurnComplete,
+        TurnError,
+        PromptCancelled,
+        PendingPromptAdded,
+        PendingPromptStarted,
+        PendingPromptCompleted,
+        MidTurnMessageInjected,
+        FollowupSuggestion,
+        ModelSwitched,
+        ModelSwitchFailed,
+        SettingsChanged,
+        ApprovalModeChanged,
+        SessionMetadataUpdated,
+        SessionSnapshot,
+        ReplayComplete,
+        StateResyncRequired,
+        SessionClosed,
+        SessionDied,
+        BackgroundNotificationTurnComplete,
+    )
+}
+
+
+class Envelope(Wire):
+    """One event.  ID counts up within an epoch; an event about the stream itself has none."""
+
+    v: Literal[1]
+    type: str
+    id: int | None = None
+    prompt_id: str | None = None
+    """The prompt this belongs to, if any."""
+    originator_client_id: str | None = None
+    server_timestamp: Informative[float] = None
+    payload: Payload
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_payload(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        fields = cast("Mapping[str, object]", value)
+        time = _object(fields.get("_meta")).get("serverTimestamp")
+        return {**fields, "serverTimestamp": time, "payload": _read_payload(fields)}
+
+
+def _read_payload(fields: Mapping[str, object]) -> Payload:
+    """What the event FIELDS says.  A session update lies in `data.update`, in a transcript it is `data` itself."""
+    kind, data = fields.get("type"), _object(fields.get("data"))
+    known: Mapping[str, type[Payload]] = _EVENTS
+    if kind == _SESSION_UPDATE:
+        data = _object(data.get("update", data))
+        kind, known = data.get("sessionUpdate"), _UPDATES
+    payload = known.get(kind) if isinstance(kind, str) else None
+    if payload is not None:
+        try:
+            return payload.model_validate(data)
+        except ValidationError as error:
+            _log.warning("%s in an unknown shape: %s", payload.KIND, _places(error))
+    return Unknown(kind=f"{_SESSION_UPDATE}/{kind}" if known is _UPDATES else str(kind))
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _places(error: ValidationError) -> str:
+    """Where ERROR found what, without what it found."""
+    return ", ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors(include_input=False))
+
+
+def parse_frame(text: str) -> Envelope:
+    """The event in the data TEXT of one frame.  ProtocolViolationError, which never quotes TEXT."""
+    # Not pydantic's own parser: it refuses lone surrogates, and the daemon sends them.
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProtocolViolationError("An event of the daemon is not JSON.") from None
+    return parse(Envelope, value, "An event")
+
+
+M = TypeVar("M", bound=Wire)
+
+
+def parse(model: type[M], value: object, what: str) -> M:
+    """VALUE, parsed JSON, as a MODEL.  ProtocolViolationError names WHAT and where, never a value."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise ProtocolViolationError(f"{what} of the daemon has an unknown shape ({_places(error)}).") from None
+
+
+def _read_events(value: object) -> object:
+    """The events in VALUE, a list; those that cannot be read are left out, as in a stream."""
+    events: list[Envelope] = []
+    for item in cast("list[object]", value) if isinstance(value, list) else ():
+        try:
+            events.append(parse(Envelope, item, "An event"))
+        except ProtocolViolationError as error:
+            _log.warning("left out: %s", error)
+    return tuple(events)
+
+
+# --- Answers
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a stream has been read: up to EVENT_ID in the EPOCH in which it was counted.
+
+    Both are needed: after a restart of the daemon an id without its epoch replays from the wrong place, silently.
+    """
+
+    event_id: int
+    epoch: str
+
+
+class ProtocolVersions(Wire):
+    """Versions of the wire that the daemon speaks."""
+
+    supported: tuple[str, ...] = ()
+
+
+class Workspace(Wire):
+    """A directory the daemon works in, CWD on its host."""
+
+    cwd: str
+    trusted: bool | None = None
+
+
+class Limits(Wire):
+    """What the daemon allows at most."""
+
+    max_pending_prompts_per_session: int | None = None
+
+
+class Capabilities(Wire):
+    """GET /capabilities."""
+
+    v: int
+    protocol_versions: ProtocolVersions = ProtocolVersions()
+    features: frozenset[str] = frozenset()
+    qwen_code_version: str | None = None
+    workspace_cwd: str | None = None
+    workspaces: tuple[Workspace, ...] = ()
+    """All of them; older daemons have `workspace_cwd` only."""
+    limits: Limits = Limits()
+
+
+class SessionReply(Wire):
+    """POST /session: a session this client now takes part in, under CLIENT_ID."""
+
+    session_id: str
+    workspace_cwd: str | None = None
+    attached: bool = False
+    """It was there before; other clients may take part."""
+    client_id: str | None = None
+    has_active_prompt: bool = False
+
+
+class PromptTerminal(Wire):
+    """How a turn ended: TERMINAL is `completed` or another word of the daemon."""
+
+    prompt_id: str
+    terminal: str | None = None
+    stop_reason: str | None = None
+
+
+Events = Annotated[tuple[Envelope, ...], BeforeValidator(_read_events)]
+
+
+class LoadReply(SessionReply):
+    """POST /session/:id/load: all that is known of a session.
+
+    First COMPACTED_REPLAY, in which chunks are joined and ids go up and down, then LIVE_JOURNAL, the running turn.
+    """
+
+    compacted_replay: Events = ()
+    live_journal: Events = ()
+    last_event_id: int
+    event_epoch: str
+    prompt_terminals: tuple[PromptTerminal, ...] = ()
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where a stream has to begin so that nothing is missing and nothing comes twice."""
+        return Cursor(self.last_event_id, self.event_epoch)
+
+
+class PromptReply(Wire):
+    """POST /session/:id/prompt: the prompt is taken; its turn ends by an event that names PROMPT_ID."""
+
+    prompt_id: str
+    last_event_id: int | None = None
+    event_epoch: str | None = None
+
+
+class PendingAction(Wire):
+    """What a tool would do if it is allowed to."""
+
+    type: str | None = None
+    title: str | None = None
+    content: tuple[ToolContent, ...] = ()
+    locations: tuple[Location, ...] = ()
+    input: Any = None
+
+
+class PendingInteraction(Wire):
+    """A permission, or for KIND `user_question` a form, that waits for an answer."""
+
+    request_id: str
+    kind: str
+    title: str | None = None
+    action: PendingAction | None = None
+    questions: tuple[Question, ...] = ()
+    options: tuple[PermissionOption, ...] = ()
+
+
+class StatusReply(Wire):
+    """GET /session/:id/status."""
+
+    client_count: int | None = None
+    has_active_prompt: bool = False
+    has_turn_error: bool = False
+    pending_interactions: tuple[PendingInteraction, ...] = ()
+
+
+class SessionSummary(Wire):
+    """One session of a workspace, live or only on disk; times are ISO 8601."""
+
+    session_id: str
+    display_name: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    client_count: int = 0
+    has_active_prompt: bool = False
+    is_archived: bool = False
+
+
+class SessionsReply(Wire):
+    """GET /workspace/:cwd/sessions."""
+
+    sessions: tuple[SessionSummary, ...] = ()
+
+
+class ModelInfo(Wire):
+    """A model that can be chosen."""
+
+    model_id: str
+    name: str | None = None
+
+
+class Models(Wire):
+    """The model in use and those that can be chosen."""
+
+    current_model_id: str | None = None
+    available_models: tuple[ModelInfo, ...] = ()
+
+
+class Mode(Wire):
+    """An approval mode."""
+
+    id: str
+    name: str | None = None
+    description: str | None = None
+
+
+class Modes(Wire):
+    """The approval mode in use and those that can be chosen."""
+
+    current_mode_id: str | None = None
+    available_modes: tuple[Mode, ...] = ()
+
+
+class ContextState(Wire):
+    """What a session can be set to."""
+
+    models: Models = Models()
+    modes: Modes = Modes()
+
+
+class ContextReply(Wire):
+    """GET /session/:id/context."""
+
+    state: ContextState = ContextState()
+
+
+class ContextUsage(Wire):
+    """How the context window is used, in tokens."""
+
+    model_name: str | None = None
+    total_tokens: int | None = None
+    context_window_size: int | None = None
+
+
+class ContextUsageReply(Wire):
+    """GET /session/:id/context-usage; FORMATTED_TEXT is the daemon's own Markdown report."""
+
+    usage: ContextUsage = ContextUsage()
+    formatted_text: str = ""
+
+
+class CommandsReply(Wire):
+    """GET /session/:id/supported-commands."""
+
+    available_commands: tuple[Command, ...] = ()
+
+
+class PendingPrompt(Wire):
+    """A prompt that waits for its turn."""
+
+    prompt_id: str
+    text: str = ""
+    queued_at: float | None = None
+
+
+class PendingPromptsReply(Wire):
+    """GET /session/:id/pending-prompts, in order."""
+
+    pending_prompts: tuple[PendingPrompt, ...] = ()
+
+
+class RemovedReply(Wire):
+    """DELETE /session/:id/pending-prompts/:promptId; REMOVED is false for one that runs or is not there."""
+
+    removed: bool = False
+
+
+class CurrentTurn(Wire):
+    """GET /session/:id/turns/current: the running turn, or else the last one."""
+
+    prompt_id: str | None = None
+    prompt_text: str = ""
+    state: str | None = None
+    """`completed`, ...: the daemon's word."""
+    stop_reason: str | None = None
+
+
+class ApprovalModeReply(Wire):
+    """POST /session/:id/approval-mode."""
+
+    mode: str
+    previous: str | None = None
+    persisted: bool = False
+
+
+# --- Prompts
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Text of a prompt."""
+
+    text: str
+
+    def to_wire(self) -> Json:
+        """The content block."""
+        return {"type": "text", "text": self.text}
+
+
+@dataclass(frozen=True)
+class ImagePart:
+    """An image of a prompt: DATA in Base64, of MIME_TYPE."""
+
+    data: str
+    mime_type: str
+
+    def to_wire(self) -> Json:
+        """The content block."""
+        return {"type": "image", "data": self.data, "mimeType": self.mime_type}
+
+
+@dataclass(frozen=True)
+class LinkPart:
+    """A link to what the daemon may read: URI as seen from its host."""
+
+    uri: str
+    name: str
+
+    def to_wire(self) -> Json:
+        """The content block."""
+        return {"type": "resource_link", "uri": self.uri, "name": self.name}
+
+
+Part = TextPart | ImagePart | LinkPart
