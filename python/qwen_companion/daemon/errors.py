@@ -16,12 +16,24 @@ class DaemonError(CompanionError):
     """Root of the errors below."""
 
 
+class SettingsError(DaemonError):
+    """No daemon is named, or its token cannot be had or used.  The text says what to change."""
+
+
 class UnsafeUrlError(DaemonError):
     """The URL cannot be used: no http or https, no host, or plain HTTP to anything but loopback."""
 
 
 class UnreachableError(DaemonError):
-    """No answer: nobody listens, the connection broke, or it took too long.  The request may have been carried out."""
+    """No answer: nobody listens, the connection broke, or it took too long.
+
+    MAYBE_DONE tells whether the request may have been carried out nevertheless.  Such a prompt must not be sent again
+    before the daemon was asked for its queue and its current turn.
+    """
+
+    def __init__(self, text: str, *, maybe_done: bool) -> None:
+        super().__init__(text)
+        self.maybe_done = maybe_done
 
 
 class RefusedError(DaemonError):
@@ -49,26 +61,39 @@ class WrongWorkspaceError(RefusedError):
 
 
 class NotFoundError(RefusedError):
-    """404: the session, the permission or the whole route is not there.
+    """404: the session or the permission is not there.
 
     A session comes back by `load`; a permission has been answered by another client or cancelled.
     """
 
 
 class BusyError(RefusedError):
-    """429 or 503: too much at once.  RETRY_AFTER_S is the wait in seconds that the daemon asks for, 0 if none."""
+    """429 or 503: too much at once.  RETRY_AFTER_S is the wait in seconds that the daemon asks for, 0 if none.
+
+    The request was not carried out.
+    """
 
     def __init__(self, text: str, status: int, code: str | None = None, retry_after_s: float = 0.0) -> None:
         super().__init__(text, status, code)
         self.retry_after_s = retry_after_s
 
 
+class ServerFailedError(RefusedError):
+    """Another 5xx: the daemon, or a proxy before it, is in trouble."""
+
+
 class InvalidRequestError(RefusedError):
-    """400, 409 or 413: the daemon does not take this request.  Asking again changes nothing."""
+    """Another 4xx: the daemon does not take this request.  Asking again changes nothing.
+
+    CODE `invalid_client_id` means that the daemon has forgotten this client; `load` makes it known again.
+    """
 
 
 class UnsupportedError(DaemonError):
-    """The daemon speaks another protocol, or lacks features that are needed; their names are in MISSING."""
+    """The daemon speaks another protocol, lacks a route, or lacks features that are needed.
+
+    MISSING has the names of the features.
+    """
 
     def __init__(self, text: str, missing: Iterable[str] = ()) -> None:
         super().__init__(text)
@@ -77,3 +102,7 @@ class UnsupportedError(DaemonError):
 
 class ProtocolViolationError(DaemonError):
     """An answer that cannot be read: not JSON, not the shape `models` declares, or not an event stream."""
+
+
+class FrameTooLargeError(DaemonError):
+    """An event larger than is read; it can only be had by `load`."""

@@ -19,9 +19,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -57,33 +56,36 @@ SNAPSHOT_FEATURE = "slow_client_warning"
 Json = dict[str, Any]
 
 
-T = TypeVar("T")
+W = TypeVar("W", bound="Wire")
 
 
 class Wire(BaseModel):
-    """An object on the wire.  Names in camel case there; unknown members are ignored, and null is as good as absent."""
+    """An object on the wire.  Names in camel case there.
+
+    Members that are not known are ignored.  One that is null, or optional and of an unknown shape, counts as absent, so
+    that a newer daemon spoils no more than it must.
+    """
 
     model_config = ConfigDict(
         extra="ignore", frozen=True, alias_generator=to_camel, validate_by_name=True, hide_input_in_errors=True
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _without_nulls(cls, value: object) -> object:
+    def _leniently(cls: type[W], value: object, validate: ModelWrapValidatorHandler[W]) -> W:
         if not isinstance(value, Mapping):
-            return value
-        return {key: member for key, member in cast("Mapping[str, object]", value).items() if member is not None}
-
-
-def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
-    try:
-        return validate(value)
-    except ValidationError:
-        return None
-
-
-Informative = Annotated[T | None, WrapValidator(_or_none)]
-"""A member that only informs: in a shape that is not known it is None, and does not spoil the rest."""
+            return validate(value)
+        members = {key: member for key, member in cast("Mapping[str, object]", value).items() if member is not None}
+        try:
+            return validate(members)
+        except ValidationError as error:
+            odd = {item["loc"][0] for item in error.errors(include_input=False) if item["loc"]}
+            try:
+                result = validate({key: member for key, member in members.items() if key not in odd})
+            except ValidationError:
+                raise error from None
+            _log.debug("%s: left out what has an unknown shape: %s", cls.__name__, _places(error))
+            return result
 
 
 # --- Parts of events and answers
@@ -128,7 +130,7 @@ class Meta(Wire):
     tool_name: str | None = None
     phase: str | None = None
     """`preparing` while the model still writes the input of the tool."""
-    usage: Informative[Usage] = None
+    usage: Usage | None = None
     duration_ms: float | None = None
     """How long the model took."""
     api_retries: int | None = None
@@ -159,7 +161,7 @@ class ToolContent(Wire):
     path: str | None = None
     old_text: str | None = None
     new_text: str | None = None
-    content: Informative[Content] = None
+    content: Content | None = None
 
 
 class ToolFields(Wire):
@@ -180,7 +182,7 @@ class ToolFields(Wire):
     """A string, or an object whose members depend on the tool."""
     content: tuple[ToolContent, ...] | None = None
     locations: tuple[Location, ...] | None = None
-    meta: Informative[Meta] = Field(None, alias="_meta")
+    meta: Meta | None = Field(None, alias="_meta")
 
 
 class PermissionOption(Wire):
@@ -214,7 +216,7 @@ class Command(Wire):
 
     name: str
     description: str = ""
-    input: Informative[CommandInput] = None
+    input: CommandInput | None = None
 
 
 class PlanEntry(Wire):
@@ -238,7 +240,7 @@ class _MessageChunk(Payload):
     """A piece of a message, to be joined to the piece before."""
 
     content: Content
-    meta: Informative[Meta] = Field(None, alias="_meta")
+    meta: Meta | None = Field(None, alias="_meta")
 
 
 class UserMessageChunk(_MessageChunk):
@@ -340,7 +342,6 @@ class TurnComplete(Payload):
     prompt_id: str | None = None
     stop_reason: str | None = None
     """`end_turn`, `cancelled`, ..."""
-    prompt_cancelled: bool = False
 
 
 class TurnError(Payload):
@@ -550,7 +551,7 @@ class Envelope(Wire):
     prompt_id: str | None = None
     """The prompt this belongs to, if any."""
     originator_client_id: str | None = None
-    server_timestamp: Informative[float] = None
+    server_timestamp: float | None = None
     payload: Payload
 
     @model_validator(mode="before")
@@ -575,7 +576,7 @@ def _read_payload(fields: Mapping[str, object]) -> Payload:
         try:
             return payload.model_validate(data)
         except ValidationError as error:
-            _log.warning("%s in an unknown shape: %s", payload.KIND, _places(error))
+            _log.debug("%s in an unknown shape: %s", payload.KIND, _places(error))
     return Unknown(kind=f"{_SESSION_UPDATE}/{kind}" if known is _UPDATES else str(kind))
 
 
@@ -598,10 +599,7 @@ def parse_frame(text: str) -> Envelope:
     return parse(Envelope, value, "An event")
 
 
-M = TypeVar("M", bound=Wire)
-
-
-def parse(model: type[M], value: object, what: str) -> M:
+def parse(model: type[W], value: object, what: str) -> W:
     """VALUE, parsed JSON, as a MODEL.  ProtocolViolationError names WHAT and where, never a value."""
     try:
         return model.model_validate(value)

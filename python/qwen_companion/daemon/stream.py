@@ -3,15 +3,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from qwen_companion.daemon.errors import DaemonError
-from qwen_companion.daemon.models import Envelope
+from qwen_companion.daemon.client import DaemonClient, EventSource
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    FrameTooLargeError,
+    ProtocolViolationError,
+    ServerFailedError,
+    UnreachableError,
+)
+from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
+
+_log = logging.getLogger(__name__)
+
+SILENCE_S = 45.0
+"""After how long without a byte a connection counts as dead: three heartbeats (one every 15 s on 0.24.4)."""
+
+_SHORTEST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 15.0
+_LONGEST_ORDERED_WAIT_S = 300.0
+"""The longest `Retry-After` that is honoured to the end."""
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The daemon answers.  Until `ReplayDone` come events that were missed; EPOCH is that of the ids."""
+    """The daemon answers.  Up to `ReplayDone` come events that were missed; EPOCH is that of the ids."""
 
     epoch: str
 
@@ -39,9 +62,10 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Resync:
-    """Events are lost for good; the last item.  Load the session and open a new stream at the cursor of the answer.
+    """Events are not to be had any more; the last item.
 
-    REASON is the daemon's word (`ring_evicted`, `epoch_reset`) or one of ours (`no_cursor`, `frame_too_large`).
+    The session has to be loaded, and a new stream opened at the cursor of the answer.  REASON is the daemon's word
+    (`ring_evicted` or `epoch_reset`), or `no_cursor` or `frame_too_large`.
     """
 
     reason: str
@@ -58,3 +82,170 @@ class Ended:
 
 
 StreamItem = Connected | Frame | ReplayDone | Disconnected | Resync | Ended
+
+
+class Backoff:
+    """How long to wait before the next try: longer each time, and not the same for all clients."""
+
+    def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
+        """DRAW chooses a number between two others."""
+        self._draw = draw
+        self._tries = 0
+
+    def reset(self) -> None:
+        """The last try went well."""
+        self._tries = 0
+
+    def next(self, ordered_s: float = 0.0) -> float:
+        """Seconds to wait now; no less than ORDERED_S, which the daemon asked for."""
+        self._tries += 1
+        most = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2.0 ** min(self._tries, 10))
+        return max(self._draw(_SHORTEST_WAIT_S, most), min(ordered_s, _LONGEST_ORDERED_WAIT_S))
+
+
+class EventStream:
+    """The events of one session from a cursor on, over as many connections as it takes.
+
+    To be used as `async with EventStream(...) as stream: async for item in stream`.  Ends with `Resync` or `Ended`.
+
+    Each time first `Connected`, then what was missed, `ReplayDone`, what happens, and at last `Disconnected`.  The next
+    connection is made when the last event has been taken, so nothing comes twice and nothing is missing, whatever the
+    speed of the one who takes.
+    """
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        session_id: str,
+        cursor: Cursor | None,
+        *,
+        backoff: Backoff | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """Without CURSOR only what happens from now on; that misses a permission that waits already.
+
+        BACKOFF may be shared by the streams of a session that follow each other.
+        """
+        self._client = client
+        self._session_id = session_id
+        self._cursor = cursor
+        self._backoff = backoff or Backoff()
+        self._sleep = sleep
+        self._silence_s = silence_s
+        self._items = self._connections()
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Up to where events have been taken."""
+        return self._cursor
+
+    async def __aenter__(self) -> EventStream:
+        """The stream itself, whose connection ends with the context."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave no connection and no task behind."""
+        await self._items.aclose()
+
+    def __aiter__(self) -> AsyncIterator[StreamItem]:
+        """The items, once."""
+        return self._items
+
+    async def _connections(self) -> AsyncGenerator[StreamItem]:
+        while True:
+            was_open = False
+            try:
+                async with (
+                    self._client.events(self._session_id, self._cursor, self._silence_s) as source,
+                    aclosing(self._connection(source)) as items,
+                ):
+                    was_open = True
+                    async for item in items:
+                        yield item
+                        if isinstance(item, Resync):
+                            return
+                last = Disconnected(f"The daemon at {self._client.url} has ended the stream.", self._backoff.next())
+            except DaemonError as error:
+                last = self._after(error)
+            if was_open and self._cursor is None and isinstance(last, Disconnected):
+                # Whatever happens until the next connection would be missed.
+                last = Resync("no_cursor")
+            yield last
+            if not isinstance(last, Disconnected):
+                return
+            await self._sleep(last.retry_in_s)
+
+    def _after(self, error: DaemonError) -> Disconnected | Resync | Ended:
+        """What follows from ERROR."""
+        if isinstance(error, FrameTooLargeError):
+            return Resync("frame_too_large")
+        if isinstance(error, BusyError):
+            return Disconnected(str(error), self._backoff.next(error.retry_after_s))
+        if isinstance(error, UnreachableError | ServerFailedError):
+            return Disconnected(str(error), self._backoff.next())
+        return Ended(error)
+
+    async def _connection(self, source: EventSource) -> AsyncGenerator[StreamItem]:
+        """The items of one connection."""
+        if self._cursor is not None and source.epoch and source.epoch != self._cursor.epoch:
+            # The daemon says so too; an older one might not.
+            yield Resync("epoch_reset")
+            return
+        replaying = self._cursor is not None
+        yield Connected(source.epoch)
+        if not replaying:
+            yield ReplayDone()
+        async with _Reader(source) as reader:
+            while (text := await reader.next()) is not None:
+                item = self._take(text, source.epoch, replaying)
+                if item is not None:
+                    yield item
+                replaying = replaying and not isinstance(item, ReplayDone)
+
+    def _take(self, text: str, epoch: str, replaying: bool) -> StreamItem | None:
+        """What the event TEXT is to the one who takes; None for nothing.  Moves the cursor."""
+        try:
+            envelope = parse_frame(text)
+        except ProtocolViolationError as error:
+            _log.warning("left out: %s", error)
+            return None
+        self._backoff.reset()
+        if isinstance(envelope.payload, StateResyncRequired):
+            return Resync(envelope.payload.reason)
+        if isinstance(envelope.payload, ReplayComplete):
+            return ReplayDone() if replaying else None
+        if envelope.id is not None:
+            if self._cursor is not None and envelope.id <= self._cursor.event_id:
+                return None
+            self._cursor = Cursor(envelope.id, epoch)
+        return Frame(envelope, replaying)
+
+
+class _Reader:
+    """One task that does nothing but queue what a connection sends: the daemon cuts off who reads slowly."""
+
+    def __init__(self, source: EventSource) -> None:
+        self._texts: asyncio.Queue[str | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._read(source))
+
+    async def _read(self, source: EventSource) -> None:
+        try:
+            async for text in source.data:
+                self._texts.put_nowait(text)
+        finally:
+            self._texts.put_nowait(None)
+
+    async def next(self) -> str | None:
+        """The next text; None at the end, or what broke the connection is raised."""
+        text = await self._texts.get()
+        if text is None:
+            await self._task
+        return text
+
+    async def __aenter__(self) -> _Reader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One daemon over HTTP: every request is a method, every refusal an error of `errors`, every answer a type of `models`.
+
+Nothing is ever asked twice by itself: a prompt that was sent may run even if its answer was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal, cast
+from urllib.parse import quote
+
+import httpx2
+
+from qwen_companion.daemon.address import clean_token, clean_url
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    FrameTooLargeError,
+    HostRefusedError,
+    InvalidRequestError,
+    NotFoundError,
+    ProtocolViolationError,
+    ServerFailedError,
+    UnauthorizedError,
+    UnreachableError,
+    UnsafeUrlError,
+    UnsupportedError,
+    WrongWorkspaceError,
+)
+from qwen_companion.daemon.models import (
+    ENVELOPE_VERSION,
+    PROTOCOL,
+    REQUIRED_FEATURES,
+    SNAPSHOT_FEATURE,
+    ApprovalModeReply,
+    Capabilities,
+    CommandsReply,
+    ContextReply,
+    ContextUsageReply,
+    CurrentTurn,
+    Cursor,
+    LoadReply,
+    Part,
+    PendingPromptsReply,
+    PromptReply,
+    RemovedReply,
+    SessionReply,
+    SessionsReply,
+    SessionSummary,
+    StatusReply,
+    W,
+    parse,
+)
+
+REQUEST_S = 30.0
+"""How long an answer may take, in seconds."""
+
+LOAD_S = 90.0
+"""How long a session may take to start or to be loaded; the daemon itself gives up after 60 (0.24.4)."""
+
+_KEEPALIVE_S = 4.0
+"""How long an idle connection is kept: less than the 5 s after which the daemon closes it."""
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""Largest event that is read.  One of 9.9 MB was seen on 0.24.4; the limit of httpx2 would be 1 MB."""
+
+_QUEUE_LENGTH = 2048
+"""How many events the daemon shall keep for a slow reader before it cuts the stream: as many as it allows."""
+
+_SESSIONS_LIMIT = 200
+"""How many sessions of a workspace are asked for."""
+
+_CLIENT_HEADER = "X-Qwen-Client-Id"
+_EPOCH_HEADER = "X-Qwen-Event-Epoch"
+_CODE = re.compile(r"[a-z_]{1,64}")
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
+Scope = Literal["single", "thread"]
+"""`single` takes part in the session of the workspace that all share, `thread` makes a new one."""
+
+
+@dataclass
+class _Membership:
+    """That this client takes part in a session, and how often it has said so."""
+
+    client_id: str
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class EventSource:
+    """An open event stream: the EPOCH of its ids, and the DATA of its events, one JSON text each."""
+
+    epoch: str
+    data: AsyncIterator[str]
+
+
+class DaemonClient:
+    """The daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """SettingsError, UnsafeUrlError."""
+        self.url = clean_url(url)
+        """Holds nothing secret."""
+        token = clean_token(token)
+        self._has_token = token is not None
+        self._memberships: dict[str, _Membership] = {}
+        self._stream_parameters: Mapping[str, str | int] = {}
+        try:
+            self._http = httpx2.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}"} if token else None,
+                limits=httpx2.Limits(keepalive_expiry=_KEEPALIVE_S),
+                # The token goes to no proxy and to no other place than the one that was named.
+                trust_env=False,
+                follow_redirects=False,
+            )
+        except httpx2.InvalidURL:
+            raise UnsafeUrlError("The URL of the daemon has no host that could be asked.") from None
+
+    async def __aenter__(self) -> DaemonClient:
+        """The client itself, to be closed with the context."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections.  Sessions go on."""
+        await self._http.aclose()
+
+    # --- The daemon
+
+    async def capabilities(self, root: str | None = None) -> Capabilities:
+        """What the daemon can do.  To be asked first (spec A3).
+
+        UnsupportedError when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`, WrongWorkspaceError
+        when ROOT, a directory, is none of those it works in.
+        """
+        found = await self._ask(Capabilities, "GET", "/capabilities")
+        if found.v != ENVELOPE_VERSION or PROTOCOL not in found.protocol_versions.supported:
+            raise UnsupportedError(f"The daemon at {self.url} does not speak version {PROTOCOL} of the protocol.")
+        if missing := sorted(REQUIRED_FEATURES - found.features):
+            raise UnsupportedError(
+                f"The daemon at {self.url} is too old for this: it lacks {', '.join(missing)}.", missing
+            )
+        if root is not None and not _works_in(found, root):
+            raise WrongWorkspaceError(
+                f"The daemon at {self.url} does not work in {root}; start one there.", HTTPStatus.OK
+            )
+        if SNAPSHOT_FEATURE in found.features:
+            self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
+        return found
+
+    async def list_sessions(self, workspace: str) -> tuple[SessionSummary, ...]:
+        """The sessions of WORKSPACE, a directory as `Capabilities` names it, live and on disk; newest first."""
+        path = f"/workspace/{quote(workspace, safe='')}/sessions"
+        reply = await self._ask(SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
+        return reply.sessions
+
+    # --- Taking part in a session
+
+    def client_id(self, session_id: str) -> str | None:
+        """Who this client is in the session, as events name it; None when it takes no part."""
+        membership = self._memberships.get(session_id)
+        return membership.client_id if membership else None
+
+    async def create_or_attach(self, root: str, scope: Scope) -> SessionReply:
+        """Take part in a session of the workspace ROOT, new or shared.  WrongWorkspaceError, BusyError.
+
+        No cursor comes with it: `load` gives one.
+        """
+        body = {"cwd": root, "sessionScope": scope}
+        return self._joined(await self._ask(SessionReply, "POST", "/session", body=body, limit_s=LOAD_S))
+
+    async def load(self, session_id: str) -> LoadReply:
+        """Take part in a session, live or only on disk, and get all of it; revives one that died.
+
+        Under the identity from before, if there was one and the daemon still knows it.
+        """
+        reply = await self._ask(LoadReply, "POST", "/load", session_id, body={}, limit_s=LOAD_S)
+        self._joined(reply)
+        return reply
+
+    def _joined(self, reply: SessionReply) -> SessionReply:
+        if reply.client_id is not None:
+            membership = self._memberships.get(reply.session_id)
+            if membership is None or membership.client_id != reply.client_id:
+                membership = self._memberships[reply.session_id] = _Membership(reply.client_id)
+            membership.count += 1
+        return reply
+
+    async def detach(self, session_id: str) -> None:
+        """Take no part any more.  A session that nobody takes part in closes after its turn, and stays on disk."""
+        membership = self._memberships.get(session_id)
+        # The daemon counts: it wants to hear it once for each create and load under one identity (0.24.4).
+        while membership is not None and membership.count > 0:
+            await self._call("POST", "/detach", session_id)
+            membership.count -= 1
+        self._memberships.pop(session_id, None)
+
+    async def close(self, session_id: str) -> None:
+        """Close a session for everybody; it stays on disk."""
+        await self._call("DELETE", "", session_id)
+        self._memberships.pop(session_id, None)
+
+    async def heartbeat(self, session_id: str) -> None:
+        """Tell that this client is still there.  InvalidRequestError when the daemon does not know it any more."""
+        await self._call("POST", "/heartbeat", session_id)
+
+    # --- Talking
+
+    async def prompt(self, session_id: str, parts: Sequence[Part]) -> PromptReply:
+        """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
+
+        BusyError when the queue is full.  After UnreachableError with `maybe_done` see `pending_prompts` and
+        `current_turn` before it is sent again.
+        """
+        return await self._ask(
+            PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
+        )
+
+    async def cancel(self, session_id: str) -> None:
+        """Cancel the running turn, whoever began it; the queue goes on.  No error when nothing runs."""
+        await self._call("POST", "/cancel", session_id)
+
+    async def answer_permission(
+        self, session_id: str, request_id: str, option_id: str | None, answers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer a permission by one of its options, or cancel it with None; ANSWERS fill in the form of a question.
+
+        NotFoundError when it is settled already, InvalidRequestError with the code `invalid_option_id`.
+        """
+        outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
+        body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
+        await self._call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
+
+    async def pending_prompts(self, session_id: str) -> PendingPromptsReply:
+        """The prompts that wait."""
+        return await self._ask(PendingPromptsReply, "GET", "/pending-prompts", session_id)
+
+    async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
+        """Take a prompt out of the queue; false when it runs already or is gone."""
+        path = f"/pending-prompts/{quote(prompt_id, safe='')}"
+        return (await self._ask(RemovedReply, "DELETE", path, session_id)).removed
+
+    async def current_turn(self, session_id: str) -> CurrentTurn:
+        """The running turn, else the last one."""
+        return await self._ask(CurrentTurn, "GET", "/turns/current", session_id)
+
+    # --- What a session is set to
+
+    async def set_model(self, session_id: str, model_id: str) -> None:
+        """Switch the model, for all clients.  The daemon writes it into the user's settings too (0.24.4).
+
+        InvalidRequestError with the code `model_switch_failed`; the reason comes as an event.
+        """
+        try:
+            # The answer holds the base URL and a masked key, and is not read.
+            await self._call("POST", "/model", session_id, body={"modelId": model_id})
+        except ServerFailedError as error:
+            text = "The daemon did not switch the model: it does not know it, or cannot use it."
+            raise InvalidRequestError(text, error.status, "model_switch_failed") from None
+
+    async def set_approval_mode(self, session_id: str, mode: str) -> ApprovalModeReply:
+        """Set the approval mode, for all clients.  InvalidRequestError."""
+        return await self._ask(ApprovalModeReply, "POST", "/approval-mode", session_id, body={"mode": mode})
+
+    # --- How a session is
+
+    async def status(self, session_id: str) -> StatusReply:
+        """Whether it is busy, and which permissions wait for an answer."""
+        return await self._ask(StatusReply, "GET", "/status", session_id)
+
+    async def context(self, session_id: str) -> ContextReply:
+        """Models and approval modes."""
+        return await self._ask(ContextReply, "GET", "/context", session_id)
+
+    async def context_usage(self, session_id: str) -> ContextUsageReply:
+        """How full the context window is."""
+        return await self._ask(ContextUsageReply, "GET", "/context-usage", session_id)
+
+    async def supported_commands(self, session_id: str) -> CommandsReply:
+        """The slash commands."""
+        return await self._ask(CommandsReply, "GET", "/supported-commands", session_id)
+
+    # --- Events
+
+    @asynccontextmanager
+    async def events(self, session_id: str, cursor: Cursor | None, silence_s: float) -> AsyncGenerator[EventSource]:
+        """The event stream of a session, from CURSOR on, or only what happens from now on.
+
+        It breaks with UnreachableError when SILENCE_S seconds long not even a heartbeat comes.  FrameTooLargeError.
+        """
+        headers = {**self._identity(session_id), "Accept": "text/event-stream"}
+        if cursor is not None:
+            headers["Last-Event-ID"] = str(cursor.event_id)
+            # Without it, a daemon that was restarted replays from the wrong place and does not say so.
+            headers[_EPOCH_HEADER] = cursor.epoch
+        timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
+        path = _path("/events", session_id)
+        try:
+            async with self._http.sse(
+                path,
+                params=self._stream_parameters,
+                headers=headers,
+                timeout=timeout,
+                max_event_size=MAX_EVENT_BYTES,
+            ) as source:
+                response = source.response
+                if response.status_code != HTTPStatus.OK:
+                    await response.aread()
+                    raise self._refusal(response)
+                if not _is_of_type(response, "text/event-stream"):
+                    raise ProtocolViolationError(f"What answers at {self.url} is no event stream.")
+                yield EventSource(response.headers.get(_EPOCH_HEADER, ""), self._data(source))
+        except httpx2.HTTPError as error:
+            raise self._no_answer(error, silence_s) from None
+
+    async def _data(self, source: httpx2.EventSource) -> AsyncGenerator[str]:
+        # Heartbeats are comments, which httpx2 keeps to itself; its `retry:` and an id alone are events without data.
+        # It splits lines at CR and LF only, as it must: the daemon sends U+2028, U+2029 and U+0085 as they are.  The id
+        # it gives is the last one seen and not that of the event, so the one in the JSON counts.
+        try:
+            async for event in source:
+                if event.data:
+                    yield event.data
+        except httpx2.SSEError:
+            raise FrameTooLargeError("An event of the daemon is larger than can be read.") from None
+
+    # --- Requests
+
+    async def _ask(
+        self,
+        model: type[W],
+        method: str,
+        path: str,
+        session_id: str | None = None,
+        *,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
+        limit_s: float = REQUEST_S,
+    ) -> W:
+        """As `_call`, with the answer as a MODEL.  ProtocolViolationError."""
+        response = await self._call(method, path, session_id, body=body, parameters=parameters, limit_s=limit_s)
+        try:
+            value: object = json.loads(response.content)
+        except (ValueError, RecursionError):
+            raise ProtocolViolationError(f"What answers at {self.url} is no daemon: it sends no JSON.") from None
+        return parse(model, value, "An answer")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        session_id: str | None = None,
+        *,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
+        limit_s: float = REQUEST_S,
+    ) -> httpx2.Response:
+        """The answer to one request at PATH, below that of the session if there is one."""
+        headers = self._identity(session_id)
+        # Not `json=`: that fails on lone surrogates, which a buffer of Emacs may well have.
+        content = None if body is None else json.dumps(body).encode("ascii")
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            response = await self._http.request(
+                method,
+                _path(path, session_id),
+                headers=headers,
+                content=content,
+                params=parameters,
+                timeout=limit_s,
+            )
+        except httpx2.HTTPError as error:
+            raise self._no_answer(error, limit_s) from None
+        if not response.is_success:
+            raise self._refusal(response)
+        return response
+
+    def _identity(self, session_id: str | None) -> dict[str, str]:
+        client_id = None if session_id is None else self.client_id(session_id)
+        return {} if client_id is None else {_CLIENT_HEADER: client_id}
+
+    def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> UnreachableError:
+        # Texts of httpx2 may quote headers.
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
+            return UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
+        if isinstance(error, httpx2.TimeoutException):
+            return UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
+        return UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
+
+    def _refusal(self, response: httpx2.Response) -> DaemonError:
+        """The error that RESPONSE stands for (all statuses but 3xx seen on 0.24.4)."""
+        status = response.status_code
+        body = _json_object(response)
+        code = _word(body.get("code"))
+        if status == HTTPStatus.UNAUTHORIZED:
+            what = "does not accept the token" if self._has_token else "wants a token"
+            return UnauthorizedError(f"The daemon at {self.url} {what}.", status, code)
+        if status == HTTPStatus.FORBIDDEN:
+            return HostRefusedError(f"The daemon does not answer to the name in {self.url}.", status, code)
+        if status == HTTPStatus.NOT_FOUND and _is_of_type(response, "application/json"):
+            return NotFoundError("The daemon does not have that session or question (any more).", status, code)
+        if status == HTTPStatus.NOT_FOUND:
+            return UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
+        if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            wait = _retry_after_s(response, body)
+            return BusyError(_BUSY.get(code or "", "The daemon has too much to do."), status, code, wait)
+        if code == "workspace_mismatch":
+            return WrongWorkspaceError(f"The daemon at {self.url} works in another directory.", status, code)
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            return InvalidRequestError("That is more than the daemon takes at once.", status, code)
+        if response.is_server_error:
+            return ServerFailedError(f"The daemon failed (HTTP {status}).", status, code)
+        if response.is_client_error:
+            reason = f"HTTP {status}, {code}" if code else f"HTTP {status}"
+            return InvalidRequestError(f"The daemon does not take this request ({reason}).", status, code)
+        return ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
+
+
+_BUSY = {
+    "prompt_queue_full": "The queue of the session is full.",
+    "rate_limit_exceeded": "The daemon wants fewer requests.",
+    "session_limit_exceeded": "The daemon has as many sessions as it allows.",
+    "subscriber_limit_exceeded": "The session has as many listeners as the daemon allows.",
+}
+
+
+def _path(path: str, session_id: str | None) -> str:
+    return path if session_id is None else f"/session/{quote(session_id, safe='')}{path}"
+
+
+def _works_in(capabilities: Capabilities, root: str) -> bool:
+    """Whether ROOT is a workspace; the daemon resolves links too, but takes no directory inside of one (0.24.4)."""
+    known = {workspace.cwd for workspace in capabilities.workspaces} | {capabilities.workspace_cwd}
+    return not known.isdisjoint({os.path.normpath(root), os.path.realpath(root)})
+
+
+def _is_of_type(response: httpx2.Response, name: str) -> bool:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == name
+
+
+def _json_object(response: httpx2.Response) -> Mapping[str, Any]:
+    try:
+        value: object = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _word(code: object) -> str | None:
+    """CODE if it is a plain word, which may be shown."""
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else None
+
+
+def _retry_after_s(response: httpx2.Response, body: Mapping[str, Any]) -> float:
+    header = response.headers.get("retry-after", "")
+    if _SECONDS.fullmatch(header):
+        return float(header)
+    milliseconds = body.get("retryAfterMs")
+    return milliseconds / 1000 if isinstance(milliseconds, int) and milliseconds > 0 else 0.0
