@@ -20,6 +20,10 @@ class SettingsError(DaemonError):
     """No daemon is named, or its token cannot be had or used.  The text says what to change."""
 
 
+class NotStartedError(DaemonError):
+    """A daemon of our own did not come up.  The text has the last lines that it printed."""
+
+
 class UnsafeUrlError(DaemonError):
     """The URL cannot be used: no http or https, no host, or plain HTTP to anything but loopback."""
 
