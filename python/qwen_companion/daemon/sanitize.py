@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Text by a model, a tool or the daemon, made fit for an Emacs buffer.  None of it is trusted.
+
+Three degrees: `clean` for what is read, `reveal` for what the user is asked to approve, where nothing may vanish, and
+`exact` for the texts of a diff, which must stay what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# ECMA-48: control sequences, control strings with their terminator, and the short sequences.
+_ESCAPE = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"
+    "|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]*(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[ -/]*[0-OQ-WYZ\\\\`-~]"
+)
+# An escape sequence that may go on in the next piece; a longer one is none.
+_UNFINISHED = re.compile("(?:\x1b(?:\\[[0-?]*[ -/]*|[]PX^_][^\x00-\x1f\x7f-\x9f]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*)\\Z")
+_UNFINISHED_LIMIT = 256
+
+_LINE_END = re.compile("\r\n?|\x85")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Explicit bidirectional embeddings, overrides and isolates, which make a line read as something else; and the tag
+# characters, which spell out what nobody sees.  The marks U+200E, U+200F and U+061C are part of ordinary text.
+_DECEIVING = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+# For `reveal` whatever has no shape of its own, too.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+class Capped(NamedTuple):
+    """The beginning of a text, and how many characters of it are left out."""
+
+    text: str
+    more: int
+
+
+def exact(text: str) -> str:
+    """TEXT as it is, but for lone surrogates, of which no file can be made."""
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean(text: str) -> str:
+    """TEXT without escape sequences and control characters, with line ends as newlines.
+
+    Characters that make text read as something else become visible, as `[U+202E]`.
+    """
+    text = exact(text)
+    if text.isascii() and text.isprintable():
+        return text
+    text = _LINE_END.sub("\n", _ESCAPE.sub("", text))
+    return _DECEIVING.sub(_name, _CONTROL.sub("", text))
+
+
+def line(text: str, limit: int = 300) -> str:
+    """TEXT cleaned, on one line, of at most LIMIT characters."""
+    # Cleaned after a first cut: nobody waits for ten megabytes of which one line is shown.
+    text = " ".join(clean(text[: 4 * limit]).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def reveal(text: str) -> str:
+    """TEXT with every character that cannot be seen named in its place, as `[U+001B]`; newlines and tabs stay."""
+    return _UNSEEN.sub(_name, exact(text).replace("\r\n", "\n"))
+
+
+def cap(text: str, limit: int, degree: Callable[[str], str]) -> Capped:
+    """TEXT or its first LIMIT characters, made fit by DEGREE: `clean` or `reveal`."""
+    return Capped(degree(text[:limit]), max(0, len(text) - limit))
+
+
+def _name(match: re.Match[str]) -> str:
+    return f"[U+{ord(match.group()):04X}]"
+
+
+class TextStream:
+    """Cleans a text that comes in pieces, which may cut an escape sequence, a line end or a surrogate pair."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be said after PIECE; its end may be held back until the next."""
+        text = self._held + piece
+        self._held = ""
+        if text:
+            cut = len(text)
+            if (found := _UNFINISHED.search(text, max(0, cut - _UNFINISHED_LIMIT))) is not None:
+                cut = found.start()
+            elif "\ud800" <= text[-1] <= "\udbff" or text[-1] == "\r":
+                cut -= 1
+            self._held = text[cut:]
+            text = text[:cut]
+        return clean(text)
+
+    def flush(self) -> str:
+        """What was held back, when no more comes."""
+        text, self._held = self._held, ""
+        return clean(text)
