@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar, cast
 
 from sexpdata import (
@@ -406,7 +406,20 @@ class Stop:
     """`stop`: end, and leave nothing behind."""
 
 
-Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop
+@dataclass(frozen=True)
+class DaemonCall:
+    """`daemon-...`: something for the daemon client, which is imported with the first of these and reads VALUES.
+
+    Among them there may be a secret, so they are in no `repr`.
+    """
+
+    method: str
+    values: Plist = field(repr=False)
+
+
+Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop | DaemonCall
+
+DAEMON_PREFIX = "daemon-"
 
 HIDE = "hide"
 SHOW = "show"
@@ -507,6 +520,8 @@ _INCOMING = {
 
 def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming:
     """The message METHOD carries.  MessageError for an unknown method or shape, SpoolError for a lost text."""
+    if method.startswith(DAEMON_PREFIX):
+        return DaemonCall(method, Plist(payload))
     parse = _INCOMING.get(method)
     if parse is None:
         raise MessageError(f"no such method: {method}")

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names for Emacs in place of the daemon's ids.
+
+Made from them, so the same thing has the same name after a reload and in the next process, with nothing to remember;
+and one cannot be made into the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+_DIGITS = 16
+
+
+def local_id(kind: str, *parts: str | int) -> str:
+    """The name of the KIND of thing that the daemon, or a place among its like, identifies by PARTS."""
+    whole = "\0".join(map(str, (kind, *parts)))
+    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the tools of a session wait for: permissions, and the questions of a form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import AskedQuestion, Option, Permission, QuestionChoice, ToolChange
+from qwen_companion.daemon.sanitize import clean, line, reveal
+
+ME, OTHER = "me", "other"
+"""Who answered: a client is either this one or another."""
+
+OPEN, HELD, CLOSED = "open", "held", "closed"
+
+OPTION_WRITES: Mapping[str, str | None] = {
+    "proceed_always": None,
+    "proceed_always_project": "project",
+    "proceed_always_user": "user",
+    "restore_previous": None,
+}
+"""What an answer writes on the daemon's machine, by the option's id, as seen on 0.24.4.
+
+Ids are only looked up here: which options there are is the daemon's word.
+"""
+
+_QUESTION_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Vote:
+    """An answer in the daemon's words; OPTION_ID None dismisses the question.
+
+    ANSWERS are those to the questions of a form, by their keys; several to one question are joined by commas.
+    """
+
+    request_id: str
+    option_id: str | None
+    answers: Mapping[str, str] | None
+
+
+@dataclass
+class _Pending:
+    """One that nobody is known to have answered.  TOLD is how it was told last, unless it is not SHOWN yet."""
+
+    told: Permission
+    option_ids: Mapping[str, str]
+    answer_keys: tuple[str, ...]
+    shown: bool = False
+
+
+class Permissions:
+    """Those of one session."""
+
+    def __init__(self, session: str) -> None:
+        """SESSION is the name Emacs has for it."""
+        self._session = session
+        self._pending: dict[str, _Pending] = {}
+        self._closed: set[str] = set()
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """The daemon's ids of those that nobody is known to have answered."""
+        return frozenset(self._pending)
+
+    @property
+    def shown(self) -> bool:
+        """Whether Emacs was told of any of them."""
+        return any(item.shown for item in self._pending.values())
+
+    def knows(self, request_id: str) -> bool:
+        """Whether it has been asked or answered."""
+        return request_id in self._pending or request_id in self._closed
+
+    def ask(
+        self,
+        request_id: str,
+        options: Iterable[models.PermissionOption],
+        questions: tuple[models.Question, ...],
+        tool: ToolChange,
+    ) -> None:
+        """The daemon waits for the user because of TOOL; `show` tells it."""
+        offered = {local_id("option", request_id, option.option_id): option for option in options}
+        self._pending[request_id] = _Pending(
+            Permission(
+                session=self._session,
+                permission=local_id("permission", request_id),
+                state=OPEN,
+                turn=tool.turn,
+                tool=tool.id,
+                title=tool.title,
+                options=tuple(_option(identifier, option) for identifier, option in offered.items()),
+                questions=tuple(map(_question, questions)),
+            ),
+            {identifier: option.option_id for identifier, option in offered.items()},
+            tuple(question.answer_key or str(index) for index, question in enumerate(questions)),
+        )
+
+    def show(self) -> Iterator[Permission]:
+        """All that are open and were not told as such."""
+        for pending in self._pending.values():
+            if not pending.shown or pending.told.state != OPEN:
+                pending.shown = True
+                pending.told = replace(pending.told, state=OPEN)
+                yield pending.told
+
+    def hold(self) -> Iterator[Permission]:
+        """The connection is lost, and what was asked may be answered elsewhere."""
+        for pending in self._pending.values():
+            if pending.shown and pending.told.state == OPEN:
+                pending.told = replace(pending.told, state=HELD)
+                yield pending.told
+
+    def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
+        """It was answered BY somebody with OPTION_ID, or is void; one that was never told ends in silence."""
+        self._closed.add(request_id)
+        pending = self._pending.pop(request_id, None)
+        if pending is None or not pending.shown:
+            return
+        chosen = (option for option in pending.told.options if pending.option_ids[option.id] == option_id)
+        label = next((option.label for option in chosen), None)
+        yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=())
+
+    def vote(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> Vote | None:
+        """The answer OPTION to PERMISSION, both as Emacs calls them; None when there is no such thing any more."""
+        for request_id, pending in self._pending.items():
+            if pending.told.permission != permission:
+                continue
+            if option is None:
+                return Vote(request_id, None, None)
+            if option not in pending.option_ids:
+                return None
+            words = {key: ", ".join(chosen) for key, chosen in zip(pending.answer_keys, answers, strict=False)}
+            return Vote(request_id, pending.option_ids[option], words or None)
+        return None
+
+
+def _option(identifier: str, option: models.PermissionOption) -> Option:
+    kind = option.kind or ""
+    lasting = kind.endswith("_always")
+    return Option(
+        id=identifier,
+        label=line(reveal(option.name or option.label or option.option_id)),
+        allows=kind.startswith("allow"),
+        lasting=lasting,
+        writes=OPTION_WRITES.get(option.option_id, "unknown") if lasting else None,
+    )
+
+
+def _question(question: models.Question) -> AskedQuestion:
+    return AskedQuestion(
+        text=clean(question.question)[:_QUESTION_CHARACTERS],
+        header=None if question.header is None else line(question.header),
+        multiple=question.multi_select,
+        choices=tuple(
+            QuestionChoice(clean(item.label), None if item.description is None else clean(item.description))
+            for item in question.options
+        ),
+    )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tool calls of a session, put together from partial updates; long texts stay here until they are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, Place, ToolChange
+from qwen_companion.daemon.models import Location, ToolContent, ToolFields
+from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
+
+SHOWN_CHARACTERS = 16 * 1024
+"""How much of a text of a tool is told without being asked for."""
+
+HELD_CHARACTERS = 64 * 1024 * 1024
+"""How much text of the tools of one session is held; beyond that the oldest tools lose theirs."""
+
+SHOWN_ITEMS = 100
+"""How many diffs and how many places of one tool are told."""
+
+_STATUS = {"pending": "pending", "in_progress": "running", "completed": "done", "failed": "failed"}
+_FINAL = ("done", "failed")
+_PREPARING = "preparing"
+
+
+@dataclass(frozen=True)
+class _Diff:
+    path: str
+    old: str | None
+    new: str
+
+
+class Tool:
+    """One call of a tool."""
+
+    def __init__(self, identifier: str, turn: str | None, time: int | None) -> None:
+        self.id = identifier
+        self._turn = turn
+        self._time = time
+        self._status = "pending"
+        self._name: str | None = None
+        self._title: str | None = None
+        self._type: str | None = None
+        self._parent: str | None = None
+        self._command: str | None = None
+        self._input = ""
+        self._output = ""
+        self._diffs: tuple[_Diff, ...] = ()
+        self._places: tuple[Place, ...] = ()
+        self._ended: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no more to come."""
+        return self._status in _FINAL
+
+    @property
+    def size(self) -> int:
+        """How many characters are held."""
+        return len(self._input) + len(self._output) + sum(len(diff.old or "") + len(diff.new) for diff in self._diffs)
+
+    def merge(self, fields: ToolFields, time: int | None, parent: str | None) -> None:
+        """Add what FIELDS says.  What it says nothing of, or only that it is empty, stays as it was."""
+        self.describe(fields)
+        meta = fields.meta
+        if not self.ended and fields.status is not None:
+            self._status = _STATUS.get(fields.status, self._status)
+            if self.ended:
+                self._ended = time
+        if meta is not None:
+            self._name = meta.tool_name or self._name
+            if meta.phase == _PREPARING and self._status == "pending":
+                self._status = _PREPARING
+        self._parent = parent or self._parent
+
+    def describe(self, fields: ToolFields) -> None:
+        """Add what FIELDS says of what the tool does, and not how far it is."""
+        self._title = fields.title or self._title
+        self._type = fields.kind or self._type
+        if fields.locations:
+            self._places = tuple(map(_place, fields.locations[:SHOWN_ITEMS]))
+        if fields.raw_input:
+            self._input = _as_text(fields.raw_input)
+            self._command = _command(fields.raw_input)
+            if self._status == _PREPARING:
+                self._status = "pending"
+        self._set_content(fields)
+
+    def _set_content(self, fields: ToolFields) -> None:
+        content = fields.content or ()
+        diffs = tuple(
+            _Diff(item.path or "", item.old_text, item.new_text or "") for item in content if item.type == "diff"
+        )
+        texts = [item.content.text for item in content if item.type == "content" and item.content is not None]
+        if diffs:
+            self._diffs = diffs
+        if texts:
+            self._output = "\n".join(texts)
+        elif isinstance(fields.raw_output, str) and not self._output:
+            self._output = fields.raw_output
+
+    def change(self) -> ToolChange:
+        """All that is known, as it is told."""
+        return ToolChange(
+            turn=self._turn,
+            time=self._time,
+            id=self.id,
+            status=self._status,
+            name=None if self._name is None else line(self._name),
+            title=None if self._title is None else line(reveal(self._title)),
+            type=None if self._type is None else line(self._type),
+            parent=self._parent,
+            command=None if self._command is None else cap(self._command, SHOWN_CHARACTERS, reveal),
+            input=cap(self._input, SHOWN_CHARACTERS, reveal) if self._input else None,
+            output=cap(self._output, SHOWN_CHARACTERS, clean) if self._output else None,
+            diffs=tuple(
+                DiffInfo(reveal(diff.path), None if diff.old is None else len(diff.old), len(diff.new))
+                for diff in self._diffs[:SHOWN_ITEMS]
+            ),
+            places=self._places,
+            started=self._time,
+            ended=self._ended,
+        )
+
+    def text(self, part: str, index: int) -> str | None:
+        """The whole text PART, of the diff INDEX for one of its sides; None when there is none."""
+        if part == INPUT:
+            return reveal(self._input) if self._input else None
+        if part == OUTPUT:
+            return clean(self._output) if self._output else None
+        if part not in (OLD, NEW) or not 0 <= index < len(self._diffs):
+            return None
+        diff = self._diffs[index]
+        return exact(diff.new if part == NEW else diff.old or "")
+
+    def drop_texts(self) -> None:
+        """Hold them no longer."""
+        self._input = self._output = ""
+        self._diffs = ()
+
+
+class Tools:
+    """All tool calls of a session, by the daemon's id."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._by_id: dict[str, Tool] = {}
+        self._uses: dict[str, int] = {}
+
+    def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> Tool:
+        """The tool that FIELDS is about, after it was told them.
+
+        A server may use an id again: one that BEGINS after the end of its like is another one.
+        """
+        tool = self.find(fields.tool_call_id)
+        if tool is None or (begins and tool.ended):
+            tool = self._begin(fields.tool_call_id, turn, time)
+        parent = fields.meta.parent_tool_call_id if fields.meta is not None else None
+        tool.merge(fields, time, None if parent is None else self.name_of(parent))
+        self._forget_old()
+        return tool
+
+    def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> Tool:
+        """The tool that FIELDS, of a question about it, is about."""
+        tool = self.find(fields.tool_call_id)
+        if tool is None:
+            return self.merge(fields, turn, time, begins=False)
+        tool.describe(fields)
+        return tool
+
+    def find(self, call: str) -> Tool | None:
+        """The newest tool the daemon calls CALL."""
+        return self._tools.get(call)
+
+    def get(self, identifier: str) -> Tool | None:
+        """The tool Emacs calls IDENTIFIER."""
+        return self._by_id.get(identifier)
+
+    def name_of(self, call: str) -> str:
+        """What Emacs calls the tool that the daemon calls CALL, also when it has not been told yet."""
+        return local_id("tool", call, self._uses.get(call, 1))
+
+    def _begin(self, call: str, turn: str | None, time: int | None) -> Tool:
+        self._uses[call] = self._uses.get(call, 0) + 1
+        tool = Tool(self.name_of(call), turn, time)
+        self._tools[call] = self._by_id[tool.id] = tool
+        return tool
+
+    def _forget_old(self) -> None:
+        held = sum(tool.size for tool in self._by_id.values())
+        for tool in self._by_id.values():
+            if held <= HELD_CHARACTERS:
+                return
+            held -= tool.size
+            tool.drop_texts()
+
+
+def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
+    """The sorts of CONTENT of which nothing is shown."""
+    return [item.type for item in content or () if item.type not in ("content", "diff")]
+
+
+def _place(location: Location) -> Place:
+    return Place(reveal(location.path), location.line)
+
+
+def _command(raw_input: object) -> str | None:
+    command = cast("Mapping[str, object]", raw_input).get("command") if isinstance(raw_input, Mapping) else None
+    return command if isinstance(command, str) else None
+
+
+def _as_text(raw_input: object) -> str:
+    """What a tool is given, for a person: `name: value` for each argument."""
+    if isinstance(raw_input, str):
+        return raw_input
+    if not isinstance(raw_input, Mapping):
+        return json.dumps(raw_input, ensure_ascii=False)
+    lines: list[str] = []
+    for name, value in cast("Mapping[str, object]", raw_input).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines)

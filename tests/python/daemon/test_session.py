@@ -1,0 +1,689 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daemon_wire import (
+    EPOCH,
+    P1,
+    P2,
+    SESSION,
+    THEM,
+    US,
+    Json,
+    complete,
+    diff,
+    echo,
+    event,
+    frame,
+    live,
+    load_reply,
+    pending,
+    permission,
+    question,
+    queue_done,
+    queued,
+    resolved,
+    said,
+    started,
+    status_reply,
+    thought,
+    tool_call,
+    tool_update,
+    update,
+    words,
+)
+from qwen_companion.daemon import models
+from qwen_companion.daemon.errors import UnauthorizedError
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import (
+    EndChange,
+    NoteChange,
+    Permission,
+    PlanChange,
+    SessionInfo,
+    SlashCommands,
+    TextChange,
+    ToolChange,
+    UsageChange,
+)
+from qwen_companion.daemon.session import EVENTS, DaemonSession, Output, Treatment
+from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
+
+CUT = Disconnected("cut", 0.5)
+BACK: list[StreamItem] = [Connected(EPOCH), ReplayDone()]
+
+
+def turn(prompt: str) -> str:
+    return local_id("turn", prompt)
+
+
+class Seen:
+    """A session, and all it has told."""
+
+    def __init__(self, *loaded: Json, **reply: Any) -> None:
+        self.session = DaemonSession(SESSION, US)
+        self.outputs: list[Output] = self.session.load(load_reply(*loaded, **reply))
+
+    def take(self, *items: StreamItem | Json) -> Seen:
+        for item in items:
+            self.outputs += self.session.take(frame(item) if isinstance(item, dict) else item)
+        return self
+
+    def go(self, *values: Json) -> Seen:
+        return self.take(*live(*values))
+
+    def status(self, *interactions: Json) -> Seen:
+        asked_about = self.session.permissions.unanswered
+        self.outputs += self.session.status(status_reply(*interactions), asked_about)
+        return self
+
+    @property
+    def info(self) -> SessionInfo:
+        return self.session.info
+
+    @property
+    def state(self) -> str:
+        return self.session.info.state
+
+    def text(self, voice: str = "answer", prompt: str = P1) -> str:
+        return "".join(
+            item.text
+            for item in self.outputs
+            if isinstance(item, TextChange) and item.voice == voice and item.turn == turn(prompt)
+        )
+
+    @property
+    def ends(self) -> list[tuple[str | None, str]]:
+        return [(item.turn, item.outcome) for item in self.outputs if isinstance(item, EndChange)]
+
+    @property
+    def tool(self) -> ToolChange:
+        return [item for item in self.outputs if isinstance(item, ToolChange)][-1]
+
+    @property
+    def permissions(self) -> list[Permission]:
+        return [item for item in self.outputs if isinstance(item, Permission)]
+
+    @property
+    def permission_states(self) -> list[str]:
+        return [item.state for item in self.permissions]
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        return [(item.note, item.text) for item in self.outputs if isinstance(item, NoteChange)]
+
+
+# --- Turns
+
+
+def test_a_turn_from_its_prompt_to_its_end() -> None:
+    seen = Seen()
+    assert seen.state == "disconnected"
+    seen.go()
+    assert (seen.state, seen.info.turn) == ("idle", None)
+    seen.take(echo(P1, "hello"), thought("hm"), words("Hello "), words("there."))
+    assert (seen.state, seen.info.turn) == ("busy", turn(P1))
+    usage = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3, "thoughtTokens": 0, "cachedReadTokens": 4}
+    seen.take(words("", usage=usage, durationMs=740, apiRetries=2), complete(P1))
+    assert (seen.state, seen.info.turn) == ("idle", None)
+    assert seen.text("user") == "hello"
+    assert seen.text("thought") == "hm"
+    assert seen.text() == "Hello there."
+    assert seen.ends == [(turn(P1), "done")]
+    (cost,) = [item for item in seen.outputs if isinstance(item, UsageChange)]
+    assert (cost.input, cost.output, cost.cached, cost.duration, cost.retries) == (1, 2, 4, 740, 2)
+
+
+def test_who_asks_is_told() -> None:
+    seen = Seen().go(echo(P1, client=US), complete(P1), echo(P2, client=THEM))
+    assert [item.by for item in seen.outputs if isinstance(item, TextChange)] == ["me", "other"]
+
+
+def test_echo_before_202() -> None:
+    seen = Seen().go(echo(P1))
+    assert seen.session.accepted(P1) == turn(P1) == seen.info.turn
+    assert seen.text("user") == "hello"
+    # Even the whole turn may be over when the answer to the prompt comes.
+    seen.take(complete(P1))
+    seen.session.accepted(P1)
+    assert seen.state == "idle"
+
+
+def test_a_prompt_that_was_taken_is_a_running_turn_before_its_echo() -> None:
+    seen = Seen().go()
+    seen.session.accepted(P1)
+    assert (seen.state, seen.info.turn) == ("busy", turn(P1))
+
+
+def test_removed_prompt_turn_complete() -> None:
+    seen = Seen().go(echo(P1), queued(P2, "later"))
+    assert [(item.turn, item.text, item.by) for item in seen.info.queue] == [(turn(P2), "later", "me")]
+    seen.take(queue_done(P2, "removed"), complete(P2, "cancelled"))
+    assert seen.info.queue == ()
+    assert (seen.state, seen.info.turn) == ("busy", turn(P1))
+    assert seen.ends == [(turn(P2), "removed")]
+    seen.take(words("still here"), complete(P1))
+    assert seen.state == "idle"
+    assert seen.ends[1:] == [(turn(P1), "done")]
+
+
+def test_the_end_of_the_turn_of_another_client_is_not_the_end_of_ours() -> None:
+    seen = Seen().go(echo(P1, client=THEM), queued(P2))
+    seen.session.accepted(P2)
+    seen.take(complete(P1), started(P2), echo(P2))
+    assert (seen.state, seen.info.turn) == ("busy", turn(P2))
+
+
+def test_a_prompt_taken_while_another_turn_runs_unseen_waits_for_it() -> None:
+    # We attach in the middle of a turn; the queue event comes after the answer to the prompt.
+    seen = Seen().go()
+    seen.session.accepted(P2)
+    seen.take(queued(P2), complete(P1))
+    assert seen.state == "idle"
+    seen.take(started(P2))
+    assert seen.info.turn == turn(P2)
+
+
+def test_cancel_keeps_queue() -> None:
+    seen = Seen().go(echo(P1), queued(P2))
+    seen.session.cancelling()
+    assert seen.state == "cancelling"
+    seen.take(event("prompt_cancelled", P1), complete(P1, "cancelled"))
+    assert [item.turn for item in seen.info.queue] == [turn(P2)]
+    seen.take(started(P2), echo(P2))
+    assert (seen.state, seen.info.turn, seen.info.queue) == ("busy", turn(P2), ())
+    assert seen.ends == [(turn(P1), "cancelled")]
+
+
+def test_a_cancel_by_another_client_shows() -> None:
+    assert Seen().go(echo(P1), event("prompt_cancelled", P1, THEM)).state == "cancelling"
+
+
+def test_idle_cancel_ignored() -> None:
+    seen = Seen().go(event("prompt_cancelled", None, THEM))
+    assert (seen.state, seen.ends) == ("idle", [])
+    seen.take(echo(P1), event("prompt_cancelled", None, THEM))
+    assert seen.state == "busy"
+
+
+def test_a_cancel_that_could_not_be_asked_for_shows_no_more() -> None:
+    seen = Seen().go(echo(P1))
+    seen.session.cancelling()
+    seen.session.not_cancelling()
+    assert seen.state == "busy"
+
+
+@pytest.mark.parametrize("first", ["turn_error", "prompt_cancelled"])
+def test_a_failed_turn_ends_once_in_either_order(first: str) -> None:
+    error = event("turn_error", P1, message="401 fake upstream failure", code="-32603", promptId=P1)
+    cancelled = event("prompt_cancelled", P1, reason="forward_failed")
+    seen = Seen().go(echo(P1), *((error, cancelled) if first == "turn_error" else (cancelled, error)))
+    assert (seen.state, seen.ends) == ("idle", [(turn(P1), "failed")])
+    (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
+    assert end.text == "401 fake upstream failure"
+
+
+def test_an_end_for_another_reason_says_it() -> None:
+    seen = Seen().go(echo(P1), complete(P1, "max_tokens"))
+    (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
+    assert (end.outcome, end.text) == ("other", "max_tokens")
+
+
+def test_chunk_after_turn_complete() -> None:
+    seen = Seen().go(echo(P1), words("one"), complete(P1), words(" late"))
+    assert seen.state == "idle"
+    assert seen.text() == "one late"
+    own = "6d0d5779########notification1"
+    seen.take(
+        words("The agent is done.", own, source="background_notification", qwenDiscreteMessage=True),
+        event("background_notification_turn_complete", own, reason="end_turn", turnId=own),
+    )
+    assert seen.state == "idle"
+    (message,) = [item for item in seen.outputs if isinstance(item, TextChange) and item.background]
+    assert (message.text, message.turn) == ("The agent is done.", turn(own))
+
+
+# --- Text
+
+
+def test_lone_surrogate() -> None:
+    seen = Seen().go(echo(P1, "a\ud800"), words("b\ud800c"), complete(P1))
+    assert seen.text("user") == "a\ufffd"
+    assert seen.text() == "b\ufffdc"
+
+
+def test_a_character_cut_in_two_by_chunks_is_whole() -> None:
+    seen = Seen().go(echo(P1), words("x\ud83d"), words("\ude00 \x1b[3"), words("1my\r"), complete(P1))
+    assert seen.text() == "x😀 y\n"
+
+
+def test_words_of_an_agent_name_its_tool() -> None:
+    seen = Seen().go(tool_call("call_7", name="agent"), words("sub", parentToolCallId="call_7"))
+    (text,) = [item for item in seen.outputs if isinstance(item, TextChange)]
+    assert text.parent == seen.tool.id
+
+
+# --- Tools
+
+
+def test_partial_tool_merge() -> None:
+    seen = Seen().go(echo(P1), tool_call(title="Shell"))
+    assert (seen.tool.status, seen.tool.title, seen.tool.input) == ("preparing", "Shell", None)
+    raw = {"command": "echo hi", "description": "say hi"}
+    seen.take(tool_update(status="in_progress", title="echo hi (say hi)", rawInput=raw))
+    seen.take(tool_update(_meta={"toolName": "run_shell_command", "subagentSessionReady": True}))
+    tool = seen.tool
+    assert (tool.status, tool.name, tool.title) == ("running", "run_shell_command", "echo hi (say hi)")
+    assert tool.command is not None
+    assert tool.command.text == "echo hi"
+    assert tool.input is not None
+    assert tool.input.text == "command: echo hi\ndescription: say hi"
+    seen.take(tool_update(status="completed", content=said("Output: hi"), rawOutput={"output": "hi"}))
+    assert seen.tool.status == "done"
+    assert seen.tool.output == ("Output: hi", 0)
+    assert (seen.tool.title, seen.tool.started, seen.tool.ended) == (tool.title, 1795240443126, 1795240443126)
+    # What comes late adds to it, and takes nothing away.
+    seen.take(tool_update(status="in_progress", content=[], rawInput={}))
+    assert (seen.tool.status, seen.tool.output, seen.tool.input) == ("done", ("Output: hi", 0), tool.input)
+    assert len({item.id for item in seen.outputs if isinstance(item, ToolChange)}) == 1
+
+
+def test_an_update_of_a_tool_that_never_began_is_shown() -> None:
+    assert Seen().go(tool_update("call_9", title="Edit", status="failed")).tool.status == "failed"
+
+
+def test_an_id_that_is_used_again_is_another_tool() -> None:
+    seen = Seen().go(tool_call("call_0"), tool_update("call_0", status="completed"), tool_call("call_0", prompt=P2))
+    first, second = {item.id: item for item in seen.outputs if isinstance(item, ToolChange)}.values()
+    assert (first.status, second.status) == ("done", "preparing")
+
+
+def test_a_rejected_tool_has_failed_and_the_turn_has_not() -> None:
+    text = "[Operation Cancelled] Reason: was canceled by the user"
+    seen = Seen().go(echo(P1), tool_call(), tool_update(status="failed", content=said(text)), complete(P1))
+    assert (seen.tool.status, seen.ends) == ("failed", [(turn(P1), "done")])
+
+
+def test_what_is_shown_of_an_odd_tool_hides_nothing() -> None:
+    raw = {"command": "echo \u202efdp\x1b[2K", "list": [1, 2], "text": "a\nb"}
+    tool = Seen().go(tool_call(), tool_update(rawInput=raw, title="a\nb")).tool
+    assert tool.command == ("echo [U+202E]fdp[U+001B][2K", 0)
+    assert tool.input is not None
+    assert tool.input.text.endswith("list: [1, 2]\ntext:\na\nb")
+    assert tool.title == "a b"
+
+
+def test_10mb_frame_trimmed() -> None:
+    old, new = "o" * 4_900_000, "n" * 4_900_000
+    content = [*diff("/w/a.txt", old, new), *said("x" * 100_000)]
+    seen = Seen().go(tool_call(), tool_update(status="completed", content=content, rawOutput={"newContent": new}))
+    tool = seen.tool
+    assert tool.weight < 32 * 1024
+    assert [(item.path, item.old_size, item.new_size) for item in tool.diffs] == [("/w/a.txt", len(old), len(new))]
+    assert tool.output is not None
+    assert (len(tool.output.text), tool.output.more) == (16 * 1024, 100_000 - 16 * 1024)
+    text = seen.session.tool_text
+    assert text(tool.id, "old", 0) == old
+    assert text(tool.id, "new", 0) == new
+    assert text(tool.id, "output", 0) == "x" * 100_000
+    for identifier, part, index in ((tool.id, "new", 1), (tool.id, "new", -1), (tool.id, "input", 0), ("?", "old", 0)):
+        assert text(identifier, part, index) is None
+
+
+def test_the_texts_of_old_tools_are_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qwen_companion.daemon.tools.HELD_CHARACTERS", 100)
+    seen = Seen().go(tool_call("a"), tool_update("a", content=said("x" * 60)))
+    first = seen.tool.id
+    seen.take(tool_call("b"), tool_update("b", content=said("y" * 60)))
+    assert seen.session.tool_text(first, "output", 0) is None
+    assert seen.session.tool_text(seen.tool.id, "output", 0) == "y" * 60
+
+
+def test_a_plan_takes_the_place_of_the_one_before() -> None:
+    entries = [{"content": "one", "priority": "medium", "status": "in_progress"}, {"content": "two"}]
+    (plan,) = [item for item in Seen().go(update("plan", P1, entries=entries)).outputs if isinstance(item, PlanChange)]
+    assert [(step.text, step.status, step.priority) for step in plan.steps] == [
+        ("one", "running", "medium"),
+        ("two", "pending", None),
+    ]
+
+
+# --- Permissions
+
+
+def test_a_permission_is_asked_and_answered() -> None:
+    seen = Seen().go(echo(P1), tool_call(), permission())
+    (asked,) = seen.permissions
+    assert (asked.state, asked.title, asked.tool) == ("open", "touch x (say hi)", seen.tool.id)
+    assert seen.tool.command == ("touch x", 0)
+    assert seen.state == "waiting"
+    allow = asked.options[2]
+    vote = seen.session.permissions.vote(asked.permission, allow.id, ())
+    assert vote is not None
+    assert (vote.request_id, vote.option_id, vote.answers) == ("r1", "proceed_once", None)
+    seen.take(resolved())
+    closed = seen.permissions[-1]
+    assert (closed.state, closed.by, closed.label) == ("closed", "me", "Allow")
+    assert seen.state == "busy"
+    assert seen.session.permissions.vote(asked.permission, allow.id, ()) is None
+
+
+def test_what_an_answer_writes_is_said_before() -> None:
+    value = permission()
+    value["data"]["options"] += [{"kind": "allow_always", "name": "New", "optionId": "something_new"}]
+    value["data"]["options"] += [{"kind": "allow_always", "name": "Allow All Edits", "optionId": "proceed_always"}]
+    (asked,) = Seen().go(value).permissions
+    assert [(option.writes, option.lasting, option.allows) for option in asked.options] == [
+        ("project", True, True),
+        ("user", True, True),
+        (None, False, True),
+        (None, False, False),
+        ("unknown", True, True),
+        (None, True, True),
+    ]
+
+
+def test_other_client_voted() -> None:
+    seen = Seen().go(echo(P1), permission(), resolved(option="cancel", voter=THEM))
+    assert [(item.state, item.by, item.label) for item in seen.permissions] == [
+        ("open", None, None),
+        ("closed", "other", "Reject"),
+    ]
+
+
+def test_an_answer_that_came_too_late_closes_it() -> None:
+    seen = Seen().go(echo(P1), permission())
+    seen.outputs += seen.session.answered_elsewhere("r1")
+    seen.take(event("permission_already_resolved", P1, requestId="r1", outcome={"outcome": "cancelled"}))
+    assert [(item.state, item.by) for item in seen.permissions] == [("open", None), ("closed", "other")]
+
+
+def test_cancel_with_pending_permission() -> None:
+    seen = Seen().go(echo(P1), tool_call(), permission())
+    seen.session.cancelling()
+    seen.take(event("prompt_cancelled", P1), resolved(option=None, voter=None))
+    assert (seen.permissions[-1].state, seen.permissions[-1].by) == ("closed", None)
+    assert seen.state == "cancelling"
+    seen.take(tool_update(status="failed", content=said("Tool call was cancelled")), complete(P1, "cancelled"))
+    assert (seen.state, seen.tool.status, seen.ends) == ("idle", "failed", [(turn(P1), "cancelled")])
+
+
+def test_pending_permission_survives_reconnect() -> None:
+    seen = Seen().go(echo(P1), tool_call(), permission())
+    seen.take(CUT)
+    assert seen.permission_states == ["open", "held"]
+    assert (seen.state, seen.info.text) == ("disconnected", "cut")
+    seen.take(*BACK).status(pending())
+    assert seen.permission_states == ["open", "held", "open"]
+    assert len({item.permission for item in seen.permissions}) == 1
+    assert seen.permissions[-1] == seen.permissions[0]
+    assert seen.state == "waiting"
+
+
+def test_a_permission_answered_while_the_connection_was_lost_closes() -> None:
+    seen = Seen().go(echo(P1), permission()).take(CUT, *BACK).status()
+    assert seen.permission_states == ["open", "held", "closed"]
+
+
+def test_replayed_permission_not_asked_again() -> None:
+    seen = Seen().go(echo(P1), tool_call()).take(CUT, Connected(EPOCH))
+    seen.take(frame(permission(), replayed=True), frame(resolved(), replayed=True), ReplayDone()).status()
+    assert seen.permissions == []
+    # And none that was answered before we came.
+    loaded = Seen(echo(P1), tool_call(), permission(), resolved(), complete(P1)).go().status()
+    assert loaded.permissions == []
+
+
+def test_a_permission_that_was_missed_is_asked_when_the_daemon_says_it_is_open() -> None:
+    seen = Seen().go(echo(P1)).take(CUT, Connected(EPOCH), frame(permission(), replayed=True), ReplayDone())
+    assert seen.permissions == []
+    assert seen.status(pending()).permission_states == ["open"]
+
+
+def test_a_permission_open_before_we_came_is_asked() -> None:
+    seen = Seen(journal=(echo(P1), tool_call(), permission())).go()
+    assert seen.permissions == []
+    (asked,) = seen.status(pending()).permissions
+    assert (asked.state, asked.tool, seen.state) == ("open", seen.tool.id, "waiting")
+
+
+def test_a_permission_only_the_status_knows_shows_what_it_is_about() -> None:
+    seen = Seen(hasActivePrompt=True).go().status(pending())
+    (asked,) = seen.permissions
+    assert (asked.tool, seen.tool.command) == (seen.tool.id, ("touch x", 0))
+    assert [option.label for option in asked.options][2:] == ["Allow", "Reject"]
+
+
+def test_a_status_that_is_older_than_the_events_undoes_nothing() -> None:
+    seen = Seen().go(echo(P1))
+    asked_about = seen.session.permissions.unanswered
+    seen.take(permission("r1"), permission("r2"), resolved("r2"))
+    seen.outputs += seen.session.status(status_reply(pending("r2")), asked_about)
+    assert [(item.state, item.permission) for item in seen.permissions] == [
+        ("open", local_id("permission", "r1")),
+        ("open", local_id("permission", "r2")),
+        ("closed", local_id("permission", "r2")),
+    ]
+
+
+def test_without_a_status_what_was_held_is_asked() -> None:
+    seen = Seen().go(echo(P1), permission()).take(CUT, *BACK)
+    seen.outputs += seen.session.status(None, seen.session.permissions.unanswered)
+    assert seen.permission_states == ["open", "held", "open"]
+
+
+def test_question_answers() -> None:
+    seen = Seen().go(echo(P1), tool_call("call_2", name="ask_user_question"), question())
+    (asked,) = seen.permissions
+    first, second = asked.questions
+    assert (first.text, first.header, first.multiple, second.multiple) == ("Which db?", "DB", False, True)
+    assert [(choice.label, choice.description) for choice in first.choices] == [("sqlite", "small"), ("pg", "big")]
+    submit, cancel = asked.options
+    vote = seen.session.permissions.vote
+    answer = vote(asked.permission, submit.id, (("sqlite",), ("a", "b")))
+    assert answer is not None
+    assert (answer.option_id, answer.answers) == ("proceed_once", {"0": "sqlite", "1": "a, b"})
+    dismissed = vote(asked.permission, None, (("sqlite",),))
+    assert dismissed is not None
+    assert (dismissed.option_id, dismissed.answers) == (None, None)
+    assert vote(asked.permission, "nothing of that kind", ()) is None
+    assert vote("nor that", submit.id, ()) is None
+
+
+# --- The connection
+
+
+def test_silent_retry_still_busy() -> None:
+    # The daemon may say nothing for minutes while it tries the model again; only an end ends a turn.
+    seen = Seen().go(echo(P1)).take(CUT, *BACK)
+    assert (seen.state, seen.info.turn) == ("busy", turn(P1))
+    assert seen.status().state == "busy"
+
+
+def test_session_died_then_load() -> None:
+    seen = Seen().go(echo(P1), words("half"), permission())
+    seen.take(event("prompt_cancelled", P1), event("session_died", None, None, reason="channel_closed"))
+    assert (seen.state, seen.info.text) == ("dead", "The agent of the session has ended.")
+    assert (seen.ends, seen.permission_states) == ([(turn(P1), "failed")], ["open", "closed"])
+    seen.session.reloading()
+    assert seen.state == "loading"
+    seen.outputs = seen.session.load(load_reply(echo(P1), words("half")))
+    assert seen.text() == "half"
+    seen.go(echo(P2), complete(P2))
+    assert seen.state == "idle"
+
+
+def test_daemon_shutdown() -> None:
+    seen = Seen().go(echo(P1))
+    seen.take(event("turn_error", P1, message="Daemon shutting down", promptId=P1), event("prompt_cancelled", P1))
+    seen.take(event("session_died", None, None, reason="daemon_shutdown"))
+    # It is not dead: it is loaded as soon as a daemon is there again.
+    assert (seen.state, seen.info.text) == ("disconnected", "The daemon has shut down.")
+    assert not seen.session.dead
+    assert seen.ends == [(turn(P1), "failed")]
+
+
+def test_a_session_somebody_closed_is_closed() -> None:
+    seen = Seen().go(event("session_closed", None, None, reason="client_close"))
+    assert (seen.state, seen.session.dead) == ("closed", True)
+
+
+def test_an_end_of_the_stream_says_why() -> None:
+    seen = Seen().go(echo(P1)).take(Ended(UnauthorizedError("The token is wrong.", 401)))
+    assert (seen.state, seen.info.text) == ("dead", "The token is wrong.")
+
+
+def test_lost_events_are_not_taken_for_silence() -> None:
+    assert Seen().go(echo(P1), permission()).take(Resync("ring_evicted")).state == "disconnected"
+
+
+def test_a_load_tells_the_whole_conversation_and_what_runs() -> None:
+    seen = Seen(
+        echo(P1, "one"),
+        words("first"),
+        complete(P1),
+        journal=(echo(P2, "two"), words("sec", P2)),
+    )
+    assert (seen.text("user"), seen.text(), seen.text("user", P2)) == ("one", "first", "two")
+    assert seen.ends == [(turn(P1), "done")]
+    seen.go(words("ond", P2))
+    assert (seen.state, seen.info.turn, seen.text("answer", P2)) == ("busy", turn(P2), "second")
+
+
+def test_the_same_things_have_the_same_names_after_a_load() -> None:
+    said_before = (echo(P1), tool_call(), permission())
+    first, second = Seen().go(*said_before), Seen(journal=said_before).go().status(pending())
+    assert first.tool.id == second.tool.id
+    assert first.permissions[0] == second.permissions[0]
+    assert first.info.session == second.info.session
+
+
+def test_a_turn_that_broke_off_before_a_load_does_not_run() -> None:
+    assert Seen(echo(P1), words("half")).go().state == "idle"
+
+
+def test_a_session_read_from_the_disk_has_turns_although_it_names_no_prompts() -> None:
+    def old(kind: str, text: str) -> Json:
+        return update(kind, None, None, content={"type": "text", "text": text})
+
+    parts = [old("user_message_chunk", "a"), old("agent_message_chunk", "A")]
+    seen = Seen(*parts, old("user_message_chunk", "b"), old("agent_message_chunk", "B"))
+    texts = [item for item in seen.outputs if isinstance(item, TextChange)]
+    assert [(item.text, item.by) for item in texts] == [("a", None), ("A", None), ("b", None), ("B", None)]
+    first, second = texts[0].turn, texts[2].turn
+    assert first is not None
+    assert [item.turn for item in texts] == [first, first, second, second]
+    assert first != second
+
+
+def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
+    seen = Seen(hasActivePrompt=True).go()
+    assert (seen.state, seen.info.turn) == ("busy", None)
+    assert seen.take(complete(P1)).state == "idle"
+
+
+# --- What it is set to
+
+
+def test_model_mode_title_and_usage_follow_the_daemon() -> None:
+    seen = Seen()
+    state = {
+        "models": {"currentModelId": "a(openai)", "availableModels": [{"modelId": "b(openai)", "name": "Bee"}]},
+        "modes": {"currentModeId": "default", "availableModes": []},
+    }
+    seen.session.choices(models.ContextState.model_validate(state))
+    seen.go(event("session_snapshot", None, None, currentModelId="a(openai)", currentApprovalMode="auto"))
+    assert (seen.info.model, seen.info.mode) == ("a(openai)", "auto")
+    seen.take(
+        event("model_switched", None, None, modelId="b(openai)"),
+        event("approval_mode_changed", previous="auto", next="yolo", persisted=False),
+        update("usage_update", P1, used=1234, size=200000),
+        update("session_info_update", None, None, title="My\nTitle"),
+    )
+    info = seen.info
+    assert (info.model, info.mode, info.used, info.size, info.title) == ("Bee", "yolo", 1234, 200000, "My Title")
+    seen.take(
+        update("current_mode_update", P1, currentModeId="default"),
+        event("session_metadata_updated", None, None, displayName="Another"),
+    )
+    assert (seen.info.mode, seen.info.title) == ("default", "Another")
+    assert seen.session.model_id(local_id("model", "b(openai)")) == "b(openai)"
+    assert seen.session.model_id("nonsense") is None
+
+
+def test_commands_are_told_whole() -> None:
+    commands = [
+        {"name": "status", "description": "show version info", "input": {"hint": ""}},
+        {"name": "bug", "description": "submit\na bug", "input": {"hint": "<description>"}},
+        {"name": "tasks", "description": "list", "input": None},
+    ]
+    value = update("available_commands_update", P1, availableCommands=commands)
+    (told,) = [item for item in Seen().go(value).outputs if isinstance(item, SlashCommands)]
+    assert [(item.name, item.description, item.hint) for item in told.commands] == [
+        ("status", "show version info", ""),
+        ("bug", "submit a bug", "<description>"),
+        ("tasks", "list", ""),
+    ]
+
+
+def test_notes_say_what_happens_beside_the_turn() -> None:
+    seen = Seen().go(
+        event("model_switch_failed", requestedModelId="nope", error="Model 'nope' not found"),
+        event("settings_changed", key="model.name", value="private"),
+        event("mid_turn_message_injected", P1, messages=["also X"], messageIds=["m"]),
+        event("followup_suggestion", None, None, suggestion="Plain answer.", promptId=f"{SESSION}########1"),
+    )
+    assert seen.notes == [
+        ("model-failed", "Model 'nope' not found"),
+        ("setting", "model.name"),
+        ("injected", "also X"),
+        ("suggestion", "Plain answer."),
+    ]
+    assert "private" not in repr(seen.outputs)
+
+
+# --- What is not known
+
+
+def test_unknown_event_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    strange = event("weather_changed", P1, secret="CONTENT")
+    seen = Seen().go(strange, strange, update("mood_update", P1, mood="CONTENT"), event("a b\nCONTENT", P1))
+    assert seen.outputs == []
+    assert caplog.messages == [
+        "an event that is not known: weather_changed",
+        "an event that is not known: session_update/mood_update",
+        "an event that is not known: (with an odd name)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (event("session_rewound", None), "session_rewound"),
+        (event("permission_request", P1, options=5), "permission_request"),
+        (update("plan", P1, entries="none"), "plan"),
+        (update("agent_message_chunk", P1, content={"type": "image", "data": "AAAA"}), "answer/image"),
+        (tool_update(content=[{"type": "terminal", "terminalId": "t"}]), "tool_call/terminal"),
+    ],
+)
+def test_what_cannot_be_shown_is_named_once(value: Json, name: str) -> None:
+    assert Seen().go(value, value).notes == [("unsupported", name)]
+
+
+def test_an_image_in_a_prompt_is_mentioned() -> None:
+    seen = Seen().go(update("user_message_chunk", P1, content={"type": "image", "data": "AAAA"}))
+    assert seen.text("user") == "[image]\n"
+
+
+def test_every_event_the_models_know_has_its_treatment() -> None:
+    def kinds(payload: type[models.Payload]) -> set[str]:
+        own = {payload.KIND} if "KIND" in vars(payload) else set[str]()
+        return own.union(*map(kinds, payload.__subclasses__()))
+
+    known = kinds(models.Payload) - {models.Unknown.KIND}
+    assert known - EVENTS.keys() == set()
+    assert {kind for kind, what in EVENTS.items() if not isinstance(what, Treatment)} <= known
