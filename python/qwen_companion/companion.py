@@ -16,6 +16,7 @@ from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
     Compare,
     Compared,
+    DaemonCall,
     Delivered,
     DiffClose,
     DiffOpen,
@@ -46,6 +47,7 @@ from qwen_companion.mailbox import Mailbox
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
+    from qwen_companion.daemon.boundary import Boundary
     from qwen_companion.ide.server import McpServer
 
 RENEW_S = 300.0
@@ -118,6 +120,8 @@ class Companion:
         self._roots: Mailbox[Roots] = Mailbox()
         self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
         self._server: McpServer | None = None
+        self._daemon: asyncio.Task[None] | None = None
+        self._daemon_calls: asyncio.Queue[DaemonCall] = asyncio.Queue()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._emacs_is_gone = False
         self._for_good = False
@@ -152,6 +156,9 @@ class Companion:
     async def _leave(self, jobs: list[asyncio.Task[None]]) -> None:
         crashed = [job for job in jobs if job.done()]
         await in_thread(lambda _: self._discovery.remove(), None)
+        if self._daemon is not None:
+            self._daemon.cancel()
+            await asyncio.wait([self._daemon], timeout=STOP_S)
         if self._server is not None:
             await self._server.stop(for_good=self._for_good)
             await asyncio.wait(jobs[-1:], timeout=STOP_S)
@@ -190,8 +197,30 @@ class Companion:
             self._tools.decide(message.id, Decision(message.content))
         elif isinstance(message, Compare | Merge):
             self._requests.put_nowait(message)
+        elif isinstance(message, DaemonCall):
+            self._take_daemon_call(message)
         else:
             self._end_for_good()
+
+    def _take_daemon_call(self, call: DaemonCall) -> None:
+        if self._daemon is None:
+            self._daemon = asyncio.create_task(self._serve_daemon())
+        self._daemon_calls.put_nowait(call)
+
+    async def _serve_daemon(self) -> None:
+        """Carry out what is about the daemon, until cancelled.  What that needs is imported now: most never use it."""
+        try:
+            boundary_type = await in_thread(_import_boundary, None)
+        except ImportError as error:
+            text = f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend."
+            self._bridge.tell(Notice("error", text))
+            return
+        boundary = boundary_type(self._bridge.call, self._spool, os.environ)
+        try:
+            while True:
+                boundary.take(await self._daemon_calls.get())
+        finally:
+            await boundary.stop()
 
     def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
         self._bridge.tell(SessionList(states))
@@ -262,3 +291,9 @@ def _import_server(_: None) -> type[McpServer]:
     from qwen_companion.ide.server import McpServer
 
     return McpServer
+
+
+def _import_boundary(_: None) -> type[Boundary]:
+    from qwen_companion.daemon.boundary import Boundary
+
+    return Boundary

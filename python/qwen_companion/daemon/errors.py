@@ -71,6 +71,10 @@ class NotFoundError(RefusedError):
     """
 
 
+class GoneError(DaemonError):
+    """Emacs names what is not there, or not any more; the daemon was not asked."""
+
+
 class BusyError(RefusedError):
     """429 or 503: too much at once.  RETRY_AFTER_S is the wait in seconds that the daemon asks for, 0 if none.
 

@@ -516,7 +516,7 @@ class DaemonState(Told):
 class ListedSession:
     """A session of the workspace; UPDATED in ms since the epoch.
 
-    OPEN: in this Emacs; BUSY: a turn runs; WAITING: it waits for the user.
+    OPEN: in this Emacs; BUSY: a turn runs.
     """
 
     id: str
@@ -525,7 +525,6 @@ class ListedSession:
     clients: int
     open: bool
     busy: bool
-    waiting: bool
 
 
 @dataclass(frozen=True)
@@ -536,7 +535,7 @@ class DaemonSessions(Told):
     sessions: tuple[ListedSession, ...]
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:sessions ((:id :title :updated MS :clients N :open B :busy B :waiting B)...))`."""
+        """`(:sessions ((:id :title :updated MS :clients N :open B :busy B)...))`."""
         return plist(
             sessions=[
                 plist(
@@ -546,7 +545,6 @@ class DaemonSessions(Told):
                     clients=item.clients,
                     open=item.open,
                     busy=item.busy,
-                    waiting=item.waiting,
                 )
                 for item in self.sessions
             ]

@@ -481,7 +481,7 @@ def test_question_answers() -> None:
     first, second = asked.questions
     assert (first.text, first.header, first.multiple, second.multiple) == ("Which db?", "DB", False, True)
     assert [(choice.label, choice.description) for choice in first.choices] == [("sqlite", "small"), ("pg", "big")]
-    submit, cancel = asked.options
+    submit, _cancel = asked.options
     vote = seen.session.permissions.vote
     answer = vote(asked.permission, submit.id, (("sqlite",), ("a", "b")))
     assert answer is not None
@@ -590,7 +590,7 @@ def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
 
 def test_model_mode_title_and_usage_follow_the_daemon() -> None:
     seen = Seen()
-    state = {
+    state: Json = {
         "models": {"currentModelId": "a(openai)", "availableModels": [{"modelId": "b(openai)", "name": "Bee"}]},
         "modes": {"currentModeId": "default", "availableModes": []},
     }

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The daemon as Emacs sees it: `daemon-*` calls carried out, and what comes of them told.
+
+What stays on this side (spec A1, A8): the token, headers, whatever of the URL is more than host and port, the daemon's
+ids and its raw answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import mimetypes
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from qwen_companion.daemon import messages, models
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.conversation import Conversation
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    GoneError,
+    HostRefusedError,
+    InvalidRequestError,
+    NotFoundError,
+    NotStartedError,
+    ServerFailedError,
+    SettingsError,
+    UnauthorizedError,
+    UnreachableError,
+    UnsafeUrlError,
+    UnsupportedError,
+    WrongWorkspaceError,
+)
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.local import LocalDaemon, start_local
+from qwen_companion.daemon.messages import DaemonSessions, DaemonState, ListedSession, Reply
+from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.sanitize import line
+from qwen_companion.daemon.settings import Address, find_address
+from qwen_companion.daemon.stream import Backoff
+from qwen_companion.emacs.messages import DaemonCall, Told
+from qwen_companion.emacs.spool import Spool
+from qwen_companion.errors import CompanionError, MessageError, SpoolError
+from qwen_companion.threads import in_thread
+
+_log = logging.getLogger(__name__)
+
+OPTIONAL_FEATURES = (
+    "session_approval_mode_control",
+    "session_close",
+    "session_context",
+    "session_list",
+    "session_supported_commands",
+)
+"""Features of which the user is told when the daemon lacks them; it does without."""
+
+LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
+"""Largest image file: a request may have 10 MB, and Base64 makes it a third longer."""
+
+LEAVE_S = 2.0
+"""How long leaving the sessions may take, in seconds."""
+
+_PROBLEMS: Mapping[type[CompanionError], str] = {
+    BusyError: "busy",
+    GoneError: "gone",
+    HostRefusedError: "refused",
+    InvalidRequestError: "invalid",
+    MessageError: "invalid",
+    NotFoundError: "gone",
+    NotStartedError: "refused",
+    ServerFailedError: "unknown",
+    SettingsError: "refused",
+    SpoolError: "invalid",
+    UnauthorizedError: "refused",
+    UnreachableError: "unreachable",
+    UnsafeUrlError: "refused",
+    UnsupportedError: "unsupported",
+    WrongWorkspaceError: "refused",
+}
+
+_OFF = DaemonState("off")
+
+_CONNECTION = "connection"
+
+
+@dataclass
+class _Connection:
+    """A daemon in use, for the workspace that is called ROOT here and WORKSPACE there."""
+
+    client: DaemonClient
+    root: str
+    workspace: str
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of a call."""
+
+    session: str | None = None
+    turn: str | None = None
+
+
+class Boundary:
+    """All methods are for the event loop."""
+
+    def __init__(
+        self,
+        send: Callable[[Told], Awaitable[None]],
+        spool: Spool,
+        environment: Mapping[str, str],
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """SEND gives a message to Emacs and waits for its answer.  ENVIRONMENT may name the daemon and its token.
+
+        PAUSE waits while messages are gathered, SLEEP before something is tried again.
+        """
+        self._spool = spool
+        self._environment = environment
+        self._outbox = Outbox(send, pause)
+        self._sleep = sleep
+        self._state = _OFF
+        self._connection: _Connection | None = None
+        self._local: LocalDaemon | None = None
+        self._conversations: dict[str, Conversation] = {}
+        self._session_ids: dict[str, str] = {}
+        self._background: asyncio.Task[None] | None = None
+        self._lanes: dict[str, asyncio.Lock] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._start(self._outbox.run())
+
+    async def stop(self) -> None:
+        """Leave the daemon, and end one that was started here; what is still to be told is not."""
+        for job in list(self._jobs):
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._leave()
+
+    def take(self, call: DaemonCall) -> None:
+        """Carry out CALL.  Calls about one session are carried out in order, and so are those about none."""
+        try:
+            request = messages.request_of(call)
+        except MessageError as error:
+            _log.warning("%s: %s", call.method, error)
+            return
+        try:
+            wanted = messages.parse_call(call, self._spool)
+        except (MessageError, SpoolError) as error:
+            self._answer(call.method, request, error)
+            return
+        lane = self._lane(wanted.session if isinstance(wanted, messages.SessionCall) else _CONNECTION)
+        self._start(self._carry_out(call.method, request, wanted, lane))
+
+    def _lane(self, name: str) -> asyncio.Lock:
+        """Held by who carries out a call about the session NAME, or about the connection; first come, first served."""
+        return self._lanes.setdefault(name, asyncio.Lock())
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        job = asyncio.create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._done)
+        return job
+
+    def _done(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) is not None:
+            # Its text may quote anything.
+            _log.error("a call about the daemon failed: %s", type(error).__name__)
+
+    async def _carry_out(self, method: str, request: str | None, call: messages.Call, lane: asyncio.Lock) -> None:
+        async with lane:
+            try:
+                outcome = await self._do(call)
+            except CompanionError as error:
+                self._answer(method, request, error)
+            else:
+                if request is not None:
+                    self._outbox.tell(Reply(request, session=outcome.session, turn=outcome.turn))
+
+    def _answer(self, method: str, request: str | None, error: CompanionError) -> None:
+        """Tell that METHOD has failed."""
+        if request is None:
+            _log.warning("%s: %s", method, error)
+        else:
+            self._outbox.tell(Reply(request, str(error), _PROBLEMS.get(type(error), "unknown")))
+
+    async def _do(self, call: messages.Call) -> _Outcome:
+        match call:
+            case messages.Connect():
+                await self._connect(call.url, call.token, call.root)
+            case messages.Start():
+                await self._start_daemon(call.program, call.root)
+            case messages.Disconnect():
+                await self._leave()
+                self._say(_OFF)
+            case messages.ListSessions():
+                await self._list(self._connected())
+            case messages.Open():
+                return await self._open_new(self._connected(), call.root, shared=call.shared)
+            case messages.Load():
+                return await self._load(self._connected(), call.session)
+            case messages.Close():
+                await self._close(call.session, end=call.end)
+            case _:
+                return await _do_in_session(self._conversation(call.session), call)
+        return _Outcome()
+
+    # --- The daemon
+
+    def _say(self, state: DaemonState) -> None:
+        if state != self._state:
+            self._state = state
+            self._outbox.tell(state)
+
+    def _connected(self) -> _Connection:
+        if self._connection is None:
+            raise UnreachableError(self._state.text or "No daemon is connected.", maybe_done=False)
+        return self._connection
+
+    async def _connect(self, url: str | None, token: str | None, root: str) -> None:
+        await self._leave()
+        try:
+            address = find_address(url, token, self._environment)
+        except DaemonError as error:
+            self._say(DaemonState("refused", text=str(error)))
+            raise
+        await self._use(address, root)
+
+    async def _start_daemon(self, program: Sequence[str], root: str) -> None:
+        await self._leave()
+        self._say(DaemonState("starting", workspace=root, local=True))
+        try:
+            self._local = await start_local(program, root)
+        except DaemonError as error:
+            self._say(DaemonState("refused", text=str(error), workspace=root, local=True))
+            raise
+        self._start(self._watch(self._local))
+        try:
+            await self._use(self._local.address, root)
+        except DaemonError:
+            if self._background is None:
+                await self._leave()
+            raise
+
+    async def _watch(self, daemon: LocalDaemon) -> None:
+        """Tell when the daemon that was started here has ended by itself."""
+        last = await daemon.ended()
+        async with self._lane(_CONNECTION):
+            if self._local is daemon:
+                await self._leave()
+                text = f"qwen serve has ended: {line(last)}" if last else "qwen serve has ended."
+                self._say(replace(self._state, state="refused", text=text))
+
+    async def _use(self, address: Address, root: str) -> None:
+        """Use the daemon at ADDRESS; go on trying in the background while nobody answers."""
+        client = DaemonClient(address.url, address.token)
+        self._say(
+            DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
+        )
+        try:
+            await self._greet(client, root)
+        except (UnreachableError, BusyError, ServerFailedError) as error:
+            self._say(replace(self._state, state="unreachable", text=str(error)))
+            self._background = self._start(self._try_again(client, root))
+            raise
+        except DaemonError as error:
+            await client.aclose()
+            self._say(replace(self._state, state="refused", text=str(error)))
+            raise
+
+    async def _try_again(self, client: DaemonClient, root: str) -> None:
+        backoff = Backoff()
+        ordered = 0.0
+        try:
+            while self._connection is None:
+                await self._sleep(backoff.next(ordered))
+                try:
+                    await self._greet(client, root)
+                except (UnreachableError, ServerFailedError) as error:
+                    self._say(replace(self._state, state="unreachable", text=str(error)))
+                except BusyError as error:
+                    ordered = error.retry_after_s
+        except DaemonError as error:
+            self._say(replace(self._state, state="refused", text=str(error)))
+        finally:
+            if self._connection is None:
+                await client.aclose()
+
+    async def _greet(self, client: DaemonClient, root: str) -> None:
+        found = await client.capabilities(root)
+        workspace = _workspace(found, root)
+        self._connection = _Connection(client, root, workspace)
+        self._say(
+            replace(
+                self._state,
+                state="connected",
+                text=None,
+                workspace=workspace,
+                version=None if found.qwen_code_version is None else line(found.qwen_code_version),
+                missing=tuple(name for name in OPTIONAL_FEATURES if name not in found.features),
+            )
+        )
+
+    def _reached(self, trouble: str | None) -> None:
+        """A session has seen whether the daemon answers."""
+        if self._connection is not None:
+            state = "connected" if trouble is None else "unreachable"
+            self._say(replace(self._state, state=state, text=trouble))
+
+    async def _leave(self) -> None:
+        """Leave the daemon without a word to Emacs."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.cancel()
+            await asyncio.gather(background, return_exceptions=True)
+        conversations, self._conversations = list(self._conversations.values()), {}
+        local, self._local = self._local, None
+        connection, self._connection = self._connection, None
+        self._session_ids.clear()
+        if conversations:
+            leaving = [asyncio.create_task(conversation.close(end=False)) for conversation in conversations]
+            # The daemon need not hear of it: whether it does must not hold up anything.
+            _, late = await asyncio.wait(leaving, timeout=LEAVE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+        if connection is not None:
+            await connection.client.aclose()
+        if local is not None:
+            await local.stop()
+
+    # --- Sessions
+
+    async def _list(self, connection: _Connection) -> tuple[models.SessionSummary, ...]:
+        found = await connection.client.list_sessions(connection.workspace)
+        self._session_ids.update({local_id("session", item.session_id): item.session_id for item in found})
+        self._outbox.tell(
+            DaemonSessions(
+                tuple(
+                    ListedSession(
+                        id=local_id("session", item.session_id),
+                        title=line(item.display_name or ""),
+                        updated=_milliseconds(item.updated_at or item.created_at),
+                        clients=item.client_count,
+                        open=local_id("session", item.session_id) in self._conversations,
+                        busy=item.has_active_prompt,
+                    )
+                    for item in found
+                    if not item.is_archived
+                )
+            )
+        )
+        return found
+
+    async def _open_new(self, connection: _Connection, root: str | None, *, shared: bool) -> _Outcome:
+        scope = "single" if shared else "thread"
+        reply = await connection.client.create_or_attach(root or connection.workspace, scope)
+        return await self._open(connection, reply.session_id)
+
+    async def _load(self, connection: _Connection, session: str) -> _Outcome:
+        session_id = self._session_ids.get(session)
+        if session_id is None:
+            # Known to an Emacs whose backend was another process then.
+            await self._list(connection)
+            session_id = self._session_ids.get(session)
+        if session_id is None:
+            raise GoneError("The daemon does not have that session (any more).")
+        return await self._open(connection, session_id)
+
+    async def _open(self, connection: _Connection, session_id: str) -> _Outcome:
+        name = local_id("session", session_id)
+        self._session_ids[name] = session_id
+        conversation = self._conversations.get(name)
+        if conversation is None:
+            conversation = Conversation(
+                connection.client, session_id, self._outbox, reached=self._reached, sleep=self._sleep
+            )
+            self._conversations[name] = conversation
+        await conversation.open()
+        return _Outcome(session=name)
+
+    async def _close(self, session: str, *, end: bool) -> None:
+        conversation = self._conversation(session)
+        del self._conversations[session]
+        await conversation.close(end=end)
+
+    def _conversation(self, session: str) -> Conversation:
+        conversation = self._conversations.get(session)
+        if conversation is None:
+            raise GoneError("That session is not open.")
+        return conversation
+
+
+async def _do_in_session(conversation: Conversation, call: messages.SessionCall) -> _Outcome:
+    match call:
+        case messages.Prompt():
+            turn = await conversation.prompt([await in_thread(_part, part) for part in call.parts])
+            return _Outcome(conversation.id, turn)
+        case messages.Cancel():
+            await conversation.cancel()
+        case messages.SetModel():
+            await conversation.set_model(call.model)
+        case messages.SetMode():
+            await conversation.set_mode(call.mode)
+        case messages.Answer():
+            await conversation.answer(call.permission, call.option, call.answers)
+        case messages.RemovePrompt():
+            await conversation.remove(call.turn)
+        case _:
+            await _ask(conversation, call)
+    return _Outcome(conversation.id)
+
+
+async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
+    match call:
+        case messages.Fetch():
+            conversation.fetch(call.tool, call.part, call.index)
+        case messages.AskCommands():
+            await conversation.commands()
+        case messages.AskUsage():
+            await conversation.usage()
+        case _:
+            raise TypeError(f"{type(call).__name__} is not done inside of a session")
+
+
+def _part(part: messages.Part) -> models.Part:
+    """PART as it is sent.  Reads the file of an image: not for the event loop."""
+    if isinstance(part, messages.TextPart):
+        return models.TextPart(part.text)
+    name = os.path.basename(part.path)
+    if isinstance(part, messages.LinkPart):
+        if not os.path.isabs(part.path):
+            raise MessageError("a link leads to no absolute name of a file")
+        return models.LinkPart(Path(part.path).as_uri(), name)
+    kind, _ = mimetypes.guess_type(name)
+    if kind is None or not kind.startswith("image/"):
+        raise MessageError(f"{name} does not have the name of an image")
+    try:
+        with open(part.path, "rb") as file:
+            data = file.read(LARGEST_IMAGE_BYTES + 1)
+    except OSError as error:
+        raise MessageError(f"the image {name} cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST_IMAGE_BYTES:
+        raise MessageError(f"the image {name} is larger than {LARGEST_IMAGE_BYTES // 1024 // 1024} MB")
+    return models.ImagePart(base64.b64encode(data).decode("ascii"), kind)
+
+
+def _workspace(found: models.Capabilities, root: str) -> str:
+    """What the daemon calls ROOT, which is one of its workspaces."""
+    names = (os.path.normpath(root), os.path.realpath(root))
+    known = [workspace.cwd for workspace in found.workspaces]
+    return next((name for name in known if name in names), found.workspace_cwd or root)
+
+
+def _milliseconds(time: str | None) -> int | None:
+    """TIME, in ISO 8601, in ms since the epoch; None when it is nothing of the kind."""
+    with suppress(ValueError):
+        # Python 3.10 does not know Z.
+        return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
+    return None

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One session driven: its stream followed, loaded again where the stream cannot say what was missed, and acted upon."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+from qwen_companion.daemon import models
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    GoneError,
+    NotFoundError,
+    ServerFailedError,
+    UnreachableError,
+    UnsupportedError,
+)
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import (
+    Change,
+    Choice,
+    ContextUsage,
+    SessionChoices,
+    ToolText,
+)
+from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.sanitize import clean, line
+from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, Output, slash_commands
+from qwen_companion.daemon.stream import (
+    Backoff,
+    Connected,
+    Disconnected,
+    Ended,
+    EventStream,
+    ReplayDone,
+    Resync,
+    StreamItem,
+)
+
+_log = logging.getLogger(__name__)
+
+_LOST_EVENTS = "Some of what happened was missed."
+_RESTARTED = "The daemon has been restarted."
+
+
+class Conversation:
+    """A session of the daemon that is open in Emacs.  All errors are `DaemonError`s."""
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        session_id: str,
+        outbox: Outbox,
+        *,
+        reached: Callable[[str | None], None] = lambda _trouble: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """REACHED is called with None when the daemon answers, and with what is wrong when it does not."""
+        self._client = client
+        self._outbox = outbox
+        self._reached = reached
+        self._sleep = sleep
+        self._backoff = Backoff()
+        self.session = DaemonSession(session_id, client.client_id(session_id))
+        self._told = None
+        self._following: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """What Emacs calls the session."""
+        return self.session.id
+
+    # --- Following
+
+    async def open(self) -> None:
+        """Load the session, tell all of it and follow it; also when it is open already, or dead."""
+        await self._stop_following()
+        self.session.reloading()
+        self._tell_state()
+        try:
+            reply = await self._client.load(self.session.session_id)
+        except DaemonError as error:
+            self._put(self.session.lost(str(error)))
+            raise
+        self._rebuild(reply, None)
+        self._following = asyncio.create_task(self._follow(reply.cursor))
+        self._following.add_done_callback(self._followed)
+
+    async def close(self, *, end: bool) -> None:
+        """Leave the session; END ends it for all.  Nothing goes on here even when that fails."""
+        await self._stop_following()
+        if end:
+            await self._client.close(self.session.session_id)
+        else:
+            # A daemon that has gone, or has forgotten the session, need not be told.
+            with suppress(NotFoundError, UnreachableError):
+                await self._client.detach(self.session.session_id)
+
+    async def _stop_following(self) -> None:
+        tasks = [task for task in (self._following, self._checking) if task is not None]
+        self._following = self._checking = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a session could not be followed: %s", type(error).__name__)
+            self._put(self.session.lost("Something went wrong here; load the session again."))
+
+    async def _follow(self, cursor: models.Cursor) -> None:
+        """Take what the stream gives; load again where it has to be.  Returns when only the user can go on."""
+        why: str | None = None
+        while True:
+            async with EventStream(
+                self._client, self.session.session_id, cursor, backoff=self._backoff, sleep=self._sleep
+            ) as stream:
+                async for item in stream:
+                    why = _reload_reason(item)
+                    if why is None:
+                        self._take(item)
+                    if why is not None or self.session.dead:
+                        break
+            if why is None:
+                return
+            reply = await self._load_again()
+            if reply is None:
+                return
+            self._rebuild(reply, why)
+            cursor = reply.cursor
+
+    async def _load_again(self) -> models.LoadReply | None:
+        """The session loaded, however long that takes; None, told, when it cannot be had."""
+        while True:
+            try:
+                return await self._client.load(self.session.session_id)
+            except (UnreachableError, BusyError, ServerFailedError) as error:
+                wait = self._backoff.next(error.retry_after_s if isinstance(error, BusyError) else 0.0)
+                self._take(Disconnected(str(error), wait))
+                await self._sleep(wait)
+            except DaemonError as error:
+                self._put(self.session.lost(str(error)))
+                return None
+
+    def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
+        outputs = self.session.load(reply)
+        self._outbox.reset(self.id, [item for item in outputs if isinstance(item, Change)], why)
+        self._put(item for item in outputs if not isinstance(item, Change))
+
+    def _take(self, item: StreamItem) -> None:
+        self._put(self.session.take(item))
+        if isinstance(item, Connected):
+            self._reached(None)
+        elif isinstance(item, Disconnected):
+            self._reached(item.reason)
+        elif isinstance(item, ReplayDone):
+            if self._checking is not None:
+                self._checking.cancel()
+            self._checking = asyncio.create_task(self._check())
+            self._checking.add_done_callback(_checked)
+
+    async def _check(self) -> None:
+        """Ask what the stream does not say: which permissions are still open, and what can be chosen."""
+        asked_about = self.session.permissions.unanswered
+        try:
+            status = await self._client.status(self.session.session_id)
+        except DaemonError as error:
+            _log.warning("the status of a session cannot be had: %s", error)
+            status = None
+        self._put(self.session.status(status, asked_about))
+        try:
+            state = (await self._client.context(self.session.session_id)).state
+        except DaemonError as error:
+            _log.info("the models of a session cannot be had: %s", error)
+            return
+        self.session.choices(state)
+        self._put([_choices(self.id, state)])
+
+    def _put(self, outputs: Iterable[Output | SessionChoices]) -> None:
+        for output in outputs:
+            if isinstance(output, Change):
+                self._outbox.change(self.id, output)
+            else:
+                self._outbox.tell(output)
+        self._tell_state()
+
+    def _tell_state(self) -> None:
+        info = self.session.info
+        if info != self._told:
+            self._told = info
+            self._outbox.tell(info)
+
+    # --- Acting
+
+    async def prompt(self, parts: Sequence[models.Part]) -> str:
+        """Send PARTS, once; the turn that it will be."""
+        reply = await self._client.prompt(self.session.session_id, parts)
+        turn = self.session.accepted(reply.prompt_id)
+        self._tell_state()
+        return turn
+
+    async def cancel(self) -> None:
+        """End the running turn, if one runs."""
+        if not self.session.busy:
+            return
+        self.session.cancelling()
+        self._tell_state()
+        try:
+            await self._client.cancel(self.session.session_id)
+        except DaemonError:
+            self.session.not_cancelling()
+            self._tell_state()
+            raise
+
+    async def answer(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> None:
+        """Answer a permission.  GoneError or NotFoundError when somebody else was faster."""
+        vote = self.session.permissions.vote(permission, option, answers)
+        if vote is None:
+            raise GoneError("That question is not open any more, or has no such answer.")
+        try:
+            await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
+        except NotFoundError:
+            self._put(self.session.answered_elsewhere(vote.request_id))
+            raise
+
+    async def set_model(self, model: str) -> None:
+        """Use the model that Emacs calls MODEL."""
+        model_id = self.session.model_id(model)
+        if model_id is None:
+            raise GoneError("The daemon does not offer that model.")
+        await self._client.set_model(self.session.session_id, model_id)
+
+    async def set_mode(self, mode: str) -> None:
+        """Use the approval mode MODE."""
+        await self._client.set_approval_mode(self.session.session_id, mode)
+
+    async def remove(self, turn: str) -> None:
+        """Take the prompt of TURN out of the queue."""
+        prompt_id = self.session.queued_prompt(turn)
+        if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
+            raise GoneError("That prompt does not wait any more.")
+
+    def fetch(self, tool: str, part: str, index: int) -> None:
+        """Tell a whole text of TOOL."""
+        text = self.session.tool_text(tool, part, index)
+        if text is None:
+            raise GoneError("That text is not held here (any more); load the session again.")
+        self._outbox.tell(ToolText(self.id, tool, part, index, text))
+
+    async def commands(self) -> None:
+        """Tell the slash commands."""
+        reply = await self._client.supported_commands(self.session.session_id)
+        self._outbox.tell(slash_commands(self.id, reply.available_commands))
+
+    async def usage(self) -> None:
+        """Tell what fills the context window."""
+        reply = await self._client.context_usage(self.session.session_id)
+        if not reply.formatted_text:
+            raise UnsupportedError("The daemon does not say what fills the context window.")
+        self._outbox.tell(ContextUsage(self.id, clean(reply.formatted_text)))
+
+
+def _checked(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a session could not be looked at: %s", type(error).__name__)
+
+
+def _reload_reason(item: StreamItem) -> str | None:
+    """Why the session has to be loaded again after ITEM; None where it need not be."""
+    if isinstance(item, Resync):
+        return _RESTARTED if item.reason == "epoch_reset" else _LOST_EVENTS
+    # A daemon that was restarted has the session on its disk only.
+    return _RESTARTED if isinstance(item, Ended) and isinstance(item.error, NotFoundError) else None
+
+
+def _choices(session: str, state: models.ContextState) -> SessionChoices:
+    return SessionChoices(
+        session,
+        tuple(
+            Choice(local_id("model", item.model_id), line(item.name or item.model_id), None)
+            for item in state.models.available_models
+        ),
+        tuple(
+            Choice(item.id, line(item.name or item.id), None if item.description is None else line(item.description))
+            for item in state.modes.available_modes
+        ),
+        MODEL_WRITES,
+    )

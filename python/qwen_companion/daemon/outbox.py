@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is on its way to Emacs: gathered for a moment, so that a stream of words is a few messages and not thousands.
+
+For one session the order is kept; between sessions there is none to keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, Told
+from qwen_companion.errors import EmacsGoneError, EmacsUnavailableError
+
+_log = logging.getLogger(__name__)
+
+GATHER_S = 0.04
+"""How long is gathered, in seconds."""
+
+BATCH_WEIGHT = INLINE_TEXT_BYTES // 2
+"""About how many characters one message holds; a text that is longer by itself goes by file."""
+
+
+@dataclass
+class _Run:
+    """Changes of one session with nothing else of it in between."""
+
+    session: str
+    changes: list[Change] = field(default_factory=list[Change])
+
+
+class Outbox:
+    """Filled on the event loop, emptied by `run`."""
+
+    def __init__(
+        self, send: Callable[[Told], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """SEND gives a message to Emacs and waits for its answer; PAUSE waits for some seconds."""
+        self._send = send
+        self._pause = pause
+        self._items: list[Told | _Run] = []
+        self._open: dict[str, _Run] = {}
+        self._filled = asyncio.Event()
+
+    def change(self, session: str, change: Change) -> None:
+        """Tell CHANGE, a step of the conversation of SESSION."""
+        run = self._open.get(session)
+        if run is None:
+            run = self._open[session] = _Run(session)
+            self._items.append(run)
+        run.changes.append(change)
+        self._filled.set()
+
+    def tell(self, message: Told) -> None:
+        """Tell MESSAGE, after all changes before it."""
+        if isinstance(message, SessionInfo):
+            # Only the newest counts.
+            self._items = [
+                item for item in self._items if not (isinstance(item, SessionInfo) and item.session == message.session)
+            ]
+        self._open.clear()
+        self._items.append(message)
+        self._filled.set()
+
+    def reset(self, session: str, changes: Iterable[Change], text: str | None) -> None:
+        """Tell CHANGES as all there is of SESSION, because of TEXT."""
+        self._items = [item for item in self._items if not (isinstance(item, _Run) and item.session == session)]
+        batches = list(_batches(session, _joined(changes)))
+        self.tell(Reset(session, len(batches), text))
+        self._items += batches
+
+    def take(self) -> list[Told]:
+        """All that there is to be told, as messages."""
+        items, self._items = self._items, []
+        self._open.clear()
+        self._filled.clear()
+        messages: list[Told] = []
+        for item in items:
+            if isinstance(item, _Run):
+                messages += _batches(item.session, _joined(item.changes))
+            else:
+                messages.append(item)
+        return messages
+
+    async def run(self) -> None:
+        """Send what comes, until cancelled or Emacs has gone.  A slow Emacs gets fewer and larger messages."""
+        while True:
+            await self._filled.wait()
+            await self._pause(GATHER_S)
+            for message in self.take():
+                try:
+                    await self._send(message)
+                except EmacsGoneError:
+                    return
+                except EmacsUnavailableError as error:
+                    _log.warning("%s: %s", message.method, error)
+
+
+def _joined(changes: Iterable[Change]) -> list[Change]:
+    """CHANGES with texts that go on as one, and of each tool only how it is at last, where it was first."""
+    result: list[Change] = []
+    pieces: list[str] = []
+    tools: dict[str, int] = {}
+
+    def join() -> None:
+        if len(pieces) > 1:
+            result[-1] = replace(result[-1], text="".join(pieces))
+        pieces.clear()
+
+    for change in changes:
+        if pieces and isinstance(change, TextChange) and isinstance(result[-1], TextChange):
+            if result[-1].joins(change):
+                pieces.append(change.text)
+                continue
+        join()
+        if isinstance(change, ToolChange):
+            if change.id in tools:
+                result[tools[change.id]] = change
+                continue
+            tools[change.id] = len(result)
+        elif isinstance(change, TextChange):
+            pieces.append(change.text)
+        result.append(change)
+    join()
+    return result
+
+
+def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
+    """CHANGES in messages that a frame can hold."""
+    batch: list[Change] = []
+    weight = 0
+    for change in changes:
+        if batch and weight + change.weight > BATCH_WEIGHT:
+            yield Turns(session, tuple(batch))
+            batch, weight = [], 0
+        batch.append(change)
+        weight += change.weight
+    if batch:
+        yield Turns(session, tuple(batch))

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from qwen_companion.daemon.messages import (
+    Change,
+    EndChange,
+    Permission,
+    Reset,
+    SessionInfo,
+    TextChange,
+    ToolChange,
+    Turns,
+)
+from qwen_companion.daemon.outbox import BATCH_WEIGHT, GATHER_S, Outbox
+from qwen_companion.emacs.messages import Told
+from qwen_companion.errors import EmacsBusyError, EmacsGoneError
+from support import TIMEOUT_S
+
+pytestmark = pytest.mark.anyio
+
+
+def words(text: str, turn: str = "t", voice: str = "answer", time: int = 1) -> TextChange:
+    return TextChange(turn, time, voice=voice, text=text)
+
+
+def tool(identifier: str, status: str) -> ToolChange:
+    return ToolChange("t", 1, id=identifier, status=status)
+
+
+def end(turn: str = "t") -> EndChange:
+    return EndChange(turn, 1, outcome="done")
+
+
+class Emacs:
+    """The other end: what it was told, and a pause that lasts until it is over."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+        self.pauses: asyncio.Queue[float] = asyncio.Queue()
+        self.gate = asyncio.Event()
+        self.answer: Callable[[Told], None] = lambda _message: None
+        self.outbox = Outbox(self.send, self.pause)
+
+    async def send(self, message: Told) -> None:
+        self.told.append(message)
+        self.answer(message)
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.put_nowait(seconds)
+        await self.gate.wait()
+        self.gate.clear()
+
+    async def gathered(self) -> None:
+        """Wait until something is being gathered, and let that be over."""
+        assert await asyncio.wait_for(self.pauses.get(), TIMEOUT_S) == GATHER_S
+        self.gate.set()
+
+
+@pytest.fixture
+def emacs() -> Emacs:
+    return Emacs()
+
+
+def take(*changes: Change) -> list[Change]:
+    outbox = Emacs().outbox
+    for change in changes:
+        outbox.change("s", change)
+    return [change for message in outbox.take() if isinstance(message, Turns) for change in message.changes]
+
+
+async def test_a_stream_of_words_is_one_message(emacs: Emacs) -> None:
+    job = asyncio.create_task(emacs.outbox.run())
+    emacs.outbox.change("s", words("Hel", time=1))
+    assert await asyncio.wait_for(emacs.pauses.get(), TIMEOUT_S) == GATHER_S
+    for text in ("lo", " ", "there"):
+        emacs.outbox.change("s", words(text, time=2))
+    assert emacs.told == []
+    emacs.gate.set()
+    emacs.answer = lambda _message: emacs.outbox.change("s", end())
+    await emacs.gathered()
+    assert emacs.told[0] == Turns("s", (words("Hello there", time=1),))
+    job.cancel()
+    with suppress(asyncio.CancelledError):
+        await job
+
+
+async def test_words_are_joined_only_where_they_go_on() -> None:
+    assert take(words("a"), words("b"), words("c", voice="thought"), words("d"), words("e", turn="u")) == [
+        words("ab"),
+        words("c", voice="thought"),
+        words("d"),
+        words("e", turn="u"),
+    ]
+    assert take(words("a"), end(), words("b")) == [words("a"), end(), words("b")]
+
+
+async def test_of_a_tool_only_its_last_state_is_told_and_its_place_is_the_first() -> None:
+    changes = take(words("a"), tool("x", "pending"), words("b"), tool("y", "pending"), tool("x", "done"), words("c"))
+    assert changes == [words("a"), tool("x", "done"), words("b"), tool("y", "pending"), words("c")]
+
+
+async def test_eight_thousand_chunks_are_few_messages() -> None:
+    outbox = Emacs().outbox
+    for number in range(8000):
+        outbox.change("s", words(f"{number} "))
+    (message,) = outbox.take()
+    assert isinstance(message, Turns)
+    (change,) = message.changes
+    assert change == words("".join(f"{number} " for number in range(8000)))
+
+
+async def test_what_does_not_fit_into_a_message_goes_into_the_next() -> None:
+    outbox = Emacs().outbox
+    for number in range(10):
+        outbox.change("s", words("x" * (BATCH_WEIGHT // 3), turn=str(number)))
+    messages = outbox.take()
+    assert len(messages) == 5
+    assert all(isinstance(item, Turns) and sum(c.weight for c in item.changes) <= BATCH_WEIGHT for item in messages)
+
+
+async def test_the_order_of_changes_and_messages_of_a_session_is_kept(emacs: Emacs) -> None:
+    asked = Permission("s", "p", "open")
+    emacs.outbox.change("s", words("a"))
+    emacs.outbox.tell(asked)
+    emacs.outbox.change("s", words("b"))
+    assert emacs.outbox.take() == [Turns("s", (words("a"),)), asked, Turns("s", (words("b"),))]
+    assert emacs.outbox.take() == []
+
+
+async def test_of_the_state_of_a_session_only_the_newest_is_told(emacs: Emacs) -> None:
+    emacs.outbox.tell(SessionInfo("s", "busy"))
+    emacs.outbox.tell(SessionInfo("other", "busy"))
+    emacs.outbox.change("s", words("a"))
+    emacs.outbox.tell(SessionInfo("s", "idle"))
+    assert emacs.outbox.take() == [SessionInfo("other", "busy"), Turns("s", (words("a"),)), SessionInfo("s", "idle")]
+
+
+async def test_a_reset_says_how_much_comes_and_drops_what_it_tells_anew(emacs: Emacs) -> None:
+    emacs.outbox.change("s", words("old"))
+    emacs.outbox.change("other", words("kept"))
+    history = [words("x" * BATCH_WEIGHT, turn=str(number)) for number in range(3)]
+    emacs.outbox.reset("s", history, "why")
+    emacs.outbox.change("s", words("new"))
+    assert emacs.outbox.take() == [
+        Turns("other", (words("kept"),)),
+        Reset("s", 3, "why"),
+        *(Turns("s", (change,)) for change in history),
+        Turns("s", (words("new"),)),
+    ]
+
+
+async def test_an_empty_conversation_is_a_reset_too(emacs: Emacs) -> None:
+    emacs.outbox.reset("s", [], None)
+    assert emacs.outbox.take() == [Reset("s", 0, None)]
+
+
+async def test_a_slow_emacs_misses_nothing(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
+    sent: asyncio.Queue[Told] = asyncio.Queue()
+
+    def busy(message: Told) -> None:
+        sent.put_nowait(message)
+        raise EmacsBusyError("Emacs did not answer daemon-turn within 10 s")
+
+    emacs.answer = busy
+    job = asyncio.create_task(emacs.outbox.run())
+    for change in (words("a"), end()):
+        emacs.outbox.change("s", change)
+        await emacs.gathered()
+        assert await asyncio.wait_for(sent.get(), TIMEOUT_S) == Turns("s", (change,))
+    job.cancel()
+    with suppress(asyncio.CancelledError):
+        await job
+    assert "daemon-turn" in caplog.text
+
+
+async def test_it_ends_with_emacs(emacs: Emacs) -> None:
+    def gone(_message: Told) -> None:
+        raise EmacsGoneError("Emacs has closed the connection")
+
+    emacs.answer = gone
+    emacs.outbox.change("s", words("a"))
+    job = asyncio.create_task(emacs.outbox.run())
+    await emacs.gathered()
+    await asyncio.wait_for(job, TIMEOUT_S)
