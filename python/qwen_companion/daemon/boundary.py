@@ -339,9 +339,13 @@ class Boundary:
 
     # --- Sessions
 
-    async def _list(self, connection: _Connection) -> tuple[models.SessionSummary, ...]:
+    async def _list(self, connection: _Connection) -> None:
         found = await connection.client.list_sessions(connection.workspace)
-        self._session_ids.update({local_id("session", item.session_id): item.session_id for item in found})
+        for item in found:
+            name = local_id("session", item.session_id)
+            self._session_ids[name] = item.session_id
+            if name in self._conversations:
+                self._conversations[name].named(item.display_name)
         self._outbox.tell(
             DaemonSessions(
                 tuple(
@@ -358,7 +362,6 @@ class Boundary:
                 )
             )
         )
-        return found
 
     async def _open_new(self, connection: _Connection, root: str | None, *, shared: bool) -> _Outcome:
         scope = "single" if shared else "thread"

@@ -75,6 +75,11 @@ class Conversation:
         """What Emacs calls the session."""
         return self.session.id
 
+    def named(self, title: str | None) -> None:
+        """The daemon calls the session TITLE."""
+        self.session.named(title)
+        self._tell_state()
+
     # --- Following
 
     async def open(self) -> None:

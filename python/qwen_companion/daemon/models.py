@@ -123,6 +123,8 @@ class Meta(Wire):
 
     source: str | None = None
     """`bridge-echo` for the echo of a prompt, `background_notification...` for a background agent's words."""
+    prompt_id: str | None = None
+    """The prompt this belongs to, where the envelope does not say so: in a session that was read from the disk."""
     qwen_discrete_message: bool = False
     """A whole message that belongs to no turn."""
     parent_tool_call_id: str | None = None

@@ -154,7 +154,6 @@ class DaemonSession:
     def load(self, reply: models.LoadReply) -> list[Output]:
         """Begin anew with REPLY; all that was said in the session so far."""
         self._forget()
-        self._end = None
         self._client_id = reply.client_id or self._client_id
         self._ended.update(item.prompt_id for item in reply.prompt_terminals)
         outputs = [
@@ -165,6 +164,8 @@ class DaemonSession:
             self._running = None
         elif self._running is None:
             self._running = _UNKNOWN_PROMPT
+        # Whatever end is part of what was, it lives now.
+        self._end = self._why = None
         self._loading = False
         return outputs
 
@@ -220,6 +221,10 @@ class DaemonSession:
         self._model_names = {item.model_id: line(item.name or item.model_id) for item in state.models.available_models}
         self._model = state.models.current_model_id or self._model
         self._mode = state.modes.current_mode_id or self._mode
+
+    def named(self, title: str | None) -> None:
+        """The session has the name TITLE, if any."""
+        self._title = line(title) if title else self._title
 
     def model_id(self, identifier: str) -> str | None:
         """The daemon's id of the model that Emacs calls IDENTIFIER."""
@@ -287,9 +292,10 @@ class DaemonSession:
         if envelope.prompt_id is not None:
             self._begin(envelope.prompt_id)
         elif self._replaying:
-            # What was read from the disk names no prompts.
+            # In what was read from the disk only this event tells the prompt, if any does.
             self._past_turns += 1
-            self._past_turn = local_id("turn", self.session_id, self._past_turns)
+            known = None if payload.meta is None else payload.meta.prompt_id
+            self._past_turn = local_id("turn", known or f"{self.session_id} {self._past_turns}")
         content = payload.content
         text = content.text if content.type == "text" else f"[{line(content.type)}]\n"
         yield from self._text(envelope, "user", text, None, by=self._who(envelope.originator_client_id))
@@ -387,11 +393,11 @@ class DaemonSession:
         return iter(())
 
     def _titled(self, _envelope: models.Envelope, payload: models.SessionInfoUpdate) -> Iterator[Output]:
-        self._title = line(payload.title) if payload.title else self._title
+        self.named(payload.title)
         return iter(())
 
     def _renamed(self, _envelope: models.Envelope, payload: models.SessionMetadataUpdated) -> Iterator[Output]:
-        self._title = line(payload.display_name) if payload.display_name else self._title
+        self.named(payload.display_name)
         return iter(())
 
     def _snapshot(self, _envelope: models.Envelope, payload: models.SessionSnapshot) -> Iterator[Output]:

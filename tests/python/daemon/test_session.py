@@ -561,6 +561,13 @@ def test_the_same_things_have_the_same_names_after_a_load() -> None:
     assert first.info.session == second.info.session
 
 
+@pytest.mark.parametrize("reason", ["channel_closed", "daemon_shutdown"])
+def test_a_session_that_was_loaded_lives_although_it_died_before(reason: str) -> None:
+    seen = Seen(echo(P1), event("session_died", None, None, reason=reason))
+    assert (seen.state, seen.info.text, seen.ends) == ("disconnected", None, [(turn(P1), "failed")])
+    assert seen.go().state == "idle"
+
+
 def test_a_turn_that_broke_off_before_a_load_does_not_run() -> None:
     assert Seen(echo(P1), words("half")).go().state == "idle"
 
@@ -577,6 +584,9 @@ def test_a_session_read_from_the_disk_has_turns_although_it_names_no_prompts() -
     assert first is not None
     assert [item.turn for item in texts] == [first, first, second, second]
     assert first != second
+    named = update("user_message_chunk", None, None, content={"type": "text", "text": "c"}, _meta={"promptId": P1})
+    seen = Seen(named, old("agent_message_chunk", "C"))
+    assert (seen.text("user"), seen.text()) == ("c", "C")
 
 
 def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:

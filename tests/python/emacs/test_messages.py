@@ -14,6 +14,7 @@ from qwen_companion.emacs.messages import (
     Compare,
     Compared,
     ContextSent,
+    DaemonCall,
     Delivered,
     DiffClose,
     DiffOpen,
@@ -143,10 +144,18 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("context", "(:files nil :active nil)", spool) == Snapshot((), None, None, None, None)
 
 
+def test_a_call_about_the_daemon_is_handed_on_and_shows_nothing_in_its_repr(spool: Spool) -> None:
+    call = incoming("daemon-whatever", '(:token "a secret")', spool)
+    assert isinstance(call, DaemonCall)
+    assert (call.method, call.values.string(":token")) == ("daemon-whatever", "a secret")
+    assert "a secret" not in repr(call)
+
+
 @pytest.mark.parametrize(
     ("method", "payload"),
     [
         ("nothing", "nil"),
+        ("daemon-whatever", "5"),
         ("roots", '(:roots "/a")'),
         ("settings", "(:patterns t)"),
         ("context", '(:files ((:path "/a" :timestamp 5 :exposure sometimes)))'),

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
+from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
+from qwen_companion.daemon import boundary as module
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import (
+    DaemonSessions,
+    DaemonState,
+    Reply,
+    SessionChoices,
+    SessionInfo,
+    SlashCommands,
+)
+from qwen_companion.emacs.messages import DaemonCall, Plist
+from qwen_companion.emacs.spool import Spool
+
+pytestmark = pytest.mark.anyio
+
+
+# --- The daemon
+
+
+async def test_a_connection_says_where_everything_is(emacs: Emacs, daemon: FakeDaemon) -> None:
+    await emacs.connect(daemon)
+    states = emacs.all(DaemonState)
+    assert [state.state for state in states][-1] == "connected"
+    state = states[-1]
+    assert (state.host, state.workspace, state.version) == (daemon.url.removeprefix("http://"), ROOT, "0.24.4")
+    assert (state.missing, state.local) == ((), False)
+
+
+async def test_what_the_daemon_lacks_is_named(emacs: Emacs, daemon: FakeDaemon) -> None:
+    daemon.capabilities["features"].remove("session_context")
+    await emacs.connect(daemon)
+    assert emacs.last(DaemonState).missing == ("session_context",)
+
+
+async def test_a_daemon_that_is_not_there_yet_is_waited_for(emacs: Emacs, daemon: FakeDaemon) -> None:
+    url = daemon.url
+    await daemon.stop()
+    assert await emacs.refused("daemon-connect", url=url, token=TOKEN, root=ROOT) == "unreachable"
+    assert emacs.last(DaemonState).state == "unreachable"
+    assert await emacs.refused("daemon-list") == "unreachable"
+    await daemon.start()
+    await emacs.until(lambda: emacs.all(DaemonState, state="connected"))
+    await emacs.call("daemon-list")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"token": "wrong"}, "refused"),
+        ({"root": "/elsewhere"}, "refused"),
+        ({"url": "http://192.0.2.1:4170"}, "refused"),
+        ({"url": "nonsense"}, "refused"),
+        ({"url": None}, "refused"),
+    ],
+)
+async def test_a_daemon_that_cannot_be_used_is_not_tried_again(
+    emacs: Emacs, daemon: FakeDaemon, changes: dict[str, str], problem: str
+) -> None:
+    values = {"url": daemon.url, "token": TOKEN, "root": ROOT, **changes}
+    assert await emacs.refused("daemon-connect", **values) == problem
+    state = emacs.last(DaemonState)
+    assert state.state == "refused"
+    assert state.text == emacs.last(Reply).error
+    asked = len(daemon.asked)
+    assert await emacs.refused("daemon-open") == "unreachable"
+    assert len(daemon.asked) == asked
+
+
+async def test_a_daemon_that_is_too_old_is_refused_by_what_it_lacks(emacs: Emacs, daemon: FakeDaemon) -> None:
+    daemon.capabilities["features"].remove("non_blocking_prompt")
+    assert await emacs.refused("daemon-connect", url=daemon.url, token=TOKEN, root=ROOT) == "unsupported"
+    assert "non_blocking_prompt" in str(emacs.last(DaemonState).text)
+
+
+async def test_the_environment_names_daemon_and_token(spool: Spool, daemon: FakeDaemon) -> None:
+    environment = {"QWEN_IDE_DAEMON_URL": daemon.url, "QWEN_SERVER_TOKEN": TOKEN}
+    async with connected_emacs(spool, environment) as emacs:
+        await emacs.call("daemon-connect", root=ROOT)
+        assert emacs.last(DaemonState).state == "connected"
+
+
+async def test_a_daemon_that_cannot_be_started_says_why(emacs: Emacs, tmp_path: Path) -> None:
+    program = [str(tmp_path / "no-such-qwen")]
+    assert await emacs.refused("daemon-start", root=str(tmp_path), program=program) == "refused"
+    states = [state.state for state in emacs.all(DaemonState)]
+    assert states == ["starting", "refused"]
+
+
+async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, _, _ = chatting
+    await emacs.call("daemon-disconnect")
+    assert emacs.last(DaemonState).state == "off"
+    assert daemon.asked_for("/detach")
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "gone"
+    assert await emacs.refused("daemon-list") == "unreachable"
+
+
+async def test_a_daemon_that_does_not_answer_does_not_keep_us(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(_client: DaemonClient, _session: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(DaemonClient, "detach", deaf)
+    monkeypatch.setattr(module, "LEAVE_S", 0.01)
+    await emacs.call("daemon-disconnect")
+
+
+# --- Sessions
+
+
+async def test_sessions_are_listed_and_opened_by_names_of_ours(emacs: Emacs, daemon: FakeDaemon) -> None:
+    theirs = daemon.add_session()
+    theirs.emit(chunk("Hi"))
+    await emacs.connect(daemon)
+    await emacs.call("daemon-list")
+    (row,) = emacs.last(DaemonSessions).sessions
+    assert (row.id, row.open) == (local_id("session", theirs.id), False)
+    assert row.updated is not None
+    assert row.updated > 1_700_000_000_000
+    await emacs.call("daemon-load", session=row.id)
+    await emacs.state(row.id, "idle")
+    assert emacs.chats[row.id].text() == "Hi"
+    await emacs.call("daemon-list")
+    assert emacs.last(DaemonSessions).sessions[0].open
+    # Its title is known from now on.
+    assert emacs.chats[row.id].state == emacs.last(SessionInfo)
+    assert emacs.last(SessionInfo).title == row.title != ""
+
+
+async def test_a_session_known_from_before_is_found_again(emacs: Emacs, daemon: FakeDaemon) -> None:
+    # The backend was another process when Emacs heard of it.
+    name = local_id("session", daemon.add_session().id)
+    await emacs.connect(daemon)
+    assert (await emacs.call("daemon-load", session=name)).session == name
+    assert await emacs.refused("daemon-load", session="0123456789abcdef") == "gone"
+
+
+async def test_the_shared_session_is_shared(emacs: Emacs, daemon: FakeDaemon) -> None:
+    shared = daemon.add_session()
+    await emacs.connect(daemon)
+    reply = await emacs.call("daemon-open", scope=lisp("shared"))
+    assert reply.session == local_id("session", shared.id)
+    assert (await emacs.call("daemon-open")).session != reply.session
+
+
+async def test_an_open_session_tells_what_can_be_chosen(emacs: Emacs, chatting: Chatting) -> None:
+    await emacs.until(lambda: emacs.all(SessionChoices))
+    choices = emacs.last(SessionChoices)
+    assert [mode.id for mode in choices.modes] == ["plan", "default", "auto-edit", "auto", "yolo"]
+    assert [model.name for model in choices.models] == ["scripted"]
+    assert choices.model_writes == "user"
+    await emacs.until(lambda: chatting[2].state and chatting[2].state.model == "scripted")
+    assert chatting[2].state is not None
+    assert (chatting[2].state.clients, chatting[2].state.mode) == (1, "default")
+    assert emacs.last(SlashCommands).commands
+
+
+async def test_a_session_is_left_or_ended(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, _ = chatting
+    theirs.members["another"] = 1
+    await emacs.call("daemon-close", session=session)
+    assert theirs.alive
+    assert await emacs.refused("daemon-cancel", session=session) == "gone"
+    await emacs.call("daemon-load", session=session)
+    await emacs.call("daemon-close", session=session, end=True)
+    assert not theirs.alive
+
+
+# --- Calls
+
+
+async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, _, chat = chatting
+    await emacs.until(lambda: emacs.all(SessionChoices))
+    (model,) = emacs.last(SessionChoices).models
+    await emacs.call("daemon-model", session=session, model=model.id)
+    assert daemon.asked_for("/model")[0].body["modelId"].endswith("scripted(openai)")
+    assert await emacs.refused("daemon-model", session=session, model="nothing") == "gone"
+    await emacs.call("daemon-mode", session=session, mode="yolo")
+    await emacs.until(lambda: chat.state and chat.state.mode == "yolo")
+    assert await emacs.refused("daemon-mode", session=session, mode="bold") == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("method", "payload"),
+    [
+        ("daemon-nonsense", '(:request "r")'),
+        ("daemon-connect", '(:request "r")'),
+        ("daemon-connect", '(:request "r" :root 5)'),
+        ("daemon-prompt", '(:request "r" :session "s" :parts ((:kind text)))'),
+        ("daemon-prompt", '(:request "r" :session "s" :parts ((:kind text :text-file "/etc/passwd")))'),
+        ("daemon-open", '(:request "r" :scope some)'),
+        ("daemon-fetch", '(:request "r" :session "s" :tool "t" :part whole)'),
+    ],
+)
+async def test_a_call_of_another_shape_is_refused(emacs: Emacs, method: str, payload: str) -> None:
+    emacs.boundary.take(DaemonCall(method, Plist(lisp(payload))))
+    assert (await emacs.reply("r")).problem == "invalid"
+
+
+async def test_a_call_without_request_that_fails_is_logged(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
+    emacs.boundary.take(DaemonCall("daemon-cancel", Plist(lisp('(:session "s")'))))
+    emacs.boundary.take(DaemonCall("daemon-cancel", Plist(lisp("(:request 5)"))))
+    await emacs.refused("daemon-list")
+    assert [record.getMessage() for record in caplog.records] == [
+        "daemon-cancel: :request is not a string",
+        "daemon-cancel: That session is not open.",
+    ]

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sexpdata import dumps
+
+import fake_daemon
+from daemon_emacs import Chatting, Emacs, lisp, part, text_part
+from fake_daemon import ROOT, FakeDaemon, chunk, event
+from qwen_companion.daemon import boundary as module
+from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.messages import (
+    ContextUsage,
+    DaemonState,
+    Permission,
+    Reset,
+    SessionChoices,
+    SlashCommands,
+    ToolText,
+    Turns,
+)
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES
+from support import as_dict
+
+pytestmark = pytest.mark.anyio
+
+
+# --- Turns
+
+
+async def test_a_prompt_streams(emacs: Emacs, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    theirs.script("answer")
+    reply = await emacs.prompt(session, "Say hello")
+    await emacs.until(lambda: chat.ends)
+    assert chat.ends == [(reply.turn, "done")]
+    assert chat.text("user") == "Say hello"
+    recorded = fake_daemon.turn("answer")
+    updates = [item["data"]["update"] for item in recorded if item["type"] == "session_update"]
+    said = "".join(item["content"]["text"] for item in updates if item["sessionUpdate"] == "agent_message_chunk")
+    assert chat.text() == said != ""
+    await emacs.state(session, "idle")
+
+
+async def test_prompts_go_out_in_order_and_once(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, _, _ = chatting
+    requests = [emacs.ask("daemon-prompt", session=session, parts=[text_part(str(number))]) for number in range(5)]
+    for request in requests:
+        assert (await emacs.reply(request)).error is None
+    texts = [asked.body["prompt"][0]["text"] for asked in daemon.asked_for("/prompt")]
+    assert texts == [str(number) for number in range(5)]
+
+
+async def test_a_prompt_whose_answer_is_lost_is_not_sent_again(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, _, _ = chatting
+    daemon.break_off("/prompt")
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "unreachable"
+    assert len(daemon.asked_for("/prompt")) == 1
+    daemon.refuse("/prompt", "queue_full")
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("y")]) == "busy"
+    assert len(daemon.asked_for("/prompt")) == 2
+
+
+async def test_images_and_links_are_sent(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, tmp_path: Path) -> None:
+    session, _, _ = chatting
+    image = tmp_path / "a.png"
+    image.write_bytes(b"\x89PNG")
+    parts = [text_part("look"), part("image", path=str(image)), part("link", path="/srv/a b.py")]
+    await emacs.call("daemon-prompt", session=session, parts=parts)
+    assert daemon.asked_for("/prompt")[0].body["prompt"][1:] == [
+        {"type": "image", "data": "iVBORw==", "mimeType": "image/png"},
+        {"type": "resource_link", "uri": "file:///srv/a%20b.py", "name": "a b.py"},
+    ]
+    large = tmp_path / "b.png"
+    large.write_bytes(bytes(module.LARGEST_IMAGE_BYTES + 1))
+    for bad in (
+        part("image", path=str(tmp_path / "none.png")),
+        part("image", path="/etc/passwd"),
+        part("image", path=str(large)),
+        part("link", path="relative"),
+        part("sound", path="/a"),
+    ):
+        assert await emacs.refused("daemon-prompt", session=session, parts=[bad]) == "invalid"
+    assert len(daemon.asked_for("/prompt")) == 1
+
+
+async def test_a_long_prompt_comes_by_file(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, _, _ = chatting
+    text = "x" * 100_000
+    await emacs.call("daemon-prompt", session=session, parts=[part("text", text_file=emacs.spool.write(text))])
+    assert daemon.asked_for("/prompt")[0].body["prompt"][0]["text"] == text
+
+
+async def test_a_cancel_is_asked_for_only_while_something_runs(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, chat = chatting
+    await emacs.call("daemon-cancel", session=session)
+    assert daemon.asked_for("/cancel") == []
+    theirs.script("write")
+    await emacs.prompt(session)
+    await emacs.permission(session, "open")
+    daemon.refuse("/cancel", "queue_full")
+    assert await emacs.refused("daemon-cancel", session=session) == "busy"
+    await emacs.state(session, "waiting")
+    await emacs.call("daemon-cancel", session=session)
+    await emacs.until(lambda: chat.ends)
+    assert [outcome for _, outcome in chat.ends] == ["cancelled"]
+    assert [item.state for item in chat.permissions.values()] == ["closed"]
+    await emacs.state(session, "idle")
+
+
+async def test_a_queued_prompt_is_taken_back(emacs: Emacs, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    theirs.script("write")
+    first = await emacs.prompt(session)
+    second = await emacs.prompt(session, "later")
+    added = event("pending_prompt_added")
+    added["promptId"] = added["data"]["promptId"] = theirs.prompts[1]
+    theirs.emit(added)
+    await emacs.until(lambda: chat.state and chat.state.queue)
+    assert chat.state is not None
+    assert [item.turn for item in chat.state.queue] == [second.turn]
+    await emacs.call("daemon-remove-prompt", session=session, turn=second.turn)
+    await emacs.until(lambda: (second.turn, "removed") in chat.ends)
+    assert await emacs.refused("daemon-remove-prompt", session=session, turn=second.turn) == "gone"
+    assert chat.state.turn == first.turn
+
+
+# --- Permissions
+
+
+async def test_a_permission_is_answered(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    asked = await emacs.permission(session, "open")
+    tool = chat.tools[str(asked.tool)]
+    assert len(tool.diffs) == 1
+    allow = next(option for option in asked.options if option.allows and not option.lasting)
+    await emacs.call("daemon-answer", session=session, permission=asked.permission, option=allow.id)
+    closed = await emacs.permission(session, "closed")
+    assert (closed.by, closed.label) == ("me", allow.label)
+    await emacs.until(lambda: chat.ends)
+    assert chat.tools[tool.id].status == "done"
+    (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
+    assert asked_for.body == {"outcome": {"outcome": "selected", "optionId": "proceed_once"}}
+
+
+async def test_the_answers_to_questions_reach_the_daemon(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, _ = chatting
+    theirs.script("ask")
+    await emacs.prompt(session)
+    asked = await emacs.permission(session, "open")
+    choices = [[question.choices[0].label] for question in asked.questions]
+    answers = [lisp(dumps({"choices": choice})) for choice in choices]
+    await emacs.call(
+        "daemon-answer", session=session, permission=asked.permission, option=asked.options[0].id, answers=answers
+    )
+    (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
+    assert asked_for.body["answers"] == {str(index): choice[0] for index, choice in enumerate(choices)}
+
+
+async def test_an_answer_that_comes_too_late_says_so_and_closes(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, _ = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    asked = await emacs.permission(session, "open")
+    daemon.refuse(f"/permission/{theirs.permission['data']['requestId'] if theirs.permission else ''}", "late_vote")
+    values = {"session": session, "permission": asked.permission, "option": asked.options[0].id}
+    assert await emacs.refused("daemon-answer", **values) == "gone"
+    closed = await emacs.permission(session, "closed")
+    assert closed.by == "other"
+    assert await emacs.refused("daemon-answer", **values) == "gone"
+
+
+async def test_a_permission_waits_while_the_connection_is_lost(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, chat = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    asked = await emacs.permission(session, "open")
+    for stream in theirs.streams:
+        stream.cut()
+    await emacs.until(lambda: len(emacs.all(Permission)) == 3)
+    assert [item.state for item in emacs.all(Permission)] == ["open", "held", "open"]
+    await emacs.state(session, "waiting")
+    assert chat.permissions[asked.permission] == asked
+
+
+# --- What can go wrong
+
+
+async def test_drop_mid_turn_no_dup_in_emacs(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    await emacs.prompt(session)
+    words = [f"{number} " for number in range(200)]
+    for number, word in enumerate(words):
+        theirs.emit(chunk(word))
+        if number % 40 == 20:
+            stream = theirs.streams[-1] if theirs.streams else None
+            if stream is not None:
+                stream.cut()
+            await asyncio.sleep(0)
+    await emacs.until(lambda: chat.text().endswith(words[-1]))
+    assert chat.text() == "".join(words)
+    assert len(chat.resets) == 1
+
+
+async def test_a_daemon_restart_is_survived(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    theirs.script("answer")
+    await emacs.prompt(session)
+    await emacs.until(lambda: chat.ends)
+    before = chat.text()
+    await daemon.stop()
+    theirs.die()
+    await emacs.until(lambda: emacs.last(DaemonState).state == "unreachable")
+    await emacs.state(session, "disconnected")
+    await daemon.start()
+    await emacs.state(session, "idle")
+    assert [reset.text for reset in chat.resets] == [None, "The daemon has been restarted."]
+    assert chat.text() == before
+    assert emacs.last(DaemonState).state == "connected"
+    theirs.script("answer")
+    await emacs.prompt(session)
+    await emacs.until(lambda: chat.text() == before * 2)
+
+
+async def test_lost_events_are_loaded(emacs: Emacs, chatting: Chatting) -> None:
+    _, theirs, chat = chatting
+    theirs.emit(chunk("one "))
+    await emacs.until(lambda: chat.text() == "one ")
+    (stream,) = theirs.streams
+    theirs.streams.clear()
+    theirs.emit(chunk("two "), chunk("three"))
+    theirs.streams.append(stream)
+    theirs.forget(theirs.ring[-1]["id"])
+    stream.cut()
+    await emacs.until(lambda: chat.text() == "one two three")
+    assert chat.resets[-1].text == "Some of what happened was missed."
+
+
+async def test_a_dead_session_is_loaded_when_the_user_wants_it(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, chat = chatting
+    theirs.script("answer")
+    await emacs.prompt(session)
+    await emacs.until(lambda: chat.ends)
+    before = chat.text()
+    theirs.die(event("session_died") | {"data": {"sessionId": theirs.id, "reason": "channel_closed"}})
+    await emacs.state(session, "dead")
+    loads_before = len(daemon.asked_for("/load"))
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "gone"
+    await emacs.call("daemon-load", session=session)
+    await emacs.state(session, "idle")
+    assert len(daemon.asked_for("/load")) == loads_before + 1
+    assert chat.text() == before
+
+
+async def test_a_session_that_cannot_be_loaded_says_why(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    daemon.refuse("/load", "unauthorized")
+    assert await emacs.refused("daemon-load", session=session) == "refused"
+    await emacs.state(session, "dead")
+    assert chat.state is not None
+    assert "token" in str(chat.state.text)
+    await emacs.call("daemon-load", session=session)
+    await emacs.state(session, "idle")
+    assert len(theirs.streams) == 1
+
+
+async def test_loading_again_tells_all_once_more(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    theirs.emit(chunk("a"), chunk("b"))
+    await emacs.until(lambda: chat.text() == "ab")
+    await emacs.call("daemon-load", session=session)
+    await emacs.state(session, "idle")
+    theirs.emit(chunk("c"))
+    await emacs.until(lambda: chat.text() == "abc")
+    assert len(theirs.streams) == 1
+
+
+async def test_a_daemon_without_a_context_can_be_talked_to(emacs: Emacs, daemon: FakeDaemon) -> None:
+    daemon.refuse("/context", "no_route")
+    daemon.refuse("/status", "no_route")
+    await emacs.connect(daemon)
+    await emacs.open()
+    assert emacs.all(SessionChoices) == []
+
+
+# --- Large texts
+
+
+async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    old, new = "o\n" * 2_500_000, "n\n" * 2_500_000
+    written = event("tool_call_update")
+    written["data"]["update"] |= {
+        "toolCallId": "call_1",
+        "status": "completed",
+        "content": [{"type": "diff", "path": f"{ROOT}/a.txt", "oldText": old, "newText": new}],
+        "rawOutput": {"originalContent": old, "newContent": new},
+    }
+    before = len(emacs.frames)
+    theirs.emit(written)
+    await emacs.until(lambda: chat.tools)
+    assert sum(map(len, emacs.frames[before:])) < 32 * 1024
+    (tool,) = chat.tools.values()
+    assert tool.diffs[0].new_size == len(new)
+    await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
+    assert emacs.last(ToolText).text == new
+    assert len(emacs.frames[-2]) < 1000
+    payload = as_dict(lisp(emacs.frames[-2])[1])
+    assert emacs.spool.read(payload["text-file"]) == new
+    assert await emacs.refused("daemon-fetch", session=session, tool=tool.id, part=lisp("old"), index=7) == "gone"
+
+
+async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: FakeDaemon) -> None:
+    theirs = daemon.add_session()
+    for _ in range(20):
+        theirs.emit(chunk("word " * 2000), event("tool_call"), event("turn_complete"))
+    await emacs.connect(daemon)
+    session = local_id("session", theirs.id)
+    await emacs.call("daemon-load", session=session)
+    await emacs.until(lambda: len(emacs.all(Turns, session=session)) == emacs.last(Reset).batches)
+    assert emacs.last(Reset).batches > 1
+    assert max(map(len, emacs.frames)) < INLINE_TEXT_BYTES
+    assert emacs.chats[session].text() == "word " * 40_000
+
+
+async def test_usage_and_commands_are_told(emacs: Emacs, chatting: Chatting) -> None:
+    session, _, _ = chatting
+    await emacs.call("daemon-usage", session=session)
+    assert "Context Usage" in emacs.last(ContextUsage).text
+    told = len(emacs.all(SlashCommands))
+    await emacs.call("daemon-commands", session=session)
+    assert len(emacs.all(SlashCommands)) == told + 1

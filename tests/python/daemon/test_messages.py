@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from daemon_emacs import lisp
+from qwen_companion.daemon.messages import (
+    Answer,
+    AskCommands,
+    AskedQuestion,
+    AskUsage,
+    Call,
+    Cancel,
+    Change,
+    Choice,
+    Close,
+    Connect,
+    ContextUsage,
+    DaemonSessions,
+    DaemonState,
+    DiffInfo,
+    Disconnect,
+    EndChange,
+    Fetch,
+    ImagePart,
+    LinkPart,
+    ListedSession,
+    ListSessions,
+    Load,
+    NoteChange,
+    Open,
+    Option,
+    Permission,
+    Place,
+    PlanChange,
+    PlanStep,
+    Prompt,
+    QuestionChoice,
+    Queued,
+    RemovePrompt,
+    Reply,
+    Reset,
+    SessionChoices,
+    SessionInfo,
+    SetMode,
+    SetModel,
+    SlashCommand,
+    SlashCommands,
+    Start,
+    TextChange,
+    TextPart,
+    ToolChange,
+    ToolText,
+    Turns,
+    UsageChange,
+    parse_call,
+    request_of,
+)
+from qwen_companion.daemon.sanitize import Capped
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, DaemonCall, Told, parse_incoming
+from qwen_companion.emacs.spool import Spool
+from support import as_dict
+
+
+def call_of(method: str, payload: str, spool: Spool) -> DaemonCall:
+    call = parse_incoming(method, lisp(payload), spool)
+    assert isinstance(call, DaemonCall)
+    return call
+
+
+@pytest.mark.parametrize(
+    ("method", "payload", "call"),
+    [
+        ("connect", '(:url "u" :token "t" :root "/r")', Connect("u", "t", "/r")),
+        ("connect", '(:url nil :token nil :root "/r")', Connect(None, None, "/r")),
+        ("start", '(:root "/r" :program ("qwen" "-x"))', Start("/r", ("qwen", "-x"))),
+        ("disconnect", "nil", Disconnect()),
+        ("open", "nil", Open(None, shared=False)),
+        ("open", '(:root "/r" :scope shared)', Open("/r", shared=True)),
+        ("open", "(:scope new)", Open(None, shared=False)),
+        ("list", "nil", ListSessions()),
+        ("load", '(:session "s")', Load("s")),
+        ("close", '(:session "s" :end t)', Close("s", end=True)),
+        (
+            "prompt",
+            '(:session "s" :parts ((:kind text :text "a") (:kind image :path "/i.png") (:kind link :path "/f")))',
+            Prompt("s", (TextPart("a"), ImagePart("/i.png"), LinkPart("/f"))),
+        ),
+        ("cancel", '(:session "s")', Cancel("s")),
+        ("model", '(:session "s" :model "m")', SetModel("s", "m")),
+        ("mode", '(:session "s" :mode "yolo")', SetMode("s", "yolo")),
+        (
+            "answer",
+            '(:session "s" :permission "p" :option "o" :answers ((:choices ("a")) (:choices ("b" "c"))))',
+            Answer("s", "p", "o", (("a",), ("b", "c"))),
+        ),
+        ("answer", '(:session "s" :permission "p")', Answer("s", "p", None, ())),
+        ("fetch", '(:session "s" :tool "t" :part new :index 2)', Fetch("s", "t", "new", 2)),
+        ("fetch", '(:session "s" :tool "t" :part output)', Fetch("s", "t", "output", 0)),
+        ("remove-prompt", '(:session "s" :turn "t")', RemovePrompt("s", "t")),
+        ("commands", '(:session "s")', AskCommands("s")),
+        ("usage", '(:session "s")', AskUsage("s")),
+    ],
+)
+def test_calls(method: str, payload: str, call: Call, spool: Spool) -> None:
+    assert parse_call(call_of(f"daemon-{method}", payload, spool), spool) == call
+
+
+def test_a_call_says_how_its_answer_is_to_be_known(spool: Spool) -> None:
+    assert request_of(call_of("daemon-list", '(:request "7")', spool)) == "7"
+    assert request_of(call_of("daemon-list", "nil", spool)) is None
+
+
+def test_no_repr_shows_a_secret_or_a_text(spool: Spool) -> None:
+    for method, payload in (
+        ("connect", '(:url "http://HIDDEN@h" :token "HIDDEN" :root "/r")'),
+        ("prompt", '(:session "s" :parts ((:kind text :text "HIDDEN")))'),
+        ("answer", '(:session "s" :permission "p" :answers ((:choices ("HIDDEN"))))'),
+    ):
+        call = call_of(f"daemon-{method}", payload, spool)
+        assert "HIDDEN" not in repr(call) + repr(parse_call(call, spool))
+
+
+def plain(value: object) -> Any:
+    """VALUE with property lists as dictionaries and symbols as strings."""
+    if not isinstance(value, list):
+        return value if isinstance(value, bool | int | None) else str(value)
+    items = cast("list[object]", value)
+    if items and str(items[0]).startswith(":"):
+        return {key: plain(item) for key, item in as_dict(items).items()}
+    return [plain(item) for item in items]
+
+
+CHANGES: list[tuple[Change, dict[str, Any]]] = [
+    (
+        TextChange("t", 5, voice="user", text="a", by="me"),
+        {"kind": "text", "voice": "user", "by": "me", "parent": None, "background": False, "text": "a"},
+    ),
+    (
+        ToolChange("t", 5, id="i", status="done", started=5),
+        {
+            "kind": "tool",
+            "id": "i",
+            "status": "done",
+            **dict.fromkeys(("name", "title", "type", "parent", "ended")),
+            "started": 5,
+            "diffs": [],
+            "places": [],
+        },
+    ),
+    (
+        PlanChange("t", 5, (PlanStep("one", "running", "high"),)),
+        {"kind": "plan", "steps": [{"text": "one", "status": "running", "priority": "high"}]},
+    ),
+    (
+        UsageChange("t", 5, input=1, output=2, thought=3, cached=4, duration=6, retries=None),
+        {"kind": "usage", "input": 1, "output": 2, "thought": 3, "cached": 4, "duration": 6, "retries": None},
+    ),
+    (EndChange("t", 5, outcome="failed", text="why"), {"kind": "end", "outcome": "failed", "text": "why"}),
+    (NoteChange("t", 5, note="unsupported", text="x"), {"kind": "note", "note": "unsupported", "text": "x"}),
+]
+
+
+@pytest.mark.parametrize(("change", "shape"), CHANGES)
+def test_changes(change: Change, shape: dict[str, Any], spool: Spool) -> None:
+    assert plain(Turns("s", (change,)).payload(spool)) == {
+        "session": "s",
+        "changes": [{"turn": "t", "time": 5, **shape}],
+    }
+
+
+def test_a_tool_with_all_it_has(spool: Spool) -> None:
+    change = ToolChange(
+        None,
+        None,
+        id="i",
+        status="running",
+        command=Capped("ls", 0),
+        output=Capped("out", 7),
+        diffs=(DiffInfo("/a", None, 3), DiffInfo("/b", 2, 4)),
+        places=(Place("/a", 3),),
+    )
+    shape = plain(change.to_plist(spool))
+    assert [shape[key] for key in ("command", "command-more", "output", "output-more")] == ["ls", None, "out", 7]
+    assert "input" not in shape
+    assert shape["places"] == [{"path": "/a", "line": 3}]
+    assert shape["diffs"] == [
+        {"index": 0, "path": "/a", "old-size": None, "new-size": 3},
+        {"index": 1, "path": "/b", "old-size": 2, "new-size": 4},
+    ]
+
+
+MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
+    (
+        DaemonState("refused", "why", "h:1", True, "/w", "0.24.4", ("f",)),
+        "daemon-state",
+        {
+            "state": "refused",
+            "text": "why",
+            "host": "h:1",
+            "local": True,
+            "workspace": "/w",
+            "version": "0.24.4",
+            "missing": ["f"],
+        },
+    ),
+    (
+        DaemonSessions((ListedSession("s", "T", 5, 2, open=True, busy=False),)),
+        "daemon-sessions",
+        {"sessions": [{"id": "s", "title": "T", "updated": 5, "clients": 2, "open": True, "busy": False}]},
+    ),
+    (
+        SessionInfo("s", "busy", None, "t", "T", "m", "auto", 1, 2, 3, (Queued("u", "x", "other"),)),
+        "daemon-session",
+        {
+            "session": "s",
+            "state": "busy",
+            "text": None,
+            "turn": "t",
+            "title": "T",
+            "model": "m",
+            "mode": "auto",
+            "used": 1,
+            "size": 2,
+            "clients": 3,
+            "queue": [{"turn": "u", "text": "x", "by": "other"}],
+        },
+    ),
+    (
+        SessionChoices("s", (Choice("m", "M", None),), (Choice("auto", "Auto", "d"),), "user"),
+        "daemon-choices",
+        {
+            "session": "s",
+            "models": [{"id": "m", "name": "M", "description": None}],
+            "modes": [{"id": "auto", "name": "Auto", "description": "d"}],
+            "model-writes": "user",
+        },
+    ),
+    (Reset("s", 2, None), "daemon-reset", {"session": "s", "batches": 2, "text": None}),
+    (
+        Permission(
+            "s",
+            "p",
+            "open",
+            "t",
+            "i",
+            "title",
+            (Option("o", "Always", allows=True, lasting=True, writes="project"),),
+            (AskedQuestion("q?", "Q", multiple=True, choices=(QuestionChoice("a", None),)),),
+        ),
+        "daemon-permission",
+        {
+            "session": "s",
+            "permission": "p",
+            "state": "open",
+            "turn": "t",
+            "tool": "i",
+            "title": "title",
+            "options": [{"id": "o", "label": "Always", "allows": True, "lasting": True, "writes": "project"}],
+            "questions": [
+                {
+                    "text": "q?",
+                    "header": "Q",
+                    "multiple": True,
+                    "choices": [{"label": "a", "description": None}],
+                }
+            ],
+            "by": None,
+            "label": None,
+        },
+    ),
+    (
+        ToolText("s", "i", "old", 1, "text"),
+        "daemon-text",
+        {"session": "s", "tool": "i", "part": "old", "index": 1, "text": "text"},
+    ),
+    (
+        SlashCommands("s", (SlashCommand("bug", "d", "h"),)),
+        "daemon-commands",
+        {"session": "s", "commands": [{"name": "bug", "description": "d", "hint": "h"}]},
+    ),
+    (ContextUsage("s", "text"), "daemon-usage", {"session": "s", "text": "text"}),
+    (
+        Reply("r", "why", "busy", "s", "t"),
+        "daemon-reply",
+        {"request": "r", "error": "why", "problem": "busy", "session": "s", "turn": "t"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "method", "shape"), MESSAGES)
+def test_messages(message: Told, method: str, shape: dict[str, Any], spool: Spool) -> None:
+    assert message.method == method
+    assert plain(message.payload(spool)) == shape
+
+
+def test_a_long_text_of_a_conversation_goes_by_file(spool: Spool) -> None:
+    text = "x" * (INLINE_TEXT_BYTES + 1)
+    shape = plain(TextChange("t", 5, voice="answer", text=text).to_plist(spool))
+    assert "text" not in shape
+    assert spool.read(shape["text-file"]) == text

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emacs as the daemon client sees it, and a chat that shows nothing but what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from sexpdata import dumps, loads
+
+from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
+from qwen_companion.daemon.boundary import Boundary
+from qwen_companion.daemon.messages import (
+    EndChange,
+    Permission,
+    Reply,
+    Reset,
+    SessionInfo,
+    TextChange,
+    ToolChange,
+    Turns,
+)
+from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
+from qwen_companion.emacs.messages import DaemonCall, Plist, Told
+from qwen_companion.emacs.spool import Spool
+from support import TIMEOUT_S
+
+M = TypeVar("M", bound=Told)
+
+
+class Chat:
+    """What a chat shows of one session: it only does what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[str | None, str], str] = {}
+        self.tools: dict[str, ToolChange] = {}
+        self.ends: list[tuple[str | None, str]] = []
+        self.state: SessionInfo | None = None
+        self.permissions: dict[str, Permission] = {}
+        self.resets: list[Reset] = []
+
+    def take(self, message: Told) -> None:
+        match message:
+            case Reset():
+                self.resets.append(message)
+                self.texts, self.tools, self.ends = {}, {}, []
+            case Turns():
+                for change in message.changes:
+                    if isinstance(change, TextChange):
+                        key = change.turn, change.voice
+                        self.texts[key] = self.texts.get(key, "") + change.text
+                    elif isinstance(change, ToolChange):
+                        self.tools[change.id] = change
+                    elif isinstance(change, EndChange):
+                        self.ends.append((change.turn, change.outcome))
+            case SessionInfo():
+                self.state = message
+            case Permission():
+                self.permissions[message.permission] = message
+            case _:
+                pass
+
+    def text(self, voice: str = "answer") -> str:
+        return "".join(text for (_, whose), text in self.texts.items() if whose == voice)
+
+
+class Emacs:
+    """The other end of the boundary."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self.told: list[Told] = []
+        self.frames: list[str] = []
+        """Everything that crossed, as it is printed."""
+        self.chats: dict[str, Chat] = {}
+        self.boundary: Boundary
+        self._news = asyncio.Condition()
+        self._requests = 0
+
+    async def send(self, message: Told) -> None:
+        # As the bridge does, and as Emacs gets it.
+        payload = message.payload(self.spool)
+        frame = dumps([message.method, payload])
+        assert len(frame.encode("utf-8")) <= MAX_FRAME_BYTES
+        loads(frame)
+        async with self._news:
+            self.frames.append(frame)
+            self.told.append(message)
+            session = getattr(message, "session", None)
+            if isinstance(session, str):
+                self.chats.setdefault(session, Chat()).take(message)
+            self._news.notify_all()
+
+    async def until(self, good: Callable[[], object]) -> None:
+        async with self._news:
+            await asyncio.wait_for(self._news.wait_for(lambda: bool(good())), TIMEOUT_S)
+
+    def ask(self, method: str, **values: object) -> str:
+        """Call METHOD; by what its reply will be known."""
+        self._requests += 1
+        request = f"request {self._requests}"
+        payload = {key.replace("_", "-"): value for key, value in values.items()} | {"request": request}
+        self.boundary.take(DaemonCall(method, Plist(loads(dumps(payload)))))
+        return request
+
+    async def reply(self, request: str) -> Reply:
+        await self.until(lambda: self.all(Reply, request=request))
+        (reply,) = self.all(Reply, request=request)
+        return reply
+
+    async def call(self, method: str, **values: object) -> Reply:
+        """Call METHOD, which goes well."""
+        reply = await self.reply(self.ask(method, **values))
+        assert reply.error is None, reply
+        return reply
+
+    async def refused(self, method: str, **values: object) -> str | None:
+        """Call METHOD, which goes wrong; the sort of problem."""
+        reply = await self.reply(self.ask(method, **values))
+        assert reply.error
+        return reply.problem
+
+    def all(self, kind: type[M], **fields: object) -> list[M]:
+        return [
+            item
+            for item in self.told
+            if isinstance(item, kind) and all(getattr(item, name) == value for name, value in fields.items())
+        ]
+
+    def last(self, kind: type[M]) -> M:
+        return self.all(kind)[-1]
+
+    async def connect(self, daemon: FakeDaemon) -> None:
+        await self.call("daemon-connect", url=daemon.url, token=TOKEN, root=ROOT)
+
+    async def open(self) -> str:
+        """A new session that is ready."""
+        reply = await self.call("daemon-open")
+        assert reply.session is not None
+        await self.state(reply.session, "idle")
+        return reply.session
+
+    async def state(self, session: str, state: str) -> None:
+        def reached() -> bool:
+            told = self.chats[session].state
+            return told is not None and told.state == state
+
+        await self.until(reached)
+
+    async def prompt(self, session: str, text: str = "hello") -> Reply:
+        return await self.call("daemon-prompt", session=session, parts=[text_part(text)])
+
+    async def permission(self, session: str, state: str) -> Permission:
+        chat = self.chats[session]
+        await self.until(lambda: any(item.state == state for item in chat.permissions.values()))
+        return next(item for item in chat.permissions.values() if item.state == state)
+
+
+def lisp(text: str) -> Any:
+    """The value that TEXT prints."""
+    return cast("Any", loads(text))
+
+
+def text_part(text: str) -> list[Any]:
+    return part("text", text=text)
+
+
+def part(kind: str, **values: str) -> list[Any]:
+    """A part of a prompt."""
+    return [*lisp(f"(:kind {kind})"), *lisp(dumps({key.replace("_", "-"): value for key, value in values.items()}))]
+
+
+async def at_once(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def connected_emacs(spool: Spool, environment: dict[str, str] | None = None) -> AsyncGenerator[Emacs]:
+    emacs = Emacs(spool)
+    emacs.boundary = Boundary(emacs.send, spool, environment or {}, pause=at_once, sleep=at_once)
+    try:
+        yield emacs
+    finally:
+        await emacs.boundary.stop()
+
+
+Chatting = tuple[str, FakeSession, Chat]
+"""An open session: what Emacs calls it, the daemon's side of it, and the chat."""
