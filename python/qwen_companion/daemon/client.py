@@ -244,7 +244,7 @@ class DaemonClient:
         await self._call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
 
     async def pending_prompts(self, session_id: str) -> PendingPromptsReply:
-        """The prompts that wait."""
+        """The prompt that runs, and those that wait behind it."""
         return await self._ask(PendingPromptsReply, "GET", "/pending-prompts", session_id)
 
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
@@ -302,9 +302,8 @@ class DaemonClient:
         """
         headers = {**self._identity(session_id), "Accept": "text/event-stream"}
         if cursor is not None:
-            headers["Last-Event-ID"] = str(cursor.event_id)
-            # Without it, a daemon that was restarted replays from the wrong place and does not say so.
-            headers[_EPOCH_HEADER] = cursor.epoch
+            # Without its epoch, a daemon that was restarted replays from the wrong place and does not say so.
+            headers |= {"Last-Event-ID": str(cursor.event_id), _EPOCH_HEADER: cursor.epoch}
         timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
         path = _path("/events", session_id)
         try:

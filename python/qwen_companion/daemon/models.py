@@ -627,7 +627,8 @@ def _read_events(value: object) -> object:
 class Cursor:
     """How far a stream has been read: up to EVENT_ID in the EPOCH in which it was counted.
 
-    Both are needed: after a restart of the daemon an id without its epoch replays from the wrong place, silently.
+    Both are needed: after a restart of the daemon an id without its epoch replays from the wrong place, silently.  An
+    empty EPOCH is that of a daemon that does not know epochs.
     """
 
     event_id: int
@@ -697,7 +698,7 @@ class LoadReply(SessionReply):
     compacted_replay: Events = ()
     live_journal: Events = ()
     last_event_id: int
-    event_epoch: str
+    event_epoch: str = ""
     prompt_terminals: tuple[PromptTerminal, ...] = ()
 
     @property
@@ -826,15 +827,16 @@ class CommandsReply(Wire):
 
 
 class PendingPrompt(Wire):
-    """A prompt that waits for its turn."""
+    """A prompt that runs or waits for its turn, as STATE (`running`, `queued`) says."""
 
     prompt_id: str
     text: str = ""
+    state: str | None = None
     queued_at: float | None = None
 
 
 class PendingPromptsReply(Wire):
-    """GET /session/:id/pending-prompts, in order."""
+    """GET /session/:id/pending-prompts, in order; the first one runs."""
 
     pending_prompts: tuple[PendingPrompt, ...] = ()
 

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests to a daemon that answers as a real one was recorded, and what becomes of its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, event
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.errors import (
+    BusyError,
+    DaemonError,
+    HostRefusedError,
+    InvalidRequestError,
+    NotFoundError,
+    ProtocolViolationError,
+    SettingsError,
+    UnauthorizedError,
+    UnreachableError,
+    UnsafeUrlError,
+    UnsupportedError,
+    WrongWorkspaceError,
+)
+from qwen_companion.daemon.models import Cursor, ImagePart, LinkPart, Part, TextPart
+
+pytestmark = pytest.mark.anyio
+
+HELLO = (TextPart("hello"),)
+
+
+@pytest.fixture
+async def daemon() -> AsyncIterator[FakeDaemon]:
+    async with FakeDaemon() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(daemon: FakeDaemon) -> AsyncIterator[DaemonClient]:
+    async with DaemonClient(daemon.url, TOKEN) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def session(daemon: FakeDaemon, client: DaemonClient) -> FakeSession:
+    """A session that the client has created."""
+    return daemon.sessions[(await client.create_or_attach(ROOT, "thread")).session_id]
+
+
+# --- Capabilities
+
+
+async def test_a_good_daemon_is_accepted(client: DaemonClient) -> None:
+    found = await client.capabilities(ROOT)
+    assert found.qwen_code_version == "0.24.4"
+    assert found.limits.max_pending_prompts_per_session == 5
+
+
+@pytest.mark.parametrize("feature", ["non_blocking_prompt", "session_load"])
+async def test_missing_feature_refused(daemon: FakeDaemon, client: DaemonClient, feature: str) -> None:
+    daemon.capabilities["features"].remove(feature)
+    with pytest.raises(UnsupportedError, match=feature) as caught:
+        await client.capabilities()
+    assert caught.value.missing == (feature,)
+
+
+@pytest.mark.parametrize("change", [{"v": 2}, {"protocolVersions": {"current": "v2", "supported": ["v2"]}}])
+async def test_another_protocol_is_refused(daemon: FakeDaemon, client: DaemonClient, change: dict[str, object]) -> None:
+    daemon.capabilities |= change
+    with pytest.raises(UnsupportedError, match="v1"):
+        await client.capabilities()
+
+
+async def test_workspace_mismatch(daemon: FakeDaemon, client: DaemonClient, tmp_path: Path) -> None:
+    with pytest.raises(WrongWorkspaceError, match=r"/home/user/other;"):
+        await client.capabilities("/home/user/other")
+    # The daemon takes no directory inside of its workspace either.
+    with pytest.raises(WrongWorkspaceError):
+        await client.capabilities(f"{ROOT}/below")
+    with pytest.raises(WrongWorkspaceError) as caught:
+        await client.create_or_attach("/home/user/other", "single")
+    assert (caught.value.status, caught.value.code) == (400, "workspace_mismatch")
+
+    (tmp_path / "link").symlink_to(tmp_path)
+    daemon.capabilities["workspaces"] = [{"cwd": str(tmp_path), "id": "2"}]
+    await client.capabilities(str(tmp_path / "link"))
+    await client.capabilities(f"{ROOT}/")
+
+
+# --- Refusals
+
+
+async def test_401_says_whether_the_token_is_wrong_or_missing(daemon: FakeDaemon) -> None:
+    for token, text in (("wrong", "does not accept the token"), (None, "wants a token")):
+        async with DaemonClient(daemon.url, token) as client:
+            with pytest.raises(UnauthorizedError, match=text):
+                await client.capabilities()
+
+
+@pytest.mark.parametrize("refusal", ["host", "origin"])
+async def test_host_403(daemon: FakeDaemon, client: DaemonClient, refusal: str) -> None:
+    daemon.refuse("/capabilities", refusal)
+    with pytest.raises(HostRefusedError, match="does not answer to the name"):
+        await client.capabilities()
+
+
+async def test_html_404(client: DaemonClient, daemon: FakeDaemon) -> None:
+    daemon.refuse("/capabilities", "no_route")
+    with pytest.raises(UnsupportedError, match="another version"):
+        await client.capabilities()
+
+
+async def test_a_session_that_is_not_there_is_not_an_older_daemon(client: DaemonClient) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        await client.status("gone")
+    assert caught.value.code == "session_not_found"
+
+
+async def test_queue_full_503(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
+    daemon.refuse("/prompt", "queue_full")
+    with pytest.raises(BusyError, match="queue") as caught:
+        await client.prompt(session.id, HELLO)
+    assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (503, "prompt_queue_full", 5.0)
+    assert len(daemon.asked_for("/prompt")) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "wait_s"),
+    [
+        ({"retry-after": "7"}, {"retryAfterMs": 1}, 7.0),
+        ({}, {"retryAfterMs": 1500}, 1.5),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, {}, 0.0),
+        ({"retry-after": "-1"}, {"retryAfterMs": "soon"}, 0.0),
+    ],
+)
+async def test_rate_limited_429(
+    daemon: FakeDaemon, client: DaemonClient, headers: dict[str, str], body: dict[str, object], wait_s: float
+) -> None:
+    text = json.dumps({"error": "Rate limit exceeded", "code": "rate_limit_exceeded", "tier": "read", **body})
+    daemon.refuse("/capabilities", "subscriber_limit", headers=headers, body=text)
+    with pytest.raises(BusyError, match="fewer requests") as caught:
+        await client.capabilities()
+    assert caught.value.retry_after_s == wait_s
+
+
+async def test_a_prompt_that_is_too_large_is_refused(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    daemon.refuse("/prompt", "too_large")
+    with pytest.raises(InvalidRequestError, match="more than the daemon takes"):
+        await client.prompt(session.id, HELLO)
+
+
+async def test_a_redirection_is_not_followed(daemon: FakeDaemon, client: DaemonClient) -> None:
+    async with FakeDaemon() as other:
+        daemon.refuse("/capabilities", "no_route", status=307, headers={"location": f"{other.url}/capabilities"})
+        with pytest.raises(ProtocolViolationError, match="307"):
+            await client.capabilities()
+        assert other.asked == []
+
+
+@pytest.mark.parametrize("body", ["<html>", "[", "[]", '{"v": 1, "features": 5}'])
+async def test_what_is_no_daemon_is_found_out(daemon: FakeDaemon, client: DaemonClient, body: str) -> None:
+    daemon.refuse("/capabilities", "no_route", status=200, body=body)
+    with pytest.raises((ProtocolViolationError, UnsupportedError)):
+        await client.capabilities()
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(
+    daemon: FakeDaemon, client: DaemonClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeDaemon() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        async with DaemonClient(daemon.url, TOKEN) as second:
+            await second.capabilities()
+        assert proxy.asked == []
+
+
+async def test_an_unusable_url_or_token_is_refused_at_once() -> None:
+    for url in ("http://me:hidden@192.0.2.1", "https://me:hidden@999.1.1.1", "nonsense"):
+        with pytest.raises(UnsafeUrlError) as caught:
+            DaemonClient(url, TOKEN)
+        assert "hidden" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(SettingsError):
+        DaemonClient("http://127.0.0.1:1", "hidden\n")
+
+
+# --- Who one is
+
+
+async def test_one_identity_is_kept_per_session(daemon: FakeDaemon, client: DaemonClient) -> None:
+    first = await client.create_or_attach(ROOT, "thread")
+    second = await client.create_or_attach(ROOT, "thread")
+    assert first.client_id != second.client_id
+    assert (await client.load(first.session_id)).client_id == first.client_id == client.client_id(first.session_id)
+    await client.heartbeat(second.session_id)
+    assert daemon.asked[-1].headers["x-qwen-client-id"] == second.client_id
+
+
+async def test_a_daemon_that_forgot_us_is_told_apart(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    before = client.client_id(session.id)
+    session.die()
+    with pytest.raises(NotFoundError):
+        await client.heartbeat(session.id)
+    session.revive()
+    with pytest.raises(InvalidRequestError) as caught:
+        await client.heartbeat(session.id)
+    assert caught.value.code == "invalid_client_id"
+    assert (await client.load(session.id)).client_id != before
+    await client.heartbeat(session.id)
+
+
+async def test_detaching_takes_back_every_load(client: DaemonClient, session: FakeSession) -> None:
+    await client.load(session.id)
+    await client.load(session.id)
+    await client.detach(session.id)
+    assert not session.alive
+    assert client.client_id(session.id) is None
+
+
+async def test_a_session_that_another_client_keeps_goes_on(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    async with DaemonClient(daemon.url, TOKEN) as other:
+        attached = await other.create_or_attach(ROOT, "single")
+        assert (attached.session_id, attached.attached) == (session.id, True)
+        await other.detach(session.id)
+    assert (await client.status(session.id)).client_count == 1
+    await client.close(session.id)
+    assert not session.alive
+
+
+# --- Prompts
+
+
+async def test_a_prompt_goes_out_as_the_daemon_wants_it(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    parts: tuple[Part, ...] = (
+        TextPart("look \ud800 \u2028 \N{GRINNING FACE}"),
+        ImagePart("aW1hZ2U=", "image/png"),
+        LinkPart("file:///home/user/project/a%20b", "a b"),
+    )
+    reply = await client.prompt(session.id, parts)
+    assert reply.prompt_id == session.prompts[0]
+    assert daemon.asked_for("/prompt")[0].body == {
+        "prompt": [
+            {"type": "text", "text": "look \ud800 \u2028 \N{GRINNING FACE}"},
+            {"type": "image", "data": "aW1hZ2U=", "mimeType": "image/png"},
+            {"type": "resource_link", "uri": "file:///home/user/project/a%20b", "name": "a b"},
+        ]
+    }
+
+
+async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    daemon.break_off("/prompt")
+    with pytest.raises(UnreachableError, match="broke") as caught:
+        await client.prompt(session.id, HELLO)
+    assert caught.value.maybe_done
+    assert len(daemon.asked_for("/prompt")) == 1
+
+
+async def test_a_prompt_to_nobody_was_certainly_not_done(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    await daemon.stop()
+    with pytest.raises(UnreachableError, match="Nobody answers") as caught:
+        await client.prompt(session.id, HELLO)
+    assert not caught.value.maybe_done
+
+
+async def test_prompts_that_wait_can_be_taken_back(client: DaemonClient, session: FakeSession) -> None:
+    running, waiting = [(await client.prompt(session.id, HELLO)).prompt_id for _ in range(2)]
+    rows = (await client.pending_prompts(session.id)).pending_prompts
+    assert [(row.prompt_id, row.state) for row in rows] == [(running, "running"), (waiting, "queued")]
+    assert await client.remove_pending_prompt(session.id, waiting)
+    assert not await client.remove_pending_prompt(session.id, running)
+
+
+# --- Permissions
+
+
+async def test_a_permission_is_answered(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
+    session.script("ask")
+    await client.prompt(session.id, HELLO)
+    (waiting,) = (await client.status(session.id)).pending_interactions
+    answers = {question.answer_key or "": "red" for question in waiting.questions}
+    await client.answer_permission(session.id, waiting.request_id, waiting.options[0].option_id, answers)
+    assert daemon.asked[-1].body == {
+        "outcome": {"outcome": "selected", "optionId": "proceed_once"},
+        "answers": {"0": "red", "1": "red"},
+    }
+    assert (await client.status(session.id)).pending_interactions == ()
+
+
+async def test_a_permission_is_cancelled(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
+    session.script("write")
+    await client.prompt(session.id, HELLO)
+    (waiting,) = (await client.status(session.id)).pending_interactions
+    await client.answer_permission(session.id, waiting.request_id, None)
+    assert daemon.asked[-1].body == {"outcome": {"outcome": "cancelled"}}
+
+
+async def test_late_vote_404(client: DaemonClient, session: FakeSession) -> None:
+    session.script("write")
+    await client.prompt(session.id, HELLO)
+    (waiting,) = (await client.status(session.id)).pending_interactions
+    await client.answer_permission(session.id, waiting.request_id, "proceed_once")
+    with pytest.raises(NotFoundError, match="any more") as caught:
+        await client.answer_permission(session.id, waiting.request_id, "proceed_once")
+    # Unlike that of a session that is gone.
+    assert caught.value.code is None
+
+
+async def test_invalid_option(client: DaemonClient, session: FakeSession) -> None:
+    session.script("write")
+    await client.prompt(session.id, HELLO)
+    (waiting,) = (await client.status(session.id)).pending_interactions
+    with pytest.raises(InvalidRequestError) as caught:
+        await client.answer_permission(session.id, waiting.request_id, "proceed_always_and_ever")
+    assert caught.value.code == "invalid_option_id"
+    # The question is still there to be answered.
+    await client.answer_permission(session.id, waiting.request_id, "proceed_once")
+
+
+# --- Settings
+
+
+async def test_model_switch_failed(client: DaemonClient, session: FakeSession) -> None:
+    with pytest.raises(InvalidRequestError, match="did not switch the model") as caught:
+        await client.set_model(session.id, "none")
+    assert caught.value.code == "model_switch_failed"
+    assert session.ring[-1]["type"] == "model_switch_failed"
+
+
+async def test_what_a_model_switch_answers_is_not_read(client: DaemonClient, session: FakeSession) -> None:
+    models = (await client.context(session.id)).state.models
+    assert await client.set_model(session.id, models.available_models[0].model_id) is None
+    assert session.ring[-1]["type"] == "model_switched"
+
+
+async def test_the_approval_mode_is_set(client: DaemonClient, session: FakeSession) -> None:
+    modes = (await client.context(session.id)).state.modes
+    reply = await client.set_approval_mode(session.id, modes.available_modes[0].id)
+    assert reply.mode == "plan"
+    with pytest.raises(InvalidRequestError) as caught:
+        await client.set_approval_mode(session.id, "none")
+    assert caught.value.code == "invalid_approval_mode"
+
+
+async def test_questions_about_a_session_are_answered(client: DaemonClient, session: FakeSession) -> None:
+    assert [item.session_id for item in await client.list_sessions(ROOT)] == [session.id]
+    assert (await client.context_usage(session.id)).usage.context_window_size == 200_000
+    assert (await client.supported_commands(session.id)).available_commands[0].name == "status"
+    assert (await client.current_turn(session.id)).state == "completed"
+    await client.cancel(session.id)
+    assert session.ring[-1]["type"] == event("prompt_cancelled")["type"]
+
+
+# --- Secrets
+
+
+async def test_nothing_secret_is_said_anywhere(
+    daemon: FakeDaemon, session: FakeSession, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = TOKEN
+    said: list[str] = []
+    client = DaemonClient(daemon.url.replace("//", "//me:hidden@") + "?token=" + secret, secret)
+
+    async def listen() -> None:
+        async with client.events(session.id, Cursor(0, "another"), 45) as source:
+            said.append(repr(source))
+
+    requests: list[Callable[[], Awaitable[object]]] = [
+        lambda: client.capabilities(),
+        lambda: client.load(session.id),
+        lambda: client.prompt(session.id, HELLO),
+        lambda: client.status(session.id),
+        listen,
+    ]
+    for refusal in (None, "unauthorized", "host", "no_session", "no_route", "queue_full", "bad_model", "no_client", ""):
+        for request in requests:
+            if refusal == "":
+                daemon.break_off("")
+            elif refusal is not None:
+                daemon.refuse("", refusal)
+            try:
+                said.append(repr(await request()))
+            except DaemonError as error:
+                said += [repr(error), *traceback.format_exception(error)]
+    await daemon.stop()
+    with pytest.raises(UnreachableError) as caught:
+        await client.capabilities()
+    said += traceback.format_exception(caught.value)
+    said += [repr(client), client.url, repr(vars(client)), caplog.text, *capsys.readouterr()]
+    said += [asked.path + str(asked.body) for asked in daemon.asked]
+    await client.aclose()
+    text = "\n".join(said)
+    assert len(text) > 10_000
+    assert secret not in text
+    assert "hidden" not in text
+    assert {asked.headers["authorization"] for asked in daemon.asked if asked.path != "/session"} == {
+        f"Bearer {secret}"
+    }
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for(
+    daemon: FakeDaemon, client: DaemonClient, session: FakeSession
+) -> None:
+    with pytest.raises(UnreachableError, match=r"said nothing for 0\.05 s") as caught:
+        async with client.events(session.id, None, 0.05) as source:
+            stream = await daemon.next_stream()
+            assert stream.headers["x-qwen-client-id"] == client.client_id(session.id)
+            async for _ in source.data:
+                await asyncio.sleep(0)
+    assert caught.value.maybe_done
