@@ -139,6 +139,7 @@ class Boundary:
 
     async def stop(self) -> None:
         """Leave the daemon, and end one that was started here; what is still to be told is not."""
+        self._outbox.close()
         for job in list(self._jobs):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)

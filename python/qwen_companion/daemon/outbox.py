@@ -44,6 +44,7 @@ class Outbox:
         self._items: list[Told | _Run] = []
         self._open: dict[str, _Run] = {}
         self._filled = asyncio.Event()
+        self._closed = False
 
     def change(self, session: str, change: Change) -> None:
         """Tell CHANGE, a step of the conversation of SESSION."""
@@ -85,12 +86,20 @@ class Outbox:
                 messages.append(item)
         return messages
 
+    def close(self) -> None:
+        """Send nothing more; `run` ends, at the latest when it is cancelled."""
+        # Cancelling alone is not enough: asyncio.wait_for, in which a message waits, loses that when the answer comes
+        # at the same moment (before Python 3.12).
+        self._closed = True
+
     async def run(self) -> None:
-        """Send what comes, until cancelled or Emacs has gone.  A slow Emacs gets fewer and larger messages."""
-        while True:
+        """Send what comes, until closed or Emacs has gone.  A slow Emacs gets fewer and larger messages."""
+        while not self._closed:
             await self._filled.wait()
             await self._pause(GATHER_S)
             for message in self.take():
+                if self._closed:
+                    break
                 try:
                     await self._send(message)
                 except EmacsGoneError:

@@ -106,6 +106,16 @@ async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: Fake
     assert await emacs.refused("daemon-list") == "unreachable"
 
 
+async def test_the_end_of_the_backend_takes_part_in_nothing_any_more(spool: Spool, daemon: FakeDaemon) -> None:
+    async with connected_emacs(spool) as emacs:
+        await emacs.connect(daemon)
+        await emacs.open()
+        (theirs,) = daemon.sessions.values()
+        assert theirs.members
+    assert not theirs.members
+    assert not theirs.streams
+
+
 async def test_a_daemon_that_does_not_answer_does_not_keep_us(
     emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

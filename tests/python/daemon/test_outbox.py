@@ -188,3 +188,16 @@ async def test_it_ends_with_emacs(emacs: Emacs) -> None:
     job = asyncio.create_task(emacs.outbox.run())
     await emacs.gathered()
     await asyncio.wait_for(job, TIMEOUT_S)
+
+
+async def test_it_ends_when_closed_although_an_answer_keeps_it_from_being_cancelled(emacs: Emacs) -> None:
+    def close(_message: Told) -> None:
+        emacs.outbox.close()
+
+    emacs.answer = close
+    emacs.outbox.change("s", words("a"))
+    emacs.outbox.tell(SessionInfo("s", "idle"))
+    job = asyncio.create_task(emacs.outbox.run())
+    await emacs.gathered()
+    await asyncio.wait_for(job, TIMEOUT_S)
+    assert emacs.told == [Turns("s", (words("a"),))]

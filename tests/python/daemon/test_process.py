@@ -51,11 +51,11 @@ async def test_emacs_talks_to_a_daemon_through_the_backend(process: Backend, dae
         turn = await wait_for(process, "daemon-turn", session=session)
         kinds += [str(as_dict(change)["kind"]) for change in turn["changes"]]
     assert "text" in kinds
-    # It leaves nothing behind: not its part in the session either.
+    await call(process, "daemon-disconnect")
+    await wait_for(process, "daemon-state", state="off")
+    assert not theirs.members
     assert (await call(process, "stop"))[0] == "return"
     assert await asyncio.to_thread(process.exit_code) == 0
-    assert daemon.asked_for("/detach")
-    assert not theirs.members
     assert process.error_text() == ""
 
 
