@@ -279,14 +279,28 @@ The state becomes `starting', then `ready' or `error'."
               (epc:init-epc-layer
                (make-epc:manager :title "qwen-companion" :port port
                                  :connection connection)))
-        (pcase-dolist (`(,method . ,function) qwen-companion-backend-methods)
-          (epc:define-method qwen-companion-backend--manager method
-                             (qwen-companion-backend--guarded function)))
+        (qwen-companion-backend--define-methods qwen-companion-backend-methods)
         (run-hooks 'qwen-companion-backend-connected-hook))
     (file-error
      (qwen-companion-backend--fail
       (format "the connection to the Python process was refused (%s)"
               (error-message-string err))))))
+
+(defun qwen-companion-backend--define-methods (methods)
+  "Let the process that is connected call METHODS."
+  (pcase-dolist (`(,method . ,function) methods)
+    (epc:define-method qwen-companion-backend--manager method
+                       (qwen-companion-backend--guarded function))))
+
+(defun qwen-companion-backend-add-methods (methods)
+  "Let the Python process call METHODS too, until the companion is off.
+They are in the form of the variable `qwen-companion-backend-methods'."
+  (let ((new (cl-set-difference methods qwen-companion-backend-methods
+                                :test #'equal)))
+    (setq qwen-companion-backend-methods
+          (append qwen-companion-backend-methods new))
+    (when qwen-companion-backend--manager
+      (qwen-companion-backend--define-methods new))))
 
 (defun qwen-companion-backend--guarded (function)
   "Return FUNCTION as an EPC method that demands the secret.

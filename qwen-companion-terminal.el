@@ -239,15 +239,19 @@ its char mode, or term with another `term-escape-char'."
   (cl-find-if #'qwen-companion-terminal--live-p
               (qwen-companion-terminal--buffers-for directory)))
 
-(defun qwen-companion-terminal--command ()
-  "Return the program and arguments to run, or explain what is missing."
+(defun qwen-companion-terminal-program ()
+  "Return the program of the CLI and its arguments, or explain what is missing."
   (let ((program (car qwen-companion-qwen-command)))
     (unless (and program (executable-find program))
       (user-error "No program `%s' found; install it with `npm install -g @qwen-code/qwen-code', or customize `qwen-companion-qwen-command'"
                   program))
-    (append qwen-companion-qwen-command
-            (when qwen-companion-approval-mode
-              (list "--approval-mode" qwen-companion-approval-mode)))))
+    qwen-companion-qwen-command))
+
+(defun qwen-companion-terminal--command ()
+  "Return the program and arguments to run, or explain what is missing."
+  (append (qwen-companion-terminal-program)
+          (when qwen-companion-approval-mode
+            (list "--approval-mode" qwen-companion-approval-mode))))
 
 (defun qwen-companion-terminal--kind ()
   "Return the terminal emulator to use, `vterm' or `term'."

@@ -59,8 +59,11 @@
 
 ;;; Mode line
 
+(declare-function qwen-companion-daemon-lighter "qwen-companion-daemon" ())
+
 (defun qwen-companion--lighter ()
-  "Return the text for the mode line: state, CLIs, proposals, unsaved text."
+  "Return the text for the mode line: state, CLIs, proposals, unsaved text.
+And the daemon, once one was asked for: nothing of it is loaded before."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-diff-proposals))))
     (pcase (qwen-companion-state)
@@ -79,7 +82,9 @@
           (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
             (propertize "*" 'help-echo
                         "The file you are in has unsaved text: the CLI reads it from disk"))
-          (qwen-companion-follow-lighter))))))
+          (qwen-companion-follow-lighter)
+          (when (featurep 'qwen-companion-daemon)
+            (qwen-companion-daemon-lighter)))))))
 
 ;;; Wiring
 

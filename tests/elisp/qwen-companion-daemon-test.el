@@ -1,0 +1,261 @@
+;;; qwen-companion-daemon-test.el --- Tests of the way to a qwen serve  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What is asked of the Python process, and what its reports do.  The real
+;; process and the real daemon have their part in tests/e2e.
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+(require 'qwen-companion-daemon)
+(require 'auth-source)
+
+(defconst qwen-companion-daemon-test--url "http://127.0.0.1:4170")
+
+(defmacro qwen-companion-daemon-test-with (&rest body)
+  "Run BODY with the option on, a ready companion and no daemon yet.
+The directory is a project; `auth-sources' is a file in it that has a
+token for the URL, which is the value of the option."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files
+       '(("authinfo" "machine 127.0.0.1 port 4170 login qwen password the-token\n"))
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-daemon-enabled t)
+             (qwen-companion-daemon-url qwen-companion-daemon-test--url)
+             (qwen-companion-daemon-functions nil)
+             (qwen-companion-backend-methods nil)
+             (qwen-companion-backend--state 'ready)
+             (auth-sources (list (expand-file-name "authinfo")))
+             (auth-source-do-cache nil)
+             (process-environment (cons "QWEN_IDE_DAEMON_URL" process-environment))
+             (connected t)
+             (inhibit-message t))
+         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p)
+                    (lambda () connected)))
+           (unwind-protect
+               (progn ,@body)
+             (qwen-companion-daemon--forget)))))))
+
+(defun qwen-companion-daemon-test--report (method &rest payload)
+  "Let the Python process call METHOD with PAYLOAD."
+  (funcall (alist-get method qwen-companion-backend-methods) payload))
+
+(defun qwen-companion-daemon-test--left ()
+  "Return what is left of a daemon."
+  (append (and (memq #'qwen-companion-daemon--ask qwen-companion-backend-connected-hook) '(hook))
+          (and (memq #'qwen-companion-daemon--companion-changed qwen-companion-state-functions) '(hook))
+          qwen-companion-daemon--wanted
+          qwen-companion-daemon--report
+          (and qwen-companion-daemon--token '(token))))
+
+;;; Off
+
+(ert-deftest qwen-companion-daemon-test-default-off ()
+  "By default, every way to a daemon is refused and nothing is sent."
+  (should-not (default-value 'qwen-companion-daemon-enabled))
+  (qwen-companion-daemon-test-with
+    (let ((qwen-companion-daemon-enabled nil))
+      (dolist (command '(qwen-companion-daemon-connect qwen-companion-daemon-start))
+        (should (string-match-p
+                 "qwen-companion-daemon-enabled"
+                 (cadr (should-error (call-interactively command) :type 'user-error))))))
+    (should-not qwen-companion-test-calls)
+    (should-not qwen-companion-backend-methods)
+    (should-not (qwen-companion-daemon-test--left))))
+
+(ert-deftest qwen-companion-daemon-test-default-off-loads-nothing ()
+  "The companion and its mode line work without this file being loaded."
+  (with-temp-buffer
+    (should
+     (eql 0 (call-process
+             (expand-file-name invocation-name invocation-directory) nil t nil
+             "-Q" "--batch"
+             "-l" (expand-file-name
+                   "scripts/checkout.el"
+                   (file-name-directory (locate-library "qwen-companion")))
+             "--eval" "(require 'qwen-companion)"
+             "--eval" "(qwen-companion--lighter)"
+             "--eval" "(kill-emacs (if (featurep 'qwen-companion-daemon) 1 0))")))))
+
+;;; Connecting
+
+(ert-deftest qwen-companion-daemon-test-connects-with-the-token-of-auth-sources ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should (equal (list (list :url qwen-companion-daemon-test--url
+                               :root (directory-file-name default-directory)
+                               :token "the-token"))
+                   (qwen-companion-test-sent 'daemon-connect)))
+    (should (equal " Daemon:connecting" (qwen-companion-daemon-lighter)))
+    (qwen-companion-daemon-test--report
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t :workspace "/project")
+    (should (eq 'connected (qwen-companion-daemon-state)))
+    (should (equal " Daemon" (qwen-companion-daemon-lighter)))))
+
+(ert-deftest qwen-companion-daemon-test-token-of-another-daemon-is-not-used ()
+  (dolist (url '("http://127.0.0.1:4171" "http://localhost:4170" "https://127.0.0.1"))
+    (qwen-companion-daemon-test-with
+      (let ((qwen-companion-daemon-url url))
+        (call-interactively #'qwen-companion-daemon-connect)
+        (should-not (plist-member (car (qwen-companion-test-sent 'daemon-connect)) :token))))))
+
+(ert-deftest qwen-companion-daemon-test-port-of-the-scheme ()
+  (qwen-companion-daemon-test-with
+    (write-region "machine example.org port 443 login qwen password other\n"
+                  nil "authinfo" nil 'silent)
+    (let ((qwen-companion-daemon-url "https://example.org"))
+      (call-interactively #'qwen-companion-daemon-connect)
+      (should (equal "other" (plist-get (car (qwen-companion-test-sent 'daemon-connect))
+                                        :token))))))
+
+(ert-deftest qwen-companion-daemon-test-url-of-the-environment ()
+  (qwen-companion-daemon-test-with
+    (let ((qwen-companion-daemon-url nil))
+      (should-error (call-interactively #'qwen-companion-daemon-connect) :type 'user-error)
+      (setenv "QWEN_IDE_DAEMON_URL" "http://localhost:1")
+      (call-interactively #'qwen-companion-daemon-connect)
+      (should (equal "http://localhost:1"
+                     (plist-get (car (qwen-companion-test-sent 'daemon-connect)) :url))))))
+
+(ert-deftest qwen-companion-daemon-test-starts-one-by-its-file-name ()
+  "The Python process does not know the variable `exec-path'."
+  (qwen-companion-daemon-test-with
+    (write-region "#!/bin/sh\n" nil "my-qwen" nil 'silent)
+    (set-file-modes "my-qwen" #o700)
+    (let ((exec-path (list default-directory))
+          (qwen-companion-qwen-command '("my-qwen" "--extra")))
+      (call-interactively #'qwen-companion-daemon-start))
+    (should (equal (list (list :root (directory-file-name default-directory)
+                               :program (list (expand-file-name "my-qwen") "--extra")))
+                   (qwen-companion-test-sent 'daemon-start)))))
+
+(ert-deftest qwen-companion-daemon-test-what-cannot-be-started-is-refused ()
+  (qwen-companion-daemon-test-with
+    (let ((qwen-companion-qwen-command '("no-such-program")))
+      (should-error (qwen-companion-daemon-start default-directory) :type 'user-error))
+    (let ((qwen-companion-qwen-command '("sh")))
+      (should-error (qwen-companion-daemon-start "/ssh:host:/") :type 'user-error)
+      (should-error (qwen-companion-daemon-start (expand-file-name "missing")) :type 'user-error))
+    (should-not qwen-companion-test-calls)
+    (should-not (qwen-companion-daemon-test--left))))
+
+(ert-deftest qwen-companion-daemon-test-the-companion-must-be-on ()
+  (qwen-companion-daemon-test-with
+    (dolist (state '(off error))
+      (let ((qwen-companion-backend--state state)
+            (qwen-companion-backend--failure "no Python"))
+        (should-error (call-interactively #'qwen-companion-daemon-connect) :type 'user-error)))
+    (should-not qwen-companion-test-calls)))
+
+(ert-deftest qwen-companion-daemon-test-one-at-a-time ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (dolist (state '(starting connecting connected unreachable))
+      (qwen-companion-daemon-test--report 'daemon-state :state state)
+      (should (string-match-p
+               (symbol-name state)
+               (cadr (should-error (call-interactively #'qwen-companion-daemon-connect)
+                                   :type 'user-error)))))
+    (qwen-companion-daemon-test--report 'daemon-state :state 'refused :text "wrong token")
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
+    (should (eq 'connecting (qwen-companion-daemon-state)))))
+
+;;; The state
+
+(ert-deftest qwen-companion-daemon-test-trouble-is-said-once ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should
+     (equal "qwen-companion: nobody listens"
+            (qwen-companion-test-messages
+              (dotimes (_ 2)
+                (qwen-companion-daemon-test--report
+                 'daemon-state :state 'unreachable :text "nobody listens")))))
+    (let ((lighter (qwen-companion-daemon-lighter)))
+      (should (equal " Daemon:unreachable" lighter))
+      (should (equal "nobody listens" (get-text-property 0 'help-echo lighter)))
+      (should (string-suffix-p lighter (qwen-companion--lighter))))))
+
+(ert-deftest qwen-companion-daemon-test-locality-is-said ()
+  "Nobody may believe that the daemon has what this machine has."
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-daemon-test--report
+                   'daemon-state :state 'connected :host "example.org" :workspace "/srv/it"))))
+      (dolist (part '("example.org" "/srv/it" "credentials" "not of this one"))
+        (should (string-match-p (regexp-quote part) said))))))
+
+(ert-deftest qwen-companion-daemon-test-reports-are-handed-on-in-order ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (let* (seen
+           (qwen-companion-daemon-functions
+            (list (lambda (method payload) (push (cons method payload) seen)))))
+      (qwen-companion-daemon-test--report 'daemon-turn :session "a")
+      (qwen-companion-daemon-test--report 'daemon-permission :session "b")
+      (qwen-companion-daemon-stop)
+      (qwen-companion-daemon-test--report 'daemon-turn :session "late")
+      (should (equal '((daemon-turn :session "a") (daemon-permission :session "b"))
+                     (nreverse seen))))))
+
+;;; The Python process comes and goes
+
+(ert-deftest qwen-companion-daemon-test-a-new-process-is-asked-again ()
+  "With the token from before: nobody is there to type a passphrase."
+  (qwen-companion-daemon-test-with
+    (setq connected nil)
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should-not qwen-companion-test-calls)
+    (setq connected t)
+    (delete-file "authinfo")
+    (dotimes (_ 2)
+      (run-hooks 'qwen-companion-backend-connected-hook))
+    (pcase-let ((`(,first ,second) (qwen-companion-test-sent 'daemon-connect)))
+      (should (equal "the-token" (plist-get first :token)))
+      (should (equal first second)))))
+
+(ert-deftest qwen-companion-daemon-test-nothing-is-left-after-it ()
+  (dolist (end (list #'qwen-companion-daemon-stop
+                     (lambda () (run-hook-with-args 'qwen-companion-state-functions 'off))
+                     (lambda () (run-hook-with-args 'qwen-companion-state-functions 'error))
+                     (lambda () (qwen-companion-daemon-test--report 'daemon-state :state 'off))))
+    (qwen-companion-daemon-test-with
+      (call-interactively #'qwen-companion-daemon-connect)
+      (should (qwen-companion-daemon-test--left))
+      (run-hook-with-args 'qwen-companion-state-functions 'starting)
+      (should (qwen-companion-daemon-test--left))
+      (funcall end)
+      (should-not (qwen-companion-daemon-test--left))
+      (should (equal "" (qwen-companion-daemon-lighter)))
+      (should-error (qwen-companion-daemon-stop) :type 'user-error))))
+
+(ert-deftest qwen-companion-daemon-test-stop-tells-the-process ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (qwen-companion-daemon-stop)
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-disconnect))))))
+
+(ert-deftest qwen-companion-daemon-test-the-token-is-shown-nowhere ()
+  "Not in messages, the log, or an error while it is looked up and sent."
+  (qwen-companion-daemon-test-with
+    (let ((said (qwen-companion-test-messages
+                  (call-interactively #'qwen-companion-daemon-connect)
+                  (qwen-companion-daemon-test--report
+                   'daemon-state :state 'refused :text "the token is wrong"))))
+      (should (string-match-p "the token is wrong" said))
+      (dolist (text (list said
+                          (format "%S" qwen-companion-daemon--wanted)
+                          (with-current-buffer (qwen-companion-backend--log-buffer)
+                            (buffer-string))
+                          (qwen-companion--lighter)))
+        (should-not (string-match-p "the-token" text))))))
+
+(provide 'qwen-companion-daemon-test)
+;;; qwen-companion-daemon-test.el ends here
