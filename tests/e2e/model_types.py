@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,3 +75,16 @@ class Answer:
 
     text: str = ""
     calls: tuple[Call, ...] = ()
+    pieces: int = 2
+    """In how many pieces the text is streamed."""
+    halfway: threading.Event | None = None
+    """What the second half of the text waits for."""
+
+    def streamed(self) -> Iterator[str]:
+        """The pieces of the text, each when its time has come."""
+        size = max(1, math.ceil(len(self.text) / self.pieces))
+        starts = range(0, len(self.text), size)
+        for number, start in enumerate(starts):
+            if self.halfway and number == len(starts) // 2:
+                self.halfway.wait()
+            yield self.text[start : start + size]

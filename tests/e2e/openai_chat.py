@@ -76,7 +76,7 @@ def completion(answer: Answer) -> dict[str, Any]:
 
 
 def stream(answer: Answer) -> Iterator[bytes]:
-    """The answer as server-sent events: the text in two pieces, each call's arguments in two, the end."""
+    """The answer as server-sent events: the text in pieces, each call's arguments in two, the end."""
     envelope = _envelope("chat.completion.chunk")
 
     def event(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
@@ -84,8 +84,7 @@ def stream(answer: Answer) -> Iterator[bytes]:
         return _event({**envelope, "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
-    middle = len(answer.text) // 2
-    for piece in filter(None, (answer.text[:middle], answer.text[middle:])):
+    for piece in answer.streamed():
         yield event({"content": piece})
     for call in _tool_calls(answer):
         arguments = call["function"]["arguments"]

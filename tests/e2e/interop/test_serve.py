@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The daemon client with the real `qwen serve`, in the newest version and in the oldest that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from model_types import Answer
+from qwen_companion.daemon.client import DaemonClient
+from qwen_companion.daemon.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    UnauthorizedError,
+    UnsupportedError,
+    WrongWorkspaceError,
+)
+from qwen_companion.daemon.models import (
+    AgentMessageChunk,
+    Cursor,
+    Envelope,
+    Payload,
+    PermissionRequest,
+    PermissionResolved,
+    SessionDied,
+    TextPart,
+    ToolCallUpdate,
+    TurnComplete,
+    UserMessageChunk,
+)
+from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
+from sandbox import CHECKOUT, NOTES, Sandbox
+from scripted_model import ScriptedModel
+from serve import Network, Serve
+from terminal import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+P = TypeVar("P", bound=Payload)
+
+NUMBERED = "".join(f"<{number:03}>" for number in range(400))
+"""A text in which nothing can be missing, or be there twice, unseen."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the daemon."""
+
+    name: str
+    program: str
+    newest: bool = False
+    """Whether `make test` tests it; `make test-interop` tests all."""
+    tells_current_turn: bool = True
+    """Whether it knows GET /session/:id/turns/current."""
+
+
+VERSIONS = (
+    Version("0.21.2", "qwen-0.21.2", tells_current_turn=False),
+    Version("newest", "qwen", newest=True),
+)
+
+
+class House:
+    """A real daemon with a scripted model, and a client of it."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.sandbox = Sandbox()
+        self.model = ScriptedModel()
+        self.serve = Serve(self.sandbox, {**self.sandbox.environment(), **self.model.environment()}, version.program)
+
+    @property
+    def project(self) -> str:
+        return str(self.sandbox.project)
+
+    def client(self, url: str | None = None) -> DaemonClient:
+        return DaemonClient(url or self.serve.url, self.serve.token)
+
+    @asynccontextmanager
+    async def session(self, url: str | None = None) -> AsyncGenerator[Chat]:
+        """A new session, listened to by a client of its own, at URL or directly."""
+        async with self.client(url) as client:
+            await client.capabilities(self.project)
+            session = (await client.create_or_attach(self.project, "thread")).session_id
+            cursor = (await client.load(session)).cursor
+            async with EventStream(client, session, cursor) as stream:
+                chat = Chat(client, session, stream)
+                await chat.until(lambda item: isinstance(item, ReplayDone))
+                yield chat
+
+
+class Chat:
+    """A session, and all that has been heard of it."""
+
+    def __init__(self, client: DaemonClient, session: str, stream: EventStream) -> None:
+        self.client = client
+        self.session = session
+        self.stream = stream
+        self.items: list[StreamItem] = []
+        self._iterator = aiter(stream)
+
+    async def until(self, wanted: Callable[[StreamItem], bool]) -> StreamItem:
+        """Listen until an item is WANTED; return it."""
+        with anyio.fail_after(PATIENCE):
+            async for item in self._iterator:
+                self.items.append(item)
+                if wanted(item):
+                    return item
+        raise AssertionError(f"the stream has ended with {self.items[-1]}")
+
+    async def event(self, kind: type[P], wanted: Callable[[P], bool] = lambda _: True) -> P:
+        """Listen until an event of KIND is WANTED; return what it says."""
+
+        def is_it(item: StreamItem) -> bool:
+            return isinstance(item, Frame) and isinstance(item.envelope.payload, kind) and wanted(item.envelope.payload)
+
+        item = await self.until(is_it)
+        assert isinstance(item, Frame)
+        assert isinstance(item.envelope.payload, kind)
+        return item.envelope.payload
+
+    async def prompt(self, text: str) -> str:
+        return (await self.client.prompt(self.session, [TextPart(text)])).prompt_id
+
+    async def turn(self, prompt_id: str) -> str | None:
+        """Listen to the end of a turn; return why it has ended."""
+        return (await self.event(TurnComplete, lambda payload: payload.prompt_id == prompt_id)).stop_reason
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        return [item.envelope for item in self.items if isinstance(item, Frame)]
+
+    def payloads(self, kind: type[P]) -> list[P]:
+        return [envelope.payload for envelope in self.envelopes if isinstance(envelope.payload, kind)]
+
+    def text(self, prompt_id: str) -> str:
+        """What the model has said in a turn."""
+        return "".join(
+            envelope.payload.content.text
+            for envelope in self.envelopes
+            if envelope.prompt_id == prompt_id and isinstance(envelope.payload, AgentMessageChunk)
+        )
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(version, id=version.name, marks=() if version.newest else pytest.mark.interop)
+        for version in VERSIONS
+    ]
+)
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    house = House(request.param)
+    try:
+        with house.model:
+            house.serve.start()
+            yield house
+    finally:
+        house.serve.close()
+        house.sandbox.wait_for_end()
+        house.sandbox.remove()
+
+
+def is_(kind: type[StreamItem]) -> Callable[[StreamItem], bool]:
+    return lambda item: isinstance(item, kind)
+
+
+# --- Talking
+
+
+async def test_a_prompt_streams(house: House) -> None:
+    house.model.answer(Answer(NUMBERED, pieces=20))
+    async with house.session() as chat:
+        prompt = await chat.prompt("count")
+        assert await chat.turn(prompt) == "end_turn"
+        assert chat.text(prompt) == NUMBERED
+        assert [echo.content.text for echo in chat.payloads(UserMessageChunk)] == ["count"]
+        assert len([chunk for chunk in chat.payloads(AgentMessageChunk) if chunk.content.text]) == 20
+    assert "count" in house.model.next_request().prompt
+
+
+async def test_text_of_all_kinds_arrives_as_it_was(house: House) -> None:
+    text = "a\u2028b\u2029c\x85d\x1b[31me\x00f\u202eg\ufeffh\U0001f600i"
+    house.model.answer(Answer(text, pieces=1))
+    async with house.session() as chat:
+        prompt = await chat.prompt(text)
+        await chat.turn(prompt)
+        assert chat.text(prompt) == text
+
+
+async def test_cancelling_ends_the_turn_and_leaves_the_queue(house: House) -> None:
+    gate = threading.Event()
+    house.model.answer(Answer(NUMBERED, pieces=4, halfway=gate))
+    house.model.say("Next.")
+    async with house.session() as chat:
+        first = await chat.prompt("count")
+        await chat.event(AgentMessageChunk)
+        second = await chat.prompt("go on")
+        await chat.client.cancel(chat.session)
+        assert await chat.turn(first) == "cancelled"
+        assert await chat.turn(second) == "end_turn"
+        gate.set()
+        assert NUMBERED.startswith(chat.text(first))
+        assert chat.text(second) == "Next."
+
+
+async def test_a_prompt_is_taken_out_of_the_queue(house: House) -> None:
+    gate = threading.Event()
+    house.model.answer(Answer(NUMBERED, pieces=4, halfway=gate))
+    async with house.session() as chat:
+        first = await chat.prompt("count")
+        await chat.event(AgentMessageChunk)
+        second = await chat.prompt("never mind")
+        assert await chat.client.remove_pending_prompt(chat.session, second)
+        assert await chat.turn(second) == "cancelled"
+        gate.set()
+        assert await chat.turn(first) == "end_turn"
+        assert chat.text(first) == NUMBERED
+
+
+# --- Permissions
+
+
+def script_writing(house: House) -> Path:
+    """Let the model write a new file, which has to be allowed."""
+    path = house.sandbox.project / "new.txt"
+    house.model.call("write_file", file_path=str(path), content="new\n")
+    return path
+
+
+async def test_a_permission_is_given(house: House) -> None:
+    path = script_writing(house)
+    house.model.say("Written.")
+    async with house.session() as chat:
+        prompt = await chat.prompt("write")
+        request = await chat.event(PermissionRequest)
+        assert not path.exists()
+        (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
+        with pytest.raises(InvalidRequestError) as caught:
+            await chat.client.answer_permission(chat.session, request.request_id, "no-such-option")
+        assert caught.value.code == "invalid_option_id"
+        await chat.client.answer_permission(chat.session, request.request_id, once)
+        resolved = await chat.event(PermissionResolved)
+        assert resolved.outcome.option_id == once
+        assert resolved.voter_client_id == chat.client.client_id(chat.session)
+        assert await chat.turn(prompt) == "end_turn"
+        assert path.read_text() == "new\n"
+        with pytest.raises(NotFoundError):
+            await chat.client.answer_permission(chat.session, request.request_id, once)
+
+
+async def test_a_permission_is_refused(house: House) -> None:
+    path = script_writing(house)
+    async with house.session() as chat:
+        prompt = await chat.prompt("write")
+        request = await chat.event(PermissionRequest)
+        await chat.client.answer_permission(chat.session, request.request_id, None)
+        update = await chat.event(ToolCallUpdate, lambda update: update.status == "failed")
+        assert update.tool_call_id == request.tool_call.tool_call_id
+        assert await chat.turn(prompt) == "end_turn"
+        assert not path.exists()
+
+
+async def test_another_client_answers(house: House) -> None:
+    path = script_writing(house)
+    house.model.say("Written.")
+    async with house.session() as chat, house.client() as other:
+        await other.load(chat.session)
+        prompt = await chat.prompt("write")
+        await chat.event(PermissionRequest)
+        # It was not there when the question came.
+        (waiting,) = (await other.status(chat.session)).pending_interactions
+        (once,) = (option.option_id for option in waiting.options if option.kind == "allow_once")
+        await other.answer_permission(chat.session, waiting.request_id, once)
+        resolved = await chat.event(PermissionResolved)
+        assert resolved.voter_client_id == other.client_id(chat.session) != chat.client.client_id(chat.session)
+        await chat.turn(prompt)
+        assert path.exists()
+
+
+# --- The network
+
+
+async def test_a_connection_cut_in_the_middle_of_a_turn_loses_and_doubles_nothing(house: House) -> None:
+    gate = threading.Event()
+    house.model.answer(Answer(NUMBERED, pieces=400, halfway=gate))
+    async with Network(house.serve.port) as network, house.session(network.url) as chat:
+        network.cut_at(b"<150>")
+        prompt = await chat.prompt("count")
+        await chat.until(is_(Disconnected))
+        network.cut_at(b"<250>")
+        gate.set()
+        assert await chat.turn(prompt) == "end_turn"
+        assert network.cuts == 2
+        assert sum(isinstance(item, Disconnected) for item in chat.items) == 2
+        assert chat.text(prompt) == NUMBERED
+        assert len(chat.payloads(UserMessageChunk)) == 1
+        ids = [envelope.id for envelope in chat.envelopes if envelope.id is not None]
+        assert ids == list(range(ids[0], ids[0] + len(ids)))
+        assert not any(isinstance(item, Resync) for item in chat.items)
+
+
+async def test_a_permission_that_waits_is_still_known_after_the_connection_was_cut(house: House) -> None:
+    path = script_writing(house)
+    house.model.say("Written.")
+    async with Network(house.serve.port) as network, house.session(network.url) as chat:
+        network.cut_at(b'"type":"permission_request"')
+        prompt = await chat.prompt("write")
+        request = await chat.event(PermissionRequest)
+        assert network.cuts == 1
+        (waiting,) = (await chat.client.status(chat.session)).pending_interactions
+        assert waiting.request_id == request.request_id
+        (once,) = (option.option_id for option in request.options if option.kind == "allow_once")
+        await chat.client.answer_permission(chat.session, request.request_id, once)
+        await chat.turn(prompt)
+        assert len(chat.payloads(PermissionRequest)) == 1
+        assert path.exists()
+
+
+@asynccontextmanager
+async def stalled_chat(house: House, pieces: int) -> AsyncGenerator[tuple[Chat, str, str]]:
+    """A chat that could not read while the model said 4 kB in each of PIECES; also its prompt and the text."""
+    text = "".join(f"<{number:04}{'x' * 4000}>" for number in range(pieces))
+    house.model.answer(Answer(text, pieces=pieces))
+    async with Network(house.serve.port) as network, house.session(network.url) as chat, house.client() as other:
+        await other.load(chat.session)
+        network.stall()
+        prompt = (await other.prompt(chat.session, [TextPart("say a lot")])).prompt_id
+        while (await other.status(chat.session)).has_active_prompt:
+            await asyncio.sleep(0.1)
+        assert re.search("(client|subscriber) evicted", house.serve.log)
+        network.flow()
+        yield chat, prompt, text
+
+
+async def test_a_slow_reader_is_cut_off_and_gets_everything_all_the_same(house: House) -> None:
+    # 8 MB: the daemon keeps 2 MB for a reader, and the kernel some.
+    async with stalled_chat(house, 2000) as (chat, prompt, text):
+        assert await chat.turn(prompt) == "end_turn"
+        assert sum(isinstance(item, Disconnected) for item in chat.items) == 1
+        assert chat.text(prompt) == text
+
+
+async def test_a_reader_that_missed_too_much_is_told_so(house: House) -> None:
+    # 20 MB: no more than 8 MB are sent again.
+    async with stalled_chat(house, 5000) as (chat, prompt, text):
+        assert await chat.until(is_(Resync)) == Resync("replay_budget_exceeded")
+        assert text.startswith(chat.text(prompt))
+        loaded = await chat.client.load(chat.session)
+        assert [
+            event.payload.stop_reason for event in loaded.compacted_replay if isinstance(event.payload, TurnComplete)
+        ]
+        said = [event.payload for event in loaded.compacted_replay if isinstance(event.payload, AgentMessageChunk)]
+        assert "".join(chunk.content.text for chunk in said) == text
+        house.model.say("Short.")
+        async with EventStream(chat.client, chat.session, loaded.cursor) as stream:
+            again = Chat(chat.client, chat.session, stream)
+            await again.until(is_(ReplayDone))
+            assert await again.turn(await again.prompt("shorter")) == "end_turn"
+
+
+async def test_an_event_of_ten_megabytes(house: House) -> None:
+    # Three times the text: in the diff, and in two parts of what the tool says.
+    text = f"{'x' * 50_000}\n" * 75
+    large = house.sandbox.project / "large.txt"
+    house.model.call("write_file", file_path=str(large), content=text)
+    house.model.say("Written.")
+    async with house.session() as chat:
+        await chat.client.set_approval_mode(chat.session, "yolo")
+        await chat.turn(await chat.prompt("write"))
+        assert large.read_text() == text
+        (update,) = (update for update in chat.payloads(ToolCallUpdate) if update.status == "completed")
+        assert [part.new_text for part in update.content or () if part.type == "diff"] == [text]
+        assert len(json.dumps(update.model_dump())) > 10_000_000
+        assert not any(isinstance(item, Disconnected) for item in chat.items)
+
+
+# --- The end of the daemon
+
+
+async def test_killed_and_restarted_in_the_middle_of_a_turn(house: House) -> None:
+    gate = threading.Event()
+    house.model.say("First.")
+    house.model.answer(Answer(NUMBERED, pieces=4, halfway=gate))
+    house.model.say("Third.")
+    async with house.session() as chat:
+        await chat.turn(await chat.prompt("one"))
+        await chat.prompt("two")
+        await chat.event(AgentMessageChunk)
+        stale = chat.stream.cursor
+        assert stale is not None
+        await asyncio.to_thread(house.serve.kill)
+        await chat.until(is_(Disconnected))
+        gate.set()
+        await asyncio.to_thread(house.serve.start)
+        # The daemon of today does not know the session.
+        ended = await chat.until(is_(Ended))
+        assert isinstance(ended, Ended)
+        assert isinstance(ended.error, NotFoundError)
+        # Loading brings it back, once.
+        loaded = await chat.client.load(chat.session)
+        events = [envelope.payload for envelope in (*loaded.compacted_replay, *loaded.live_journal)]
+        assert [event.content.text for event in events if isinstance(event, UserMessageChunk)] == ["one", "two"]
+        said = "".join(event.content.text for event in events if isinstance(event, AgentMessageChunk))
+        assert said.count("First.") == 1
+        # What was known of the time before is of no use, and that is noticed.
+        assert loaded.cursor.epoch != stale.epoch
+        async with EventStream(chat.client, chat.session, stale) as old:
+            assert [item async for item in old] == [Resync("epoch_reset")]
+        async with EventStream(chat.client, chat.session, loaded.cursor) as stream:
+            again = Chat(chat.client, chat.session, stream)
+            await again.until(is_(ReplayDone))
+            third = await again.prompt("three")
+            assert await again.turn(third) == "end_turn"
+            assert again.text(third) == "Third."
+
+
+async def test_told_to_end_it_says_so(house: House) -> None:
+    async with house.session() as chat:
+        ending = asyncio.create_task(asyncio.to_thread(house.serve.close))
+        died = await chat.event(SessionDied)
+        assert died.reason == "daemon_shutdown"
+        await ending
+
+
+# --- Refusals
+
+
+async def test_a_wrong_token_is_refused(house: House) -> None:
+    async with house.session() as chat:
+        for token in ("wrong", None):
+            async with DaemonClient(house.serve.url, token) as stranger:
+                with pytest.raises(UnauthorizedError):
+                    await stranger.capabilities()
+                with pytest.raises(UnauthorizedError):
+                    await stranger.load(chat.session)
+                async with EventStream(stranger, chat.session, Cursor(0, "epoch")) as stream:
+                    (item,) = [item async for item in stream]
+                assert isinstance(item, Ended)
+                assert isinstance(item.error, UnauthorizedError)
+
+
+async def test_a_wrong_workspace_is_refused(house: House) -> None:
+    other = str(house.sandbox.make_project("other"))
+    async with house.client() as client:
+        for root in (other, f"{house.project}/inside"):
+            with pytest.raises(WrongWorkspaceError):
+                await client.capabilities(root)
+            with pytest.raises(WrongWorkspaceError):
+                await client.create_or_attach(root, "thread")
+
+
+async def test_a_model_that_is_not_there_is_refused(house: House) -> None:
+    async with house.session() as chat:
+        with pytest.raises(InvalidRequestError) as caught:
+            await chat.client.set_model(chat.session, "no-such-model")
+        assert caught.value.code == "model_switch_failed"
+
+
+async def test_what_a_chat_asks_for_is_there(house: House) -> None:
+    house.model.say("Hello.")
+    async with house.session() as chat:
+        await chat.turn(await chat.prompt("hello"))
+        context = await chat.client.context(chat.session)
+        assert context.state.models.available_models
+        assert {"default", "plan"} <= {mode.id for mode in context.state.modes.available_modes}
+        assert (await chat.client.supported_commands(chat.session)).available_commands
+        assert (await chat.client.context_usage(chat.session)).formatted_text
+        if house.version.tells_current_turn:
+            assert (await chat.client.current_turn(chat.session)).state == "completed"
+        else:
+            with pytest.raises(UnsupportedError):
+                await chat.client.current_turn(chat.session)
+        assert not (await chat.client.pending_prompts(chat.session)).pending_prompts
+        assert chat.session in {item.session_id for item in await chat.client.list_sessions(house.project)}
+        await chat.client.heartbeat(chat.session)
+        assert NOTES in house.sandbox.notes.read_text()
+
+
+# --- The command line
+
+
+def start_chat(house: House, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """`python -m qwen_companion.daemon chat ARGUMENTS` as a user starts it, with the right token."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "qwen_companion.daemon", "--url", house.serve.url, "chat", *arguments],
+        cwd=house.project,
+        env={
+            **house.sandbox.environment(),
+            "PYTHONPATH": str(CHECKOUT / "python"),
+            "QWEN_SERVER_TOKEN": house.serve.token,
+            **variables,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_command_line_prints_a_turn(house: House) -> None:
+    house.model.answer(Answer(f"\x1b[31m{NUMBERED}", pieces=10))
+    with start_chat(house, "count", "all") as chat:
+        printed, said = chat.communicate(timeout=PATIENCE)
+    assert "count all" in house.model.next_request().prompt
+    assert chat.returncode == 0
+    assert printed == f"\n[answer]\n{NUMBERED}\n"
+    assert "end_turn" in said
+    assert house.serve.token not in printed + said
+
+
+def test_the_command_line_allows_nothing_unasked(house: House) -> None:
+    path = script_writing(house)
+    with start_chat(house, "write") as chat:
+        printed, said = chat.communicate(timeout=PATIENCE)
+    assert re.search(r"\[tool\] .*new\.txt.*: failed", printed)
+    assert re.search(r"Nobody can be asked, so no: .*new\.txt", said)
+    assert not path.exists()
+
+
+def test_an_interrupt_on_the_command_line_cancels_the_turn(house: House) -> None:
+    gate = threading.Event()
+    house.model.answer(Answer(NUMBERED, pieces=2, halfway=gate))
+    with start_chat(house, "count") as chat:
+        assert chat.stdout is not None
+        beginning = chat.stdout.read(len("\n[answer]\n") + len(NUMBERED) // 2)
+        assert "<000>" in beginning
+        chat.send_signal(signal.SIGINT)
+        _, said = chat.communicate(timeout=PATIENCE)
+        gate.set()
+    assert "cancelled" in said
+    assert chat.returncode == 0
+
+
+def test_the_command_line_says_what_is_wrong(house: House) -> None:
+    with start_chat(house, "hello", QWEN_SERVER_TOKEN="wrong") as chat:
+        printed, said = chat.communicate(timeout=PATIENCE)
+    assert chat.returncode == 1
+    assert printed == ""
+    assert said == f"The daemon at {house.serve.url} does not accept the token.\n"
