@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emacs and the real `qwen serve`: started by Emacs or found, used, and gone when it has to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from editor import lisp_string
+from sandbox import has_ended
+from serve import Serve
+from stage import Stage
+from terminal import PATIENCE
+
+ENABLE = "(setq qwen-companion-daemon-enabled t)"
+# All that is reported of the daemon, newest first.
+COLLECT = """
+(progn (defvar reports nil)
+       (defvar qwen-companion-daemon-functions nil)
+       (add-hook 'qwen-companion-daemon-functions (lambda (&rest report) (push report reports))))
+"""
+
+
+def daemons(stage: Stage) -> list[psutil.Process]:
+    """The daemon's process, if there is one, and what keeps it."""
+    found: list[psutil.Process] = []
+    for process in stage.sandbox.processes():
+        try:
+            if "serve" in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def start(stage: Stage, *forms: str) -> None:
+    """Start Emacs with the use of daemons turned on."""
+    stage.start_emacs(stage.sandbox.greeting, forms=(ENABLE, COLLECT, *forms))
+
+
+def start_daemon(stage: Stage) -> None:
+    stage.emacs.command("qwen-companion-daemon-start")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def secrets(stage: Stage) -> list[str]:
+    """The values that nobody may see: the daemon's own, and what Emacs has found."""
+    found = [process.environ().get("QWEN_SERVER_TOKEN", "") for process in daemons(stage)]
+    return [secret for secret in found if secret]
+
+
+def assert_unseen(stage: Stage, *hidden: str) -> None:
+    """Neither Emacs's buffers and variables nor any command line show what is HIDDEN."""
+    places = [" ".join(process.cmdline()) for process in stage.sandbox.processes()]
+    places += [stage.emacs.buffer_text(name) for name in ("*Messages*", "*qwen-companion log*")]
+    places.append(stage.emacs.text('(format "%S" reports)'))
+    places.append(stage.emacs.text('(mapconcat #\'identity process-environment "\\n")'))
+    places.append(stage.screen.capture())
+    for secret in hidden:
+        assert not any(secret in place for place in places)
+
+
+@pytest.fixture
+def serve(stage: Stage) -> Iterator[Serve]:
+    """A daemon that was started by somebody else."""
+    serve = Serve(stage.sandbox, stage.environment)
+    serve.start()
+    yield serve
+    serve.close()
+
+
+def write_authinfo(stage: Stage, serve: Serve, token: str) -> None:
+    file = stage.sandbox.home / ".authinfo"
+    file.write_text(f"machine 127.0.0.1 port {serve.port} login qwen password {token}\n")
+    file.chmod(0o600)
+
+
+def test_it_is_off(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    for command in ("qwen-companion-daemon-start", "qwen-companion-daemon-connect"):
+        stage.emacs.eval("(message nil)")
+        stage.emacs.command(command)
+        stage.screen.wait_for("customize ‘qwen-companion-daemon-enabled’")
+    assert daemons(stage) == []
+    assert "Daemon" not in stage.emacs.text("(qwen-companion--lighter)")
+
+
+def test_started_used_and_stopped(stage: Stage) -> None:
+    start(stage)
+    start_daemon(stage)
+    (secret,) = set(secrets(stage))
+    keeper, daemon = sorted(daemons(stage), key=lambda process: process.create_time())
+    assert keeper.ppid() == stage.sandbox.backend().pid
+    assert daemon.ppid() == keeper.pid
+    # As a chat does it.
+    stage.model.say("It greets.")
+    stage.emacs.eval("(qwen-companion-backend-call 'daemon-open '(:request \"1\" :root nil :scope new))")
+    stage.emacs.wait_until("(assq 'daemon-reply reports)")
+    assert stage.emacs.eval("(plist-get (cadr (assq 'daemon-reply reports)) :error)") == "nil"
+    stage.emacs.eval(
+        "(let ((session (plist-get (cadr (assq 'daemon-reply reports)) :session)))"
+        " (qwen-companion-backend-call 'daemon-prompt"
+        '  (list :session session :parts \'((:kind text :text "what does it do?")))))'
+    )
+    stage.emacs.wait_until('(string-match-p ":kind end" (format "%S" reports))')
+    assert "It greets." in stage.emacs.text('(format "%S" reports)')
+    assert "what does it do?" in stage.model.next_request().prompt
+    assert_unseen(stage, secret)
+    stage.emacs.command("qwen-companion-daemon-stop")
+    for process in (daemon, keeper):
+        assert has_ended(process, PATIENCE)
+    assert stage.emacs.text("(qwen-companion-daemon-lighter)") == ""
+
+
+def test_it_ends_with_emacs_killed(stage: Stage) -> None:
+    start(stage)
+    start_daemon(stage)
+    processes = daemons(stage)
+    assert len(processes) == 2
+    stage.emacs.process.kill()
+    for process in processes:
+        assert has_ended(process, PATIENCE)
+
+
+def test_it_ends_with_the_backend_killed_and_another_takes_its_place(stage: Stage) -> None:
+    start(stage)
+    start_daemon(stage)
+    processes = daemons(stage)
+    stage.emacs.eval("(setq reports nil)")
+    stage.sandbox.backend().kill()
+    for process in processes:
+        assert has_ended(process, PATIENCE)
+    stage.emacs.wait_until("(and (assq 'daemon-state reports) (eq 'connected (qwen-companion-daemon-state)))")
+    assert len(daemons(stage)) == 2
+
+
+def test_one_that_ends_by_itself_is_missed(stage: Stage) -> None:
+    start(stage)
+    start_daemon(stage)
+    _, daemon = sorted(daemons(stage), key=lambda process: process.create_time())
+    daemon.kill()
+    stage.screen.wait_for("Daemon:refused")
+    stage.screen.wait_for("qwen serve has ended")
+    start_daemon(stage)
+
+
+def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) -> None:
+    write_authinfo(stage, serve, serve.token)
+    start(stage)
+    # Not on Emacs's own command line; a user and password there are of no use, and do no harm.
+    url = serve.url.replace("//", f"//me:{serve.token}@")
+    stage.emacs.eval(f"(progn (setq qwen-companion-daemon-url {lisp_string(url)}) nil)")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    # Whose files and credentials these are.
+    screen = stage.screen.wait_for(re.compile(r"qwen serve at 127\.0\.0\.1:\d+, workspace"))
+    assert "Daemon" in screen
+    assert_unseen(stage, serve.token)
+
+
+def test_a_wrong_token_is_said_and_not_shown(stage: Stage, serve: Serve) -> None:
+    write_authinfo(stage, serve, "something-else")
+    start(stage, f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for("Daemon:refused")
+    stage.screen.wait_for("does not accept the token")
+    assert_unseen(stage, serve.token, "something-else")
+    # The user mends it.
+    write_authinfo(stage, serve, serve.token)
+    stage.emacs.eval("(auth-source-forget-all-cached)")
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def test_plain_http_to_another_machine_is_refused(stage: Stage) -> None:
+    start(stage, '(setq qwen-companion-daemon-url "http://192.0.2.1:4170")')
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for("Daemon:refused")
+    assert "Plain HTTP to 192.0.2.1" in stage.emacs.buffer_text("*Messages*")

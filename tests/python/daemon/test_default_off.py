@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nothing of the daemon client is imported until Emacs asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from sexpdata import dumps
+
+from support import Backend, Home
+
+
+def imported(home: Home, *calls: str) -> str:
+    """What a backend imports that serves, gets CALLS and ends; Python lists it on standard error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        backend = Backend(home)
+    with backend:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        for call in calls:
+            backend.emacs.call(call, "nil")
+        backend.emacs.call("context", dumps({"files": None, "active": None}))
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        return backend.error_text()
+
+
+def test_default_off(home: Home) -> None:
+    names = imported(home)
+    assert "qwen_companion.ide.server" in names
+    assert "qwen_companion.daemon" not in names
+
+
+def test_imported_with_the_first_call(home: Home) -> None:
+    assert "qwen_companion.daemon.boundary" in imported(home, "daemon-disconnect")
