@@ -45,6 +45,7 @@
   "Whether a `qwen serve' may be used.
 With nil, nothing of that is loaded, started or connected to."
   :group 'qwen-companion
+  :risky t
   :type 'boolean)
 
 ;;;###autoload
@@ -59,6 +60,7 @@ and port of the URL, and the user \"qwen\"; else from the environment
 variable QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE
 names, which nobody but you may be able to read."
   :group 'qwen-companion
+  :risky t
   :type '(choice (const :tag "From the environment" nil)
                  (string :tag "URL")))
 
@@ -95,7 +97,7 @@ The payload is without the token.")
              (plist-get qwen-companion-daemon--report :workspace)
              (if (plist-get qwen-companion-daemon--report :local)
                  "this machine, as the daemon has them"
-               "that host, not of this one")))
+               "the machine that the daemon is on")))
     (_ (plist-get qwen-companion-daemon--report :text))))
 
 (defun qwen-companion-daemon-lighter ()
@@ -113,13 +115,13 @@ The payload is without the token.")
 
 (defun qwen-companion-daemon--on-state (payload)
   "Use the state of the connection in PAYLOAD."
-  (let ((before (qwen-companion-daemon-state)))
-    (setq qwen-companion-daemon--report payload)
-    (unless (eq before (qwen-companion-daemon-state))
-      (when-let ((text (qwen-companion-daemon-description)))
-        (qwen-companion-backend-notice text)))
-    (when (eq 'off (plist-get payload :state))
-      (qwen-companion-daemon--forget))
+  ;; `off' is about the connection before this one, which was left.
+  (unless (eq 'off (plist-get payload :state))
+    (let ((before (qwen-companion-daemon-state)))
+      (setq qwen-companion-daemon--report payload)
+      (unless (eq before (qwen-companion-daemon-state))
+        (when-let ((text (qwen-companion-daemon-description)))
+          (qwen-companion-backend-notice text))))
     (force-mode-line-update t)))
 
 (defun qwen-companion-daemon--take (method payload)
@@ -248,6 +250,7 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
          (command (qwen-companion-terminal-program)))
     (unless (file-directory-p root)
       (user-error "No directory %s" root))
+    (setq qwen-companion-daemon--token nil)
     ;; The Python process knows the variable PATH, not `exec-path'.
     (qwen-companion-daemon--want 'daemon-start
                                  (list :root root

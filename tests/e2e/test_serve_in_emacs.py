@@ -25,7 +25,7 @@ COLLECT = """
 
 
 def daemons(stage: Stage) -> list[psutil.Process]:
-    """The daemon's process, if there is one, and what keeps it."""
+    """What keeps a daemon of Emacs's own, and the daemon; empty when there is none."""
     found: list[psutil.Process] = []
     for process in stage.sandbox.processes():
         try:
@@ -33,7 +33,7 @@ def daemons(stage: Stage) -> list[psutil.Process]:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return sorted(found, key=lambda process: process.create_time())
 
 
 def start(stage: Stage, *forms: str) -> None:
@@ -44,12 +44,6 @@ def start(stage: Stage, *forms: str) -> None:
 def start_daemon(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-daemon-start")
     stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-
-
-def secrets(stage: Stage) -> list[str]:
-    """The values that nobody may see: the daemon's own, and what Emacs has found."""
-    found = [process.environ().get("QWEN_SERVER_TOKEN", "") for process in daemons(stage)]
-    return [secret for secret in found if secret]
 
 
 def assert_unseen(stage: Stage, *hidden: str) -> None:
@@ -91,8 +85,8 @@ def test_it_is_off(stage: Stage) -> None:
 def test_started_used_and_stopped(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)
-    (secret,) = set(secrets(stage))
-    keeper, daemon = sorted(daemons(stage), key=lambda process: process.create_time())
+    keeper, daemon = daemons(stage)
+    secret = daemon.environ()["QWEN_SERVER_TOKEN"]
     assert keeper.ppid() == stage.sandbox.backend().pid
     assert daemon.ppid() == keeper.pid
     # As a chat does it.
@@ -140,7 +134,7 @@ def test_it_ends_with_the_backend_killed_and_another_takes_its_place(stage: Stag
 def test_one_that_ends_by_itself_is_missed(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)
-    _, daemon = sorted(daemons(stage), key=lambda process: process.create_time())
+    _, daemon = daemons(stage)
     daemon.kill()
     stage.screen.wait_for("Daemon:refused")
     stage.screen.wait_for("qwen serve has ended")

@@ -134,6 +134,14 @@ token for the URL, which is the value of the option."
                                :program (list (expand-file-name "my-qwen") "--extra")))
                    (qwen-companion-test-sent 'daemon-start)))))
 
+(ert-deftest qwen-companion-daemon-test-token-of-one-is-not-for-another ()
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (qwen-companion-daemon-test--report 'daemon-state :state 'refused :text "no")
+    (let ((qwen-companion-qwen-command '("sh")))
+      (call-interactively #'qwen-companion-daemon-start))
+    (should-not (plist-member (car (qwen-companion-test-sent 'daemon-start)) :token))))
+
 (ert-deftest qwen-companion-daemon-test-what-cannot-be-started-is-refused ()
   (qwen-companion-daemon-test-with
     (let ((qwen-companion-qwen-command '("no-such-program")))
@@ -189,7 +197,7 @@ token for the URL, which is the value of the option."
     (let ((said (qwen-companion-test-messages
                   (qwen-companion-daemon-test--report
                    'daemon-state :state 'connected :host "example.org" :workspace "/srv/it"))))
-      (dolist (part '("example.org" "/srv/it" "credentials" "not of this one"))
+      (dolist (part '("example.org" "/srv/it" "credentials" "the machine that the daemon is on"))
         (should (string-match-p (regexp-quote part) said))))))
 
 (ert-deftest qwen-companion-daemon-test-reports-are-handed-on-in-order ()
@@ -224,8 +232,7 @@ token for the URL, which is the value of the option."
 (ert-deftest qwen-companion-daemon-test-nothing-is-left-after-it ()
   (dolist (end (list #'qwen-companion-daemon-stop
                      (lambda () (run-hook-with-args 'qwen-companion-state-functions 'off))
-                     (lambda () (run-hook-with-args 'qwen-companion-state-functions 'error))
-                     (lambda () (qwen-companion-daemon-test--report 'daemon-state :state 'off))))
+                     (lambda () (run-hook-with-args 'qwen-companion-state-functions 'error))))
     (qwen-companion-daemon-test-with
       (call-interactively #'qwen-companion-daemon-connect)
       (should (qwen-companion-daemon-test--left))
@@ -235,6 +242,17 @@ token for the URL, which is the value of the option."
       (should-not (qwen-companion-daemon-test--left))
       (should (equal "" (qwen-companion-daemon-lighter)))
       (should-error (qwen-companion-daemon-stop) :type 'user-error))))
+
+(ert-deftest qwen-companion-daemon-test-left-and-connected-at-once ()
+  "That the connection before is off is reported late."
+  (qwen-companion-daemon-test-with
+    (call-interactively #'qwen-companion-daemon-connect)
+    (qwen-companion-daemon-stop)
+    (call-interactively #'qwen-companion-daemon-connect)
+    (qwen-companion-daemon-test--report 'daemon-state :state 'off)
+    (should (eq 'connecting (qwen-companion-daemon-state)))
+    (qwen-companion-daemon-test--report 'daemon-state :state 'connected)
+    (should (eq 'connected (qwen-companion-daemon-state)))))
 
 (ert-deftest qwen-companion-daemon-test-stop-tells-the-process ()
   (qwen-companion-daemon-test-with

@@ -46,10 +46,10 @@ def _token_of(environment: Mapping[str, str]) -> str | None:
     if token := environment.get(TOKEN_VARIABLE):
         return token
     file = environment.get(TOKEN_FILE_VARIABLE)
-    return read_token_file(file) if file else None
+    return _read_token_file(file) if file else None
 
 
-def read_token_file(path: str) -> str:
+def _read_token_file(path: str) -> str:
     """The token in the file PATH.  SettingsError when others can read it too, or it cannot be read."""
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
