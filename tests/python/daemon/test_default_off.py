@@ -9,16 +9,17 @@ from sexpdata import dumps
 from support import Backend, Home
 
 
-def imported(home: Home, *calls: str) -> str:
-    """What a backend imports that serves, gets CALLS and ends; Python lists it on standard error."""
+def imported(home: Home, *, asked: bool) -> str:
+    """What a backend imports that serves, is ASKED for a daemon or not, and ends; Python lists it on standard error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
         backend = Backend(home)
     with backend:
         backend.greet()
         backend.emacs.wait_for("serving")
-        for call in calls:
-            backend.emacs.call(call, "nil")
+        if asked:
+            backend.emacs.call("daemon-disconnect", dumps({"request": "1"}))
+            backend.emacs.wait_for("daemon-reply")
         backend.emacs.call("context", dumps({"files": None, "active": None}))
         backend.emacs.call("stop", "nil")
         assert backend.exit_code() == 0
@@ -26,10 +27,10 @@ def imported(home: Home, *calls: str) -> str:
 
 
 def test_default_off(home: Home) -> None:
-    names = imported(home)
+    names = imported(home, asked=False)
     assert "qwen_companion.ide.server" in names
     assert "qwen_companion.daemon" not in names
 
 
 def test_imported_with_the_first_call(home: Home) -> None:
-    assert "qwen_companion.daemon.boundary" in imported(home, "daemon-disconnect")
+    assert "qwen_companion.daemon.boundary" in imported(home, asked=True)

@@ -99,13 +99,22 @@ async def test_a_program_or_a_workspace_that_is_not_there_is_named(tmp_path: Pat
 
 
 async def test_one_that_does_not_listen_in_time_is_ended(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "ended")
-    telling = asyncio.create_task(read(tmp_path / "ended"))
     with pytest.raises(NotStartedError, match="does not listen"):
-        await start_local(
-            script(tmp_path, "sleep 1000 & trap 'kill $!; echo yes > ended; exit' TERM; wait"), str(tmp_path), 0.5
-        )
-    assert await telling == "yes\n"
+        await start_local(script(tmp_path, STAY), str(tmp_path), timeout=0.1)
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=TIMEOUT_S)
+    assert alive == []
+
+
+async def test_one_that_nobody_waits_for_any_more_is_told_to_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "told")
+    starting = asyncio.create_task(
+        start(tmp_path, "trap 'kill $!; echo end > told; exit' TERM", "sleep 1000 &", "echo up > told", "wait")
+    )
+    assert await read(tmp_path / "told") == "up\n"
+    starting.cancel()
+    assert await read(tmp_path / "told") == "end\n"
+    with pytest.raises(asyncio.CancelledError):
+        await starting
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
