@@ -191,7 +191,7 @@ class Boundary:
         if request is None:
             _log.warning("%s: %s", method, error)
         else:
-            self._outbox.tell(Reply(request, str(error), _PROBLEMS.get(type(error), "unknown")))
+            self._outbox.tell(Reply(request, str(error), _problem(error)))
 
     async def _do(self, call: messages.Call) -> _Outcome:
         match call:
@@ -403,6 +403,12 @@ class Boundary:
         return conversation
 
 
+def _problem(error: CompanionError) -> str:
+    if isinstance(error, UnreachableError) and error.maybe_done:
+        return "unsure"
+    return _PROBLEMS.get(type(error), "unknown")
+
+
 async def _do_in_session(conversation: Conversation, call: messages.SessionCall) -> _Outcome:
     match call:
         case messages.Prompt():
@@ -426,7 +432,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
 async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
     match call:
         case messages.Fetch():
-            conversation.fetch(call.tool, call.part, call.index)
+            await conversation.fetch(call.tool, call.part, call.index)
         case messages.AskCommands():
             await conversation.commands()
         case messages.AskUsage():

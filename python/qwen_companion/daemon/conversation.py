@@ -40,6 +40,7 @@ from qwen_companion.daemon.stream import (
     Resync,
     StreamItem,
 )
+from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -250,9 +251,10 @@ class Conversation:
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt does not wait any more.")
 
-    def fetch(self, tool: str, part: str, index: int) -> None:
+    async def fetch(self, tool: str, part: str, index: int) -> None:
         """Tell a whole text of TOOL."""
-        text = self.session.tool_text(tool, part, index)
+        # Ten megabytes are not made fit in no time.
+        text = await in_thread(lambda session: session.tool_text(tool, part, index), self.session)
         if text is None:
             raise GoneError("That text is not held here (any more); load the session again.")
         self._outbox.tell(ToolText(self.id, tool, part, index, text))

@@ -487,7 +487,8 @@ class DaemonState(Told):
 
     STATE: `off`, `starting`, `connecting`, `connected`, `unreachable` (it is tried again), `refused` (nothing is tried
     again; TEXT says what to do).  HOST is host and port; WORKSPACE is a path on that host, and files, MCP servers,
-    skills and credentials are those of that host (LOCAL: it is this one).  MISSING are names of optional features.
+    skills and credentials are those of that host (spec A6).  LOCAL: the daemon was started from here; another one may
+    be anywhere, as loopback can be a tunnel.  MISSING are names of optional features.
     """
 
     method = "daemon-state"
@@ -820,8 +821,10 @@ class ContextUsage(Told):
 class Reply(Told):
     """`daemon-reply`: the call with REQUEST has been carried out, or ERROR says why not.
 
-    PROBLEM is a word for the sort of error, for a program: `busy`, `gone`, `invalid`, `refused`, `unreachable` (it may
-    have been carried out all the same), `unsupported`, `unknown`.  SESSION and TURN are those that came of it.
+    PROBLEM is a word for the sort of error, for a program: `busy` (later, perhaps), `gone` (what it is about is not
+    there any more), `invalid`, `refused` (by a setting or the daemon), `unreachable`, `unsure` (the connection broke: it
+    may have been carried out, and a prompt will show if it was), `unsupported`, `unknown`.  SESSION and TURN are those
+    that came of it.
     """
 
     method = "daemon-reply"

@@ -59,7 +59,7 @@ async def test_a_prompt_whose_answer_is_lost_is_not_sent_again(
 ) -> None:
     session, _, _ = chatting
     daemon.break_off("/prompt")
-    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "unreachable"
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "unsure"
     assert len(daemon.asked_for("/prompt")) == 1
     daemon.refuse("/prompt", "queue_full")
     assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("y")]) == "busy"
