@@ -47,7 +47,11 @@ async def test_a_prompt_streams(emacs: Emacs, chatting: Chatting) -> None:
 
 async def test_prompts_go_out_in_order_and_once(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, _, _ = chatting
-    requests = [emacs.ask("daemon-prompt", session=session, parts=[text_part(str(number))]) for number in range(5)]
+    # The first ones take longer to be put together.
+    requests = [
+        emacs.ask("daemon-prompt", session=session, parts=[text_part(str(number))] * (30 - 7 * number))
+        for number in range(5)
+    ]
     for request in requests:
         assert (await emacs.reply(request)).error is None
     texts = [asked.body["prompt"][0]["text"] for asked in daemon.asked_for("/prompt")]

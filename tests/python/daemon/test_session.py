@@ -592,6 +592,8 @@ def test_a_session_read_from_the_disk_has_turns_although_it_names_no_prompts() -
 def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
     seen = Seen(hasActivePrompt=True).go()
     assert (seen.state, seen.info.turn) == ("busy", None)
+    seen.take(queued(P2), queue_done(P2, "removed"), complete(P2, "cancelled"))
+    assert seen.state == "busy"
     assert seen.take(complete(P1)).state == "idle"
 
 
