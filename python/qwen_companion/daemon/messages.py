@@ -822,9 +822,9 @@ class Reply(Told):
     """`daemon-reply`: the call with REQUEST has been carried out, or ERROR says why not.
 
     PROBLEM is a word for the sort of error, for a program: `busy` (later, perhaps), `gone` (what it is about is not
-    there any more), `invalid`, `refused` (by a setting or the daemon), `unreachable`, `unsure` (the connection broke, and
-    it may have been carried out: a prompt shows if it was), `unsupported`, `unknown`.  SESSION and TURN are those that
-    came of it.
+    there any more), `invalid`, `refused` (by a setting or the daemon), `unreachable`, `unsure` (the connection broke:
+    it may have been carried out, and a prompt shows if it was), `unsupported`, `unknown`.  SESSION and TURN are those
+    that came of it.
     """
 
     method = "daemon-reply"

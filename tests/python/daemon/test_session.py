@@ -597,6 +597,12 @@ def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
     assert seen.take(complete(P1)).state == "idle"
 
 
+def test_a_turn_the_load_says_is_over_does_not_run() -> None:
+    over = [{"v": 1, "promptId": P1, "terminal": "failed"}]
+    seen = Seen(echo(P1), hasActivePrompt=True, promptTerminals=over).go()
+    assert (seen.state, seen.info.turn) == ("busy", None)
+
+
 # --- What it is set to
 
 
