@@ -13,7 +13,6 @@ import queue
 import re
 import secrets
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -343,14 +342,15 @@ def main() -> None:
                 lines = (re.search(r"listening on (http://\S+)", line) for line in process.stdout)
                 url = next(match[1] for match in lines if match)
                 threading.Thread(target=process.stdout.read, daemon=True).start()
-                with httpx2.Client(
+                http = httpx2.Client(
                     base_url=url,
                     headers={"Authorization": f"Bearer {token}"},
                     trust_env=False,
                     timeout=PATIENCE,
                     limits=httpx2.Limits(max_connections=None),
-                ) as http:
-                    recorder = Recorder(http, model, sandbox.project)
+                )
+                recorder = Recorder(http, model, sandbox.project)
+                with http:
                     recorder.record()
                     recorder.busy()
                     recorder.die(process.terminate)
@@ -363,4 +363,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -188,7 +188,9 @@ async def test_u2028_in_text(client: DaemonClient, session: FakeSession) -> None
         assert texts(await listener.until_text("next")) == [text, "next"]
 
 
-async def test_empty_data_events(client: DaemonClient, daemon: FakeDaemon, session: FakeSession) -> None:
+async def test_empty_data_events(
+    client: DaemonClient, daemon: FakeDaemon, session: FakeSession, caplog: pytest.LogCaptureFixture
+) -> None:
     async with listen(client, session) as listener:
         await listener.until(ReplayDone)
         stream = await daemon.next_stream()
@@ -197,6 +199,7 @@ async def test_empty_data_events(client: DaemonClient, daemon: FakeDaemon, sessi
         items = await listener.until_text("next")
         # The snapshot, and nothing else.
         assert len(items) == 2
+        assert not [record for record in caplog.records if record.name.startswith("qwen_companion")]
         assert listener.stream.cursor == Cursor(2, session.epoch)
 
 
@@ -491,6 +494,7 @@ async def test_a_stream_that_is_left_leaves_nothing_behind(
         session.emit(chunk("not taken"))
         await listener.until(ReplayDone)
         assert len(asyncio.all_tasks()) > before
+        await asyncio.wait_for(listener.stream.__aexit__(), TIMEOUT_S)
     while session.streams:
         await client.status(session.id)
     assert len(asyncio.all_tasks()) <= before
