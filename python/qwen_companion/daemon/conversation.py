@@ -100,6 +100,7 @@ class Conversation:
     async def close(self, *, end: bool) -> None:
         """Leave the session; END ends it for all.  Nothing goes on here even when that fails."""
         await self._stop_following()
+        self._put(self.session.left())
         if end:
             await self._client.close(self.session.session_id)
         else:

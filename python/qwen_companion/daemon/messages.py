@@ -566,9 +566,9 @@ class SessionInfo(Told):
     """`daemon-session`: where an open session stands, when that has changed.
 
     STATE: `loading`, `idle`, `busy`, `waiting` (for an answer to a permission), `cancelling`, `disconnected` (the
-    stream is cut and will be taken up again), `closed` (ended by a client), `dead` (its agent or the daemon is gone;
-    `daemon-load` brings it back).  TEXT says why.  TURN is the running one.  USED of SIZE tokens of the context window.
-    MODEL is the name of the model, MODE the id of the approval mode.
+    stream is cut and will be taken up again), `closed` (ended by a client, or left by this one), `dead` (its agent or
+    the daemon is gone); from the last two `daemon-load` brings it back.  TEXT says why.  TURN is the running one.  USED
+    of SIZE tokens of the context window.  MODEL is the name of the model, MODE the id of the approval mode.
     """
 
     method = "daemon-session"

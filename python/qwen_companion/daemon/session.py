@@ -179,6 +179,12 @@ class DaemonSession:
         """Nothing more is to be had, because of TEXT, before the user does something."""
         return self._finish("dead", text)
 
+    def left(self) -> list[Output]:
+        """This client takes no part any more, whatever goes on there."""
+        outputs: list[Output] = list(self._permissions.hold())
+        self._end = "closed", "The session has been left."
+        return outputs
+
     def take(self, item: StreamItem) -> list[Output]:
         """What the stream gives, in order."""
         match item:

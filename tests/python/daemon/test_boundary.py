@@ -98,9 +98,16 @@ async def test_a_daemon_that_cannot_be_started_says_why(emacs: Emacs, tmp_path: 
 
 
 async def test_leaving_takes_part_in_nothing_any_more(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
-    session, _, _ = chatting
+    session, theirs, chat = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    await emacs.permission(session, "open")
     await emacs.call("daemon-disconnect")
     assert emacs.last(DaemonState).state == "off"
+    # The turn goes on there, and somebody else may answer.
+    assert chat.state is not None
+    assert (chat.state.state, chat.state.text) == ("closed", "The session has been left.")
+    assert ([item.state for item in chat.permissions.values()], chat.ends) == (["held"], [])
     assert daemon.asked_for("/detach")
     assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "gone"
     assert await emacs.refused("daemon-list") == "unreachable"
