@@ -657,7 +657,7 @@ class Turns(Told):
 class Reset(Told):
     """`daemon-reset`: forget all that was shown of a session: the next BATCHES of `daemon-turn` tell it anew.
 
-    TEXT says why, None when the user asked for it.
+    Permissions are forgotten too; those that are still open are told again.  TEXT says why, None when the user asked.
     """
 
     method = "daemon-reset"
