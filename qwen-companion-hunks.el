@@ -187,10 +187,13 @@ CALLBACK is as in `qwen-companion-hunks-compare'."
      ((not (equal ticks (qwen-companion-hunks--now difference)))
       (qwen-companion-hunks-compare difference callback))
      (t
+      (unless (and (qwen-companion-hunks-clean difference)
+                   (equal (cdr ticks)
+                          (cdr (qwen-companion-hunks-ticks difference))))
+        (setf (qwen-companion-hunks-clean difference)
+              (not (buffer-modified-p (qwen-companion-hunks-new difference)))))
       (qwen-companion-hunks--adopt difference found)
-      (setf (qwen-companion-hunks-ticks difference) ticks
-            (qwen-companion-hunks-clean difference)
-            (not (buffer-modified-p (qwen-companion-hunks-new difference))))
+      (setf (qwen-companion-hunks-ticks difference) ticks)
       (funcall callback t)))))
 
 (defun qwen-companion-hunks--adopt (difference found)

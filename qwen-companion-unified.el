@@ -80,6 +80,10 @@ With 0, changes that are beside each other are hunks of their own."
   "Those at the end of `qwen-companion-unified--hunks' that are to come.")
 (defvar-local qwen-companion-unified--state nil
   "Symbol `comparing' or `failed', nil when the hunks are right.")
+(defvar-local qwen-companion-unified--status nil
+  "How many hunks are kept, as shown to the user.")
+(defvar-local qwen-companion-unified--keys nil
+  "The keys, as shown to the user: (FIRST . OTHERS).")
 (defvar-local qwen-companion-unified--place nil
   "The file with its project, as shown to the user.")
 
@@ -151,6 +155,11 @@ This mode has a hook of its own.
       (setq qwen-companion-diff--proposal proposal
             qwen-companion-unified--context qwen-companion-unified-context
             qwen-companion-unified--place (qwen-companion-diff--place proposal)
+            qwen-companion-unified--keys
+            (cons (substitute-command-keys
+                   "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
+                  (substitute-command-keys
+                   "\\[qwen-companion-unified-next]/\\[qwen-companion-unified-previous] next/previous  \\[qwen-companion-unified-drop] drop  \\[qwen-companion-unified-restore] bring back  \\[qwen-companion-unified-split] split  \\[qwen-companion-unified-edit] edit  \\[qwen-companion-unified-visit] source  \\[qwen-companion-unified-toggle-space] white space  \\[qwen-companion-unified-more-context]/\\[qwen-companion-unified-less-context] context  \\[qwen-companion-diff-switch] Ediff  \\[qwen-companion-diff-bury] put aside"))
             header-line-format '(:eval (qwen-companion-unified--header)))
       (add-hook 'kill-buffer-hook
                 #'qwen-companion-windows-control-killed nil t))
@@ -169,9 +178,11 @@ This mode has a hook of its own.
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
   (qwen-companion-diff--literal
-   (format " C-c C-c accept  C-c C-k reject  %s%s  n/p next/previous  k drop  u bring back  s split  e edit  RET source  w white space  +/- context  TAB Ediff  q put aside  %s: %s"
-           (qwen-companion-unified--count)
+   (format " %s  %s%s  %s  %s: %s"
+           (car qwen-companion-unified--keys)
+           qwen-companion-unified--status
            (or (qwen-companion-diff--unsaved-hint "C-c C-u") "")
+           (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
            (qwen-companion-disk-plain
             (qwen-companion-diff--about qwen-companion-diff--proposal)))))
@@ -223,8 +234,14 @@ The count comes early: it must not be pushed off the screen."
 A character that reorders others may have come, and nothing is to save."
   (qwen-companion-diff--show-bidi-controls)
   (set-buffer-modified-p nil)
+  (qwen-companion-unified--note-status)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
+
+(defun qwen-companion-unified--note-status ()
+  "Let the header line say how many hunks are kept now."
+  (setq qwen-companion-unified--status (qwen-companion-unified--count))
+  (force-mode-line-update))
 
 (defun qwen-companion-unified--say (text)
   "Show TEXT where the hunks would be."
@@ -274,16 +291,15 @@ Say how many more hunks there are, with a place to press."
        (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
        #'qwen-companion-unified--show-more))))
 
-(defun qwen-companion-unified--draw-button (text function &rest properties)
-  "Insert a line TEXT in which RET is to call FUNCTION.  PROPERTIES go on it."
+(defun qwen-companion-unified--draw-button (text function)
+  "Insert a line TEXT in which RET is to call FUNCTION."
   (let ((start (point)))
     (insert "\\ " text "\n")
     (add-text-properties
      start (point)
-     (append (list 'face 'link
-                   'mouse-face 'highlight
-                   'qwen-companion-unified-press function)
-             properties))))
+     (list 'face 'link
+           'mouse-face 'highlight
+           'qwen-companion-unified-press function))))
 
 (defun qwen-companion-unified--show-more ()
   "Show the next hunks in place of the line with their number."
@@ -643,6 +659,7 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
         (unless qwen-companion-unified--hunks
           (qwen-companion-unified--say "Comparing the texts..."))
         (setq qwen-companion-unified--state 'comparing)
+        (qwen-companion-unified--note-status)
         (qwen-companion-hunks-compare
          difference
          (lambda (done)
@@ -657,8 +674,7 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
   (if done
       (qwen-companion-unified--draw)
     (qwen-companion-unified--say
-     "The texts could not be compared: TAB shows both of them in Ediff, g tries again."))
-  (force-mode-line-update))
+     "The texts could not be compared: TAB shows both of them in Ediff, g tries again.")))
 
 (defun qwen-companion-unified--watch (proposal on)
   "Notice if ON what is done elsewhere to the text of PROPOSAL, else stop."
@@ -810,7 +826,6 @@ If the user has put other things on the screen meanwhile, they stay."
 (defun qwen-companion-unified--turned (hunk)
   "Show that HUNK has been dropped or brought back."
   (qwen-companion-unified--redraw hunk (list hunk))
-  (force-mode-line-update)
   (run-hooks 'qwen-companion-diff-changed-hook))
 
 (defun qwen-companion-unified-split ()

@@ -32,9 +32,10 @@
 ;;     M-x qwen-companion-mode
 ;;     M-x qwen-companion-run
 ;;
-;; The rules we keep: Emacs shows diffs with Ediff, knows projects by
-;; project.el and files by their buffers; we add none of that anew.  What
-;; the user types is never taken from him, and no text is ever lost.
+;; The rules we keep: Emacs shows diffs with Ediff and `diff-mode', knows
+;; projects by project.el and files by their buffers; we add none of that
+;; anew.  What the user types is never taken from him, and no text is ever
+;; lost.
 
 ;;; Code:
 

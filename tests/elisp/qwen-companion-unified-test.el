@@ -93,7 +93,9 @@ Return the proposal."
 
 (defun qwen-companion-unified-test--count ()
   "Return what the header line says about the hunks."
-  (qwen-companion-unified--count))
+  (should (string-search qwen-companion-unified--status
+                         (qwen-companion-unified--header)))
+  qwen-companion-unified--status)
 
 (defconst qwen-companion-unified-test--old
   (mapconcat #'number-to-string (number-sequence 1 40) "\n")
