@@ -28,11 +28,15 @@
 ;; files are looked at, a few at a time; what has changed is read, compared
 ;; and, once the Python process has computed the edits, applied.
 ;;
+;; Where the recorded modification time of a buffer is not that on disk, a
+;; key raises the question whether to edit a file that has changed.  The
+;; key may come before the event that tells of a write.  So the time is put
+;; aside while a buffer has no unsaved text; it is back, for undo to
+;; record it, when the text is about to be changed.
+;;
 ;; From the moment at which a write is seen until the edits are in, a
-;; buffer is "behind".  Its recorded modification time is put aside
-;; meanwhile, because a key would else raise the question whether to edit
-;; a file that has changed on disk.  That question guards saving as well, so
-;; that functions in the hooks of saving stand in for it.
+;; buffer is "behind"; its time is put aside then as well.  As that time
+;; also guards saving, functions in the hooks of saving stand in for it.
 ;;
 ;; Nothing here writes a file.
 
@@ -475,10 +479,12 @@ It is looked at a moment later."
       (qwen-companion-follow--calm)
       (qwen-companion-follow--mark-gone))
      ((and request
-           (equal stamp (qwen-companion-follow--request-stamp request))))
+           (equal stamp (qwen-companion-follow--request-stamp request)))
+      ;; A change of the text may have brought it back.
+      (qwen-companion-follow--put-time-aside))
      ((not (qwen-companion-follow--changed-p))
-      (qwen-companion-follow--calm)
-      (qwen-companion-follow--mark nil))
+      (qwen-companion-follow--mark nil)
+      (qwen-companion-follow--calm))
      (t
       (qwen-companion-follow--cancel)
       (qwen-companion-follow--enqueue-other-names)
@@ -614,9 +620,22 @@ Return a request without base and tick, or nil when it cannot be read."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--cancel)
     (unless (qwen-companion-follow--link-expected link)
-      (qwen-companion-follow--restore-time)
       (unless (buffer-modified-p)
-        (setf (qwen-companion-follow--link-base link) nil)))))
+        (setf (qwen-companion-follow--link-base link) nil))
+      (unless (qwen-companion-follow--rest)
+        (qwen-companion-follow--restore-time)))))
+
+(defun qwen-companion-follow--rest ()
+  "If the current buffer has the text of its file, let no key ask about that.
+Return non-nil then.  A file that is not followed is left to Emacs."
+  (let ((link qwen-companion-follow--link))
+    (when (and (not (buffer-modified-p))
+               (qwen-companion-follow--link-directories link)
+               (not (qwen-companion-follow--link-mark link))
+               (file-exists-p buffer-file-name)
+               (not (qwen-companion-follow--odd-p)))
+      (qwen-companion-follow--put-time-aside)
+      t)))
 
 (defun qwen-companion-follow--equal-p (buffer)
   "Return non-nil when the current buffer and BUFFER have the same text."
@@ -640,6 +659,7 @@ Return a request without base and tick, or nil when it cannot be read."
       (qwen-companion-follow--take-over request)
       (when (buffer-modified-p)
         (qwen-companion-follow--set-unmodified))
+      (qwen-companion-follow--rest)
       (qwen-companion-follow--drop request))
      ((and (not base) (not (buffer-modified-p)))
       (qwen-companion-follow--put-time-aside)
@@ -840,7 +860,8 @@ MERGED is the result."
       (message "qwen-companion: %d conflict%s between your text in %s and what was written to disk"
                conflicts (if (= conflicts 1) "" "s") (buffer-name)))
      ((qwen-companion-follow--equal-p source)
-      (qwen-companion-follow--set-unmodified))
+      (qwen-companion-follow--set-unmodified)
+      (qwen-companion-follow--rest))
      (t
       (message "qwen-companion: what was written to disk is merged into %s, which is not saved"
                (buffer-name))))))
@@ -966,7 +987,23 @@ It is what is on disk, as far as the buffer knows."
     (unless (and (qwen-companion-follow--link-expected link)
                  (qwen-companion-follow--link-base link))
       (setf (qwen-companion-follow--link-base link)
-            (qwen-companion-follow--text)))))
+            (qwen-companion-follow--text)))
+    (when (qwen-companion-follow--link-time link)
+      (with-current-buffer (or (buffer-base-buffer) (current-buffer))
+        (qwen-companion-follow--restore-time))
+      (unless (and (verify-visited-file-modtime (buffer-base-buffer))
+                   (not (qwen-companion-follow--link-expected link)))
+        (add-hook 'after-change-functions
+                  #'qwen-companion-follow--first-changed nil t)))))
+
+(defun qwen-companion-follow--first-changed (&rest _)
+  "Put the time of the current buffer, which has just been modified, aside again.
+Its file has changed already, or is about to."
+  (remove-hook 'after-change-functions #'qwen-companion-follow--first-changed t)
+  (with-current-buffer (or (buffer-base-buffer) (current-buffer))
+    (when qwen-companion-follow--link
+      (qwen-companion-follow--put-time-aside)
+      (qwen-companion-follow--enqueue (list (current-buffer))))))
 
 (defun qwen-companion-follow--synced ()
   "Note that the current buffer was saved or reverted."
@@ -978,7 +1015,8 @@ It is what is on disk, as far as the buffer knows."
     (if (qwen-companion-follow--link-expected link)
         ;; The base stays: the CLI knows nothing of what was saved.
         (qwen-companion-follow--put-time-aside)
-      (setf (qwen-companion-follow--link-base link) nil))))
+      (setf (qwen-companion-follow--link-base link) nil)
+      (qwen-companion-follow--rest))))
 
 (defun qwen-companion-follow--found ()
   "Note that the current buffer visits a file."

@@ -511,7 +511,8 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-an-expected-write-that-does-not-come ()
   "Emacs is as careful as before."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+    (setq qwen-companion-follow-writes nil)
+    (with-current-buffer (find-file-noselect "a.txt")
       (let ((time (visited-file-modtime))
             (path (expand-file-name "a.txt")))
         (qwen-companion-disk-expect path "two\n")
@@ -519,6 +520,62 @@ visits and that has changed."
         (qwen-companion-disk-forget path)
         (should (time-equal-p time (visited-file-modtime)))
         (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))))
+
+(ert-deftest qwen-companion-follow-test-a-key-before-the-event-asks-nothing ()
+  "Not the first key, nor the first one after saving; nothing is lost."
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let ((create-lockfiles t))
+        (goto-char (point-max))
+        (dolist (first '("ONE" "Uno" "Un"))
+          (qwen-companion-follow-test--write
+           "a.txt" (concat first "\n" (with-temp-buffer
+                                        (insert-file-contents "a.txt")
+                                        (forward-line 1)
+                                        (buffer-substring (point) (point-max)))))
+          ;; No event has been handled: nobody knows of the write.
+          (insert first " mine\n")
+          (save-buffer)
+          (should (string-prefix-p (concat first "\ntwo\nthree\n") (buffer-string))))
+        (should (equal "Un\ntwo\nthree\nONE mine\nUno mine\nUn mine\n"
+                       (qwen-companion-test-file-text "a.txt")))))))
+
+(ert-deftest qwen-companion-follow-test-undoing-all-leaves-unmodified ()
+  "Undo knows the text that was saved, and no other, from its time."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (insert "x")
+      (undo-boundary)
+      (should (verify-visited-file-modtime))
+      (should-not (equal 0 (visited-file-modtime)))
+      (qwen-companion-follow-test--undo)
+      (should-not (buffer-modified-p))
+      (insert "y")
+      (undo-boundary)
+      (save-buffer)
+      (goto-char (point-max))
+      (insert "z")
+      (qwen-companion-follow-test--undo)
+      (should-not (buffer-modified-p))
+      (qwen-companion-follow-test--undo)
+      (should (buffer-modified-p)))))
+
+(ert-deftest qwen-companion-follow-test-what-is-not-followed-keeps-its-time ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (setq-local revert-buffer-function #'ignore)
+      (qwen-companion-test-wait-for qwen-companion-follow--link)
+      (qwen-companion-follow-test--wait)
+      (should-not (equal 0 (visited-file-modtime))))))
+
+(ert-deftest qwen-companion-follow-test-turned-off-the-times-are-back ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (qwen-companion-test-wait-for (equal 0 (visited-file-modtime)))
+      (qwen-companion-follow-disable)
+      (should (verify-visited-file-modtime))
+      (should-not (equal 0 (visited-file-modtime)))
+      (qwen-companion-follow-enable))))
 
 (ert-deftest qwen-companion-follow-test-option-off-follows-what-was-accepted ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
