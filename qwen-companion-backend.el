@@ -336,6 +336,15 @@ Return non-nil when the call was sent; answers come as calls of their own."
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
        nil))))
 
+(defconst qwen-companion-backend-not-unicode
+  "[^\0-\uD7FF\uE000-\U0010FFFF]"
+  "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
+
+(defun qwen-companion-backend-text-p (name)
+  "Return non-nil when NAME can be told: it has nothing but Unicode.
+Another one would make the whole call fail."
+  (not (string-match-p qwen-companion-backend-not-unicode name)))
+
 (defun qwen-companion-backend-pack-text (text)
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)

@@ -35,9 +35,9 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'project)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-roots)
 
 (autoload 'qwen-companion-evil-region "qwen-companion-evil")
 
@@ -127,10 +127,6 @@ character by character."
   "Return TIME, now by default, as milliseconds since the epoch."
   (floor (* 1000 (float-time time))))
 
-(defconst qwen-companion-context--not-unicode
-  "[^\0-\uD7FF\uE000-\U0010FFFF]"
-  "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
-
 (defun qwen-companion-context--org-marker (buffer)
   "Return the start of the text that BUFFER edits for Org, a marker, or nil."
   (when (boundp 'org-src--beg-marker)
@@ -143,11 +139,6 @@ character by character."
          (buffer (if marker (marker-buffer marker) view))
          (base (or (buffer-base-buffer buffer) buffer)))
     (and (buffer-file-name base) base)))
-
-(defun qwen-companion-context--text-p (name)
-  "Return non-nil when NAME can be told: it has nothing but Unicode.
-Another one would make the whole call fail."
-  (not (string-match-p qwen-companion-context--not-unicode name)))
 
 (defun qwen-companion-context-frame-p (&optional frame)
   "Return non-nil when FRAME is one a user can see.
@@ -210,169 +201,6 @@ Quick enough for the mode line."
   (when-let ((view (qwen-companion-context--last-view)))
     (or (buffer-modified-p view)
         (buffer-modified-p (caar qwen-companion-context--focused)))))
-
-;;; Roots
-
-(defcustom qwen-companion-roots-outside-projects t
-  "Whether directories outside any project count as workspace roots.
-A CLI connects only if it runs in a workspace root or below one.  With
-non-nil, the directory of each open file and terminal that belongs to no
-project is one; with nil, only projects are."
-  :group 'qwen-companion
-  :type 'boolean)
-
-(defcustom qwen-companion-imitate-vscode nil
-  "Whether terminals claim to be those of VS Code.
-Gemini CLI 0.6 connects to nothing else.  Sets the variable
-TERM_PROGRAM, by which other programs know VS Code too: some then draw
-or open files in ways that only it understands."
-  :group 'qwen-companion
-  :type 'boolean)
-
-(defconst qwen-companion-context--terminal-modes
-  '(comint-mode term-mode vterm-mode eshell-mode eat-mode)
-  "Modes of buffers in which a CLI may run.")
-
-(defconst qwen-companion-context--slice 0.004
-  "Seconds project.el may be asked for roots without a pause.")
-
-(defconst qwen-companion-context--root-age 60
-  "Seconds after which a root is looked up again.
-A directory may have become a project, or be one no longer.")
-
-(defvar qwen-companion-context--root-of (make-hash-table :test #'equal)
-  "What was looked up: directory to (ROOT-OR-NIL . TIME).")
-(defvar qwen-companion-context--roots-timer nil
-  "Timer that goes on looking for roots, nil when all are known.")
-(defvar qwen-companion-context--extra-roots nil
-  "Directories in which a CLI was started by command.")
-(defvar qwen-companion-context--sent-roots nil
-  "The payload that told the roots last, nil before the first time.")
-(defvar qwen-companion-context--published nil
-  "The answer to it: what the discovery files on disk say.")
-
-(defun qwen-companion-context-root (directory)
-  "Return the project root of DIRECTORY as an absolute name, or nil.
-The name has no slash at its end.  Remote directories have no root."
-  (car (or (qwen-companion-context--known directory)
-           (puthash directory
-                    (cons (qwen-companion-context--look-up directory)
-                          (float-time))
-                    qwen-companion-context--root-of))))
-
-(defun qwen-companion-context--look-up (directory)
-  "Ask project.el for the root of DIRECTORY; see `qwen-companion-context-root'."
-  (unless (file-remote-p directory)
-    (when-let ((project (ignore-errors (project-current nil directory))))
-      (directory-file-name (expand-file-name (project-root project))))))
-
-(defun qwen-companion-context--known (directory)
-  "Return what was looked up for DIRECTORY, nil when that is old or missing."
-  (when-let ((known (gethash directory qwen-companion-context--root-of)))
-    (when (< (- (float-time) (cdr known)) qwen-companion-context--root-age)
-      known)))
-
-(defun qwen-companion-context--root-or-directory (directory)
-  "Return the root that stands for DIRECTORY, or nil."
-  (when-let ((root (or (qwen-companion-context-root directory)
-                       (and qwen-companion-roots-outside-projects
-                            (not (file-remote-p directory))
-                            (directory-file-name
-                             (expand-file-name directory))))))
-    (if (qwen-companion-context--text-p root)
-        root
-      (qwen-companion-backend-notice-once
-       (format "%s is left out: its name is no text in the file system's coding"
-               root)))))
-
-(defun qwen-companion-context--directories ()
-  "Return the directories whose projects are open."
-  (let (directories)
-    (dolist (buffer (buffer-list))
-      (with-current-buffer buffer
-        (when (or buffer-file-name
-                  (eq major-mode 'dired-mode)
-                  (apply #'derived-mode-p
-                         qwen-companion-context--terminal-modes))
-          (cl-pushnew default-directory directories :test #'equal))))
-    directories))
-
-(defun qwen-companion-context--update-roots ()
-  "Send the open roots if they have changed.
-Looking up a directory can take long; that is done in slices, and the
-roots are sent when all are known."
-  (setq qwen-companion-context--roots-timer
-        (when qwen-companion-context--roots-timer
-          (cancel-timer qwen-companion-context--roots-timer)))
-  (let ((end (+ (float-time) qwen-companion-context--slice))
-        (directories (qwen-companion-context--directories))
-        (roots (copy-sequence qwen-companion-context--extra-roots)))
-    (while (and directories
-                (or (< (float-time) end)
-                    (qwen-companion-context--known (car directories))))
-      (when-let ((root (qwen-companion-context--root-or-directory
-                        (pop directories))))
-        (cl-pushnew root roots :test #'equal)))
-    (if directories
-        (setq qwen-companion-context--roots-timer
-              (run-at-time 0.001 nil #'qwen-companion-context--update-roots))
-      (qwen-companion-context--send-roots roots))))
-
-(defun qwen-companion-context--roots-in-use (roots)
-  "Return the roots told before that connected CLIs still need beside ROOTS.
-Closing the last file of a project takes it neither from the CLI that
-works there nor from one that wants to come back."
-  (cl-loop for session in (qwen-companion-backend-sessions)
-           for directory = (plist-get session :directory)
-           when directory
-           nconc (cl-flet ((holds-p (root) (file-in-directory-p directory root)))
-                   (unless (cl-some #'holds-p roots)
-                     (cl-remove-if-not
-                      #'holds-p
-                      (plist-get qwen-companion-context--sent-roots :roots))))))
-
-(defun qwen-companion-context--send-roots (roots)
-  "Send ROOTS, and those still in use, unless they are what was sent last."
-  (let ((payload (list :roots (sort (cl-union roots
-                                              (qwen-companion-context--roots-in-use roots)
-                                              :test #'equal)
-                                    #'string<)
-                       :imitate-vscode qwen-companion-imitate-vscode)))
-    (unless (equal payload qwen-companion-context--sent-roots)
-      (when (qwen-companion-backend-call 'roots payload)
-        (setq qwen-companion-context--sent-roots payload)))))
-
-(defun qwen-companion-context-add-root (directory)
-  "Count DIRECTORY, an absolute name without final slash, among the roots."
-  (unless (member directory (plist-get qwen-companion-context--sent-roots :roots))
-    (cl-pushnew directory qwen-companion-context--extra-roots :test #'equal)
-    (qwen-companion-context--update-roots)))
-
-(defun qwen-companion-context-on-published (payload)
-  "Note what the discovery files on disk say, from PAYLOAD.
-Say so once when no CLI can connect for want of a root."
-  (let ((said qwen-companion-context--published))
-    (setq qwen-companion-context--published payload)
-    (unless (or said (plist-get payload :reachable))
-      (qwen-companion-backend-notice
-       (qwen-companion-context-unreachable)))))
-
-(defun qwen-companion-context-unreachable ()
-  "Return why no CLI can connect, a string, or nil when one can."
-  (and qwen-companion-context--published
-       (not (plist-get qwen-companion-context--published :reachable))
-       (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
-               (if qwen-companion-roots-outside-projects
-                   "file, Dired buffer or terminal"
-                 "project"))))
-
-(defun qwen-companion-context-published-roots ()
-  "Return the roots that the discovery files on disk name."
-  (plist-get qwen-companion-context--published :roots))
-
-(defun qwen-companion-context-published-p (root)
-  "Return non-nil when the discovery files on disk name ROOT."
-  (member root (qwen-companion-context-published-roots)))
 
 ;;; Snapshot
 
@@ -452,7 +280,7 @@ terminal that shall be asked about it."
                           start (min end (+ start limit)))))))
     (unless (multibyte-string-p text)
       (setq text (decode-coding-string text 'utf-8-unix t)))
-    (replace-regexp-in-string qwen-companion-context--not-unicode "\uFFFD"
+    (replace-regexp-in-string qwen-companion-backend-not-unicode "\uFFFD"
                               text t t)))
 
 (defun qwen-companion-context-marked (file)
@@ -543,13 +371,13 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
            (cl-loop for (buffer . time) in qwen-companion-context--focused
                     for file = (buffer-file-name buffer)
                     repeat qwen-companion-context--file-limit
-                    when (qwen-companion-context--text-p file)
+                    when (qwen-companion-backend-text-p file)
                     collect (append
                              (list :path file :timestamp time)
                              (qwen-companion-privacy-exposure-payload buffer))))
      (when (and active
                 (qwen-companion-context-frame-p)
-                (qwen-companion-context--text-p (buffer-file-name active)))
+                (qwen-companion-backend-text-p (buffer-file-name active)))
        (if (qwen-companion-privacy-secret-p active)
            (list :active (buffer-file-name active))
          (qwen-companion-context--active-payload active))))))
@@ -565,7 +393,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
       (pcase-let ((`(,changes ,directory ,unsaved) qwen-companion-context--key))
         (setq qwen-companion-context--key key)
         (unless (and (equal changes (nth 0 key)) (equal directory (nth 1 key)))
-          (qwen-companion-context--update-roots))
+          (qwen-companion-roots-update))
         (unless (eq unsaved (nth 2 key))
           (force-mode-line-update t))
         (qwen-companion-context--send (qwen-companion-context-payload))))))
@@ -630,38 +458,32 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
   (setq qwen-companion-context--idle-timer
         (run-with-idle-timer qwen-companion-context--delay t
                              #'qwen-companion-context--update))
-  (qwen-companion-context--update-roots))
+  (qwen-companion-roots-update))
 
 (defun qwen-companion-context-disable ()
   "Stop watching and forget what was seen."
   (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
     (remove-hook hook function))
   (dolist (timer (list qwen-companion-context--idle-timer
-                       qwen-companion-context--one-shot
-                       qwen-companion-context--roots-timer))
+                       qwen-companion-context--one-shot))
     (when timer (cancel-timer timer)))
-  (clrhash qwen-companion-context--root-of)
+  (qwen-companion-roots-forget)
   (qwen-companion-privacy-forget)
   (setq qwen-companion-context--idle-timer nil
         qwen-companion-context--one-shot nil
-        qwen-companion-context--roots-timer nil
         qwen-companion-context--changes 0
         qwen-companion-context--focused nil
         qwen-companion-context--active nil
         qwen-companion-context--left nil
         qwen-companion-context--key nil
-        qwen-companion-context--sent nil
-        qwen-companion-context--extra-roots nil
-        qwen-companion-context--sent-roots nil
-        qwen-companion-context--published nil))
+        qwen-companion-context--sent nil))
 
 (defun qwen-companion-context-resend ()
   "Tell a Python process that has just come up everything anew."
-  (setq qwen-companion-context--sent-roots nil
-        qwen-companion-context--sent nil)
+  (setq qwen-companion-context--sent nil)
   (qwen-companion-privacy-forget)
   (qwen-companion-privacy-update)
-  (qwen-companion-context--update-roots)
+  (qwen-companion-roots-resend)
   (when (qwen-companion-context-frame-p)
     (qwen-companion-context--note-focus))
   (qwen-companion-context--send (qwen-companion-context-payload)))

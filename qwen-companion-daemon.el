@@ -35,7 +35,7 @@
 (require 'subr-x)
 (require 'url-parse)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-context)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
 (declare-function auth-source-search "auth-source" (&rest spec))
@@ -205,7 +205,7 @@ This may ask the user for a passphrase."
 (defun qwen-companion-daemon--root ()
   "Return the root of the current project, else the current directory."
   (directory-file-name
-   (expand-file-name (or (qwen-companion-context-root default-directory)
+   (expand-file-name (or (qwen-companion-roots-of default-directory)
                          default-directory))))
 
 ;;;###autoload

@@ -37,6 +37,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-kept)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-diff-arrival 'idle
@@ -445,7 +446,7 @@ Only the side that shows the disk changes, never a proposed text."
 (defun qwen-companion-diff--place (proposal)
   "Return the file of PROPOSAL as named in its project, with the project."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-context-root default-directory)))
+         (root (qwen-companion-roots-of default-directory)))
     (if root
         (format "%s [%s]"
                 (qwen-companion-disk-name (file-relative-name path root))

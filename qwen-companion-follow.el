@@ -46,8 +46,8 @@
 (require 'filenotify)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
 
 (defvar qwen-companion-diff-size-limit)
@@ -165,7 +165,7 @@ An indirect buffer has that of its base."
 
 (defun qwen-companion-follow--root-p (file)
   "Return non-nil when FILE, a true name, is under a root."
-  (let ((roots (qwen-companion-context-published-roots)))
+  (let ((roots (qwen-companion-roots-published)))
     (unless (eq roots (car qwen-companion-follow--roots))
       (setq qwen-companion-follow--roots
             (cons roots (mapcar (lambda (root)
@@ -1139,7 +1139,7 @@ The symbol `off' while the mode is off.")
 (defun qwen-companion-follow-update (&rest _)
   "Look which buffers are to follow: CLIs or roots may have changed."
   (let ((state (cons (and (qwen-companion-follow--active-p) t)
-                     (qwen-companion-context-published-roots))))
+                     (qwen-companion-roots-published))))
     (unless (or (equal state qwen-companion-follow--state)
                 (eq 'off qwen-companion-follow--state))
       (setq qwen-companion-follow--state state

@@ -31,9 +31,9 @@
 
 (require 'cl-lib)
 (require 'tabulated-list)
-(require 'qwen-companion-context)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
+(require 'qwen-companion-roots)
 
 ;;; The next one
 
@@ -166,7 +166,7 @@ lines, or nil where they were not counted.")
 (defun qwen-companion-reviews--entry (proposal)
   "Return the line of the list about PROPOSAL."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-context-root (file-name-directory path))))
+         (root (qwen-companion-roots-of (file-name-directory path))))
     (list (qwen-companion-proposal-id proposal)
           (vconcat
            (mapcar #'qwen-companion-disk-plain

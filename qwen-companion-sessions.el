@@ -38,6 +38,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
 (defface qwen-companion-sessions-heading
@@ -339,7 +340,7 @@ With LINES non-nil, line ends and tabs stay what they are."
                      ('starting "The companion is starting.")
                      ((guard sessions) nil)
                      (_ (concat "No CLI is connected.  "
-                                (or (qwen-companion-context-unreachable)
+                                (or (qwen-companion-roots-unreachable)
                                     (substitute-command-keys
                                      "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
     (list (cons '(state)

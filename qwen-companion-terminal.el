@@ -30,7 +30,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-context)
+(require 'qwen-companion-roots)
 
 (defcustom qwen-companion-qwen-command '("qwen")
   "The program and arguments that start Qwen Code, a list of strings."
@@ -137,7 +137,7 @@ Emacs, in a tmux, or whose process is not known."
 (defun qwen-companion-terminal-published ()
   "Start the CLIs that waited for the discovery files to name their roots."
   (dolist (directory (reverse qwen-companion-terminal--waiting))
-    (when (qwen-companion-context-published-p directory)
+    (when (qwen-companion-roots-published-p directory)
       (setq qwen-companion-terminal--waiting
             (delete directory qwen-companion-terminal--waiting))
       (qwen-companion-terminal--open directory))))
@@ -322,7 +322,7 @@ DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Run Qwen Code in: " nil nil t)
-           (or (qwen-companion-context-root default-directory)
+           (or (qwen-companion-roots-of default-directory)
                default-directory))))
   (when (file-remote-p directory)
     (user-error "Qwen Code runs on this machine only; %s is remote" directory))
@@ -338,7 +338,7 @@ DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
         (user-error "The companion is not running: %s"
                     (qwen-companion-backend-failure)))
       (cl-pushnew directory qwen-companion-terminal--waiting :test #'equal)
-      (qwen-companion-context-add-root directory)
+      (qwen-companion-roots-add directory)
       (qwen-companion-terminal-published))))
 
 (provide 'qwen-companion-terminal)

@@ -44,6 +44,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-edit)
 (require 'qwen-companion-hunks)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-windows)
 
 (defcustom qwen-companion-unified-context 3
@@ -263,7 +264,7 @@ A character that reorders others may have come, and nothing is to save."
 (defun qwen-companion-unified--draw-file ()
   "Insert the header of the file."
   (let* ((path (qwen-companion-proposal-path qwen-companion-diff--proposal))
-         (root (qwen-companion-context-root default-directory))
+         (root (qwen-companion-roots-of default-directory))
          (name (qwen-companion-disk-plain
                 (if root (file-relative-name path root) path)))
          (start (point)))

@@ -46,6 +46,7 @@
 (require 'qwen-companion-ediff)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-reviews)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
@@ -76,9 +77,9 @@ And the daemon, once one was asked for: nothing of it is loaded before."
                  (propertize (format " Qwen[%d!%d]" sessions proposals)
                              'face 'warning))
                 ((> sessions 0) (format " Qwen[%d]" sessions))
-                ((qwen-companion-context-unreachable)
+                ((qwen-companion-roots-unreachable)
                  (propertize " Qwen:no-root" 'face 'warning
-                             'help-echo (qwen-companion-context-unreachable)))
+                             'help-echo (qwen-companion-roots-unreachable)))
                 (t " Qwen"))
           (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
             (propertize "*" 'help-echo
@@ -107,7 +108,7 @@ And the daemon, once one was asked for: nothing of it is loaded before."
 (defun qwen-companion--on-published (payload)
   "Use the news about the discovery files in PAYLOAD: they are on disk now."
   (qwen-companion-backend-on-published payload)
-  (qwen-companion-context-on-published payload)
+  (qwen-companion-roots-on-published payload)
   (qwen-companion-follow-update)
   (qwen-companion-terminal-set-environment (plist-get payload :environment))
   (mapc #'qwen-companion-backend-notice-once (plist-get payload :warnings))

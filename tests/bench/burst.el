@@ -88,7 +88,7 @@ are, and without waiting for other programs."
                    do (push (find-file-noselect (format "%d.txt" number)) buffers))
           (qwen-companion-mode 1)
           (burst-bench--wait (lambda () (eq 'ready (qwen-companion-state))))
-          (burst-bench--wait #'qwen-companion-context-published-roots)
+          (burst-bench--wait #'qwen-companion-roots-published)
           (setq qwen-companion-backend--sessions '((:id "bench")))
           (qwen-companion-follow-update)
           (burst-bench--wait

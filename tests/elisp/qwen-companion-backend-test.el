@@ -23,7 +23,7 @@
   "Wait until CLIs are served and the discovery files are there."
   (qwen-companion-test-wait-for
    (and (eq 'ready (qwen-companion-state))
-        qwen-companion-context--published
+        qwen-companion-roots--answer
         (= 1 (length (directory-files-recursively
                       default-directory "\\.lock\\'"))))))
 

@@ -98,7 +98,7 @@ A question fails the test."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
      (let ((inhibit-message t)
-           (qwen-companion-context--published
+           (qwen-companion-roots--answer
             (list :roots (list (directory-file-name default-directory))))
            (qwen-companion-backend--sessions '((:id "1")))
            (qwen-companion-follow-writes t)
@@ -349,7 +349,7 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-outside-the-roots-and-without-a-cli ()
   (qwen-companion-follow-test-with '(("in/a.txt" "one\n") ("out/b.txt" "one\n"))
-    (setq qwen-companion-context--published
+    (setq qwen-companion-roots--answer
           (list :roots (list (expand-file-name "in"))))
     (let ((inside (qwen-companion-follow-test--visit "in/a.txt"))
           (outside (find-file-noselect "out/b.txt")))

@@ -39,8 +39,8 @@ Only what BODY opens counts as open."
 
 (defun qwen-companion-roots-test--update ()
   "Look for the roots until all are known; a slow machine needs several slices."
-  (qwen-companion-context--update-roots)
-  (qwen-companion-test-wait-for (not qwen-companion-context--roots-timer)))
+  (qwen-companion-roots-update)
+  (qwen-companion-test-wait-for (not qwen-companion-roots--timer)))
 
 (ert-deftest qwen-companion-roots-test-files-dired-and-terminals ()
   "Projects of files, Dired and terminals are roots; other buffers are not."
@@ -109,7 +109,7 @@ Only what BODY opens counts as open."
     (let ((now (float-time)))
       (cl-letf (((symbol-function 'float-time)
                  (lambda (&optional _)
-                   (+ now 1 qwen-companion-context--root-age))))
+                   (+ now 1 qwen-companion-roots--age))))
         (qwen-companion-roots-test--update)))
     (should (equal '(".") (qwen-companion-roots-test--sent)))))
 
@@ -143,21 +143,21 @@ Only what BODY opens counts as open."
   "Said once, and shown as long as it is so."
   (qwen-companion-roots-test--with-files nil
     (let ((qwen-companion-backend--state 'ready))
-      (should-not (qwen-companion-context-unreachable))
+      (should-not (qwen-companion-roots-unreachable))
       (should (string-match-p
                "no CLI can connect: no file.*qwen-companion-run"
                (qwen-companion-test-messages
-                 (qwen-companion-context-on-published '(:roots nil :reachable nil)))))
+                 (qwen-companion-roots-on-published '(:roots nil :reachable nil)))))
       (should (equal " Qwen:no-root" (qwen-companion--lighter)))
       (should (string-match-p "no CLI can connect"
                               (get-text-property 0 'help-echo (qwen-companion--lighter))))
       (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-context-on-published
+                          (qwen-companion-roots-on-published
                            '(:roots ("/a:b") :reachable nil)))))
-      (qwen-companion-context-on-published '(:roots ("/a") :reachable t))
+      (qwen-companion-roots-on-published '(:roots ("/a") :reachable t))
       (should (equal " Qwen" (qwen-companion--lighter)))
       (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-context-on-published '(:roots nil :reachable nil))))))))
+                          (qwen-companion-roots-on-published '(:roots nil :reachable nil))))))))
 
 (ert-deftest qwen-companion-roots-test-a-connected-cli-keeps-its-root ()
   "Also when the last file of its project is closed, until it goes."

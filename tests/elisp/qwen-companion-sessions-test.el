@@ -205,7 +205,7 @@ MORE are keys and values that come first."
     (qwen-companion-context)
     (should (string-match-p "\\`No CLI is connected.*qwen-companion-run"
                             (qwen-companion-sessions-test--text)))
-    (let ((qwen-companion-context--published '(:reachable nil)))
+    (let ((qwen-companion-roots--answer '(:reachable nil)))
       (qwen-companion-sessions-changed)
       (should (string-search "no file, Dired buffer or terminal is open"
                              (qwen-companion-sessions-test--text))))

@@ -283,11 +283,11 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
                                 (car (last (qwen-companion-test-sent 'roots)))
                                 :roots)))
           (should-not opened)
-          (qwen-companion-context-on-published
+          (qwen-companion-roots-on-published
            '(:roots ("/another") :reachable t))
           (qwen-companion-terminal-published)
           (should-not opened)
-          (qwen-companion-context-on-published
+          (qwen-companion-roots-on-published
            (list :roots (list root) :reachable t))
           (qwen-companion-terminal-published)
           (qwen-companion-terminal-published)

@@ -1,0 +1,210 @@
+;;; qwen-companion-roots.el --- Which projects are open  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI connects when it runs in a workspace root or below one.  The roots
+;; are the projects of open files, Dired buffers and terminals.  They are
+;; looked up a few at a time, since project.el may take long, told to the
+;; Python process, and published by it.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'project)
+(require 'qwen-companion-backend)
+
+(defcustom qwen-companion-roots-outside-projects t
+  "Whether directories outside any project count as workspace roots.
+A CLI connects only if it runs in a workspace root or below one.  With
+non-nil, the directory of each open file and terminal that belongs to no
+project is one; with nil, only projects are."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defcustom qwen-companion-imitate-vscode nil
+  "Whether terminals claim to be those of VS Code.
+Gemini CLI 0.6 connects to nothing else.  Sets the variable
+TERM_PROGRAM, by which other programs know VS Code too: some then draw
+or open files in ways that only it understands."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defconst qwen-companion-roots--terminal-modes
+  '(comint-mode term-mode vterm-mode eshell-mode eat-mode)
+  "Modes of buffers in which a CLI may run.")
+
+(defconst qwen-companion-roots--slice 0.004
+  "Seconds project.el may be asked for roots without a pause.")
+
+(defconst qwen-companion-roots--age 60
+  "Seconds after which a root is looked up again.
+A directory may have become a project, or be one no longer.")
+
+(defvar qwen-companion-roots--table (make-hash-table :test #'equal)
+  "What was looked up: directory to (ROOT-OR-NIL . TIME).")
+(defvar qwen-companion-roots--timer nil
+  "Timer that goes on looking for roots, nil when all are known.")
+(defvar qwen-companion-roots--extra nil
+  "Directories in which a CLI was started by command.")
+(defvar qwen-companion-roots--sent nil
+  "The payload that told the roots last, nil before the first time.")
+(defvar qwen-companion-roots--answer nil
+  "The answer to it: what the discovery files on disk say.")
+
+(defun qwen-companion-roots-of (directory)
+  "Return the project root of DIRECTORY as an absolute name, or nil.
+The name has no slash at its end.  Remote directories have no root."
+  (car (or (qwen-companion-roots--known directory)
+           (puthash directory
+                    (cons (qwen-companion-roots--look-up directory)
+                          (float-time))
+                    qwen-companion-roots--table))))
+
+(defun qwen-companion-roots--look-up (directory)
+  "Ask project.el for the root of DIRECTORY; see `qwen-companion-roots-of'."
+  (unless (file-remote-p directory)
+    (when-let ((project (ignore-errors (project-current nil directory))))
+      (directory-file-name (expand-file-name (project-root project))))))
+
+(defun qwen-companion-roots--known (directory)
+  "Return what was looked up for DIRECTORY, nil when that is old or missing."
+  (when-let ((known (gethash directory qwen-companion-roots--table)))
+    (when (< (- (float-time) (cdr known)) qwen-companion-roots--age)
+      known)))
+
+(defun qwen-companion-roots--or-directory (directory)
+  "Return the root that stands for DIRECTORY, or nil."
+  (when-let ((root (or (qwen-companion-roots-of directory)
+                       (and qwen-companion-roots-outside-projects
+                            (not (file-remote-p directory))
+                            (directory-file-name
+                             (expand-file-name directory))))))
+    (if (qwen-companion-backend-text-p root)
+        root
+      (qwen-companion-backend-notice-once
+       (format "%s is left out: its name is no text in the file system's coding"
+               root)))))
+
+(defun qwen-companion-roots--directories ()
+  "Return the directories whose projects are open."
+  (let (directories)
+    (dolist (buffer (buffer-list))
+      (with-current-buffer buffer
+        (when (or buffer-file-name
+                  (eq major-mode 'dired-mode)
+                  (apply #'derived-mode-p
+                         qwen-companion-roots--terminal-modes))
+          (cl-pushnew default-directory directories :test #'equal))))
+    directories))
+
+(defun qwen-companion-roots-update ()
+  "Send the open roots if they have changed.
+Looking up a directory can take long; that is done in slices, and the
+roots are sent when all are known."
+  (setq qwen-companion-roots--timer
+        (when qwen-companion-roots--timer
+          (cancel-timer qwen-companion-roots--timer)))
+  (let ((end (+ (float-time) qwen-companion-roots--slice))
+        (directories (qwen-companion-roots--directories))
+        (roots (copy-sequence qwen-companion-roots--extra)))
+    (while (and directories
+                (or (< (float-time) end)
+                    (qwen-companion-roots--known (car directories))))
+      (when-let ((root (qwen-companion-roots--or-directory
+                        (pop directories))))
+        (cl-pushnew root roots :test #'equal)))
+    (if directories
+        (setq qwen-companion-roots--timer
+              (run-at-time 0.001 nil #'qwen-companion-roots-update))
+      (qwen-companion-roots--send roots))))
+
+(defun qwen-companion-roots--in-use (roots)
+  "Return the roots told before that connected CLIs still need beside ROOTS.
+Closing the last file of a project takes it neither from the CLI that
+works there nor from one that wants to come back."
+  (cl-loop for session in (qwen-companion-backend-sessions)
+           for directory = (plist-get session :directory)
+           when directory
+           nconc (cl-flet ((holds-p (root) (file-in-directory-p directory root)))
+                   (unless (cl-some #'holds-p roots)
+                     (cl-remove-if-not
+                      #'holds-p
+                      (plist-get qwen-companion-roots--sent :roots))))))
+
+(defun qwen-companion-roots--send (roots)
+  "Send ROOTS, and those still in use, unless they are what was sent last."
+  (let ((payload (list :roots (sort (cl-union roots
+                                              (qwen-companion-roots--in-use roots)
+                                              :test #'equal)
+                                    #'string<)
+                       :imitate-vscode qwen-companion-imitate-vscode)))
+    (unless (equal payload qwen-companion-roots--sent)
+      (when (qwen-companion-backend-call 'roots payload)
+        (setq qwen-companion-roots--sent payload)))))
+
+(defun qwen-companion-roots-add (directory)
+  "Count DIRECTORY, an absolute name without final slash, among the roots."
+  (unless (member directory (plist-get qwen-companion-roots--sent :roots))
+    (cl-pushnew directory qwen-companion-roots--extra :test #'equal)
+    (qwen-companion-roots-update)))
+
+(defun qwen-companion-roots-on-published (payload)
+  "Note what the discovery files on disk say, from PAYLOAD.
+Say so once when no CLI can connect for want of a root."
+  (let ((said qwen-companion-roots--answer))
+    (setq qwen-companion-roots--answer payload)
+    (unless (or said (plist-get payload :reachable))
+      (qwen-companion-backend-notice
+       (qwen-companion-roots-unreachable)))))
+
+(defun qwen-companion-roots-unreachable ()
+  "Return why no CLI can connect, a string, or nil when one can."
+  (and qwen-companion-roots--answer
+       (not (plist-get qwen-companion-roots--answer :reachable))
+       (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
+               (if qwen-companion-roots-outside-projects
+                   "file, Dired buffer or terminal"
+                 "project"))))
+
+(defun qwen-companion-roots-published ()
+  "Return the roots that the discovery files on disk name."
+  (plist-get qwen-companion-roots--answer :roots))
+
+(defun qwen-companion-roots-published-p (root)
+  "Return non-nil when the discovery files on disk name ROOT."
+  (member root (qwen-companion-roots-published)))
+
+(defun qwen-companion-roots-resend ()
+  "Tell a Python process that has just come up the roots."
+  (setq qwen-companion-roots--sent nil)
+  (qwen-companion-roots-update))
+
+(defun qwen-companion-roots-forget ()
+  "Stop looking for roots, and forget what is known of them."
+  (when qwen-companion-roots--timer
+    (cancel-timer qwen-companion-roots--timer))
+  (clrhash qwen-companion-roots--table)
+  (setq qwen-companion-roots--timer nil
+        qwen-companion-roots--extra nil
+        qwen-companion-roots--sent nil
+        qwen-companion-roots--answer nil))
+
+(provide 'qwen-companion-roots)
+;;; qwen-companion-roots.el ends here
