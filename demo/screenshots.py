@@ -29,6 +29,13 @@ from terminal import Screen  # noqa: E402
 PATIENCE_S = 60.0
 FONT = "DejaVu Sans Mono"
 PROGRAMS = ("Xvfb", "xterm", "import")
+HUNKS_SHOWN = """
+(cl-some (lambda (window)
+           (with-current-buffer (window-buffer window)
+             (and (derived-mode-p 'qwen-companion-unified-mode)
+                  (save-excursion (goto-char (point-min)) (re-search-forward "^@@" nil t)))))
+         (window-list nil 'no-minibuffer))
+"""
 
 
 def wait_for(emacs: Emacs, form: str) -> None:
@@ -44,8 +51,8 @@ def wait_for(emacs: Emacs, form: str) -> None:
     raise TimeoutError(f"never true: {form}")
 
 
-def take(name: str, terminal: Sequence[str], columns: int, lines: int) -> None:
-    """Play the demo up to its first review and take the picture NAME.
+def take(name: str, terminal: Sequence[str], columns: int, lines: int, *, hunk_by_hunk: bool = False) -> None:
+    """Play the demo up to its first review, in Ediff or HUNK_BY_HUNK, and take the picture NAME.
 
     TERMINAL is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
     """
@@ -79,6 +86,9 @@ def take(name: str, terminal: Sequence[str], columns: int, lines: int) -> None:
                 emacs.eval(cli.format("(vterm-send-return)"))
                 wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
                 wait_for(emacs, cli.format('(string-match-p "Yes, allow once" (buffer-string))'))
+                if hunk_by_hunk:
+                    emacs.eval("(qwen-companion-diff-switch)")
+                    wait_for(emacs, HUNKS_SHOWN)
                 emacs.eval("(redisplay t)")
                 picture = ["import", "-window", "root", "-trim", "+repage", str(PICTURES / name)]
                 subprocess.run(picture, env=environment, check=True)
@@ -101,6 +111,7 @@ def main() -> int:
     xterm = ["xterm", *look, "-geometry", "140x44+0+0", "-e"]
     take("review.png", [], 150, 46)
     take("terminal.png", xterm, 126, 44)
+    take("hunks.png", [], 150, 46, hunk_by_hunk=True)
     return 0
 
 
