@@ -25,6 +25,8 @@ EDITED = GREETING.replace('"hello "', '"good day "')
 OPEN = "C-c C-c accept"
 WORKING_S = 1.5
 """How long the user is kept busy: three times what a review waits for."""
+PAUSE_S = 5
+"""How long keys must not come for a pause, where keys do come."""
 
 
 def propose(emacs: Emacs, path: Path, identifier: str = "p1") -> None:
@@ -46,18 +48,22 @@ def wait_idle(emacs: Emacs) -> None:
 
 
 def test_nothing_opens_while_keys_come(stage: Stage) -> None:
-    # A slow machine must not look like a pause.
-    slowly = "(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay 1.5))"
+    # A slow machine must not look like a pause, nor a hint about a key hide what is announced.
+    slowly = f"(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay {PAUSE_S} suggest-key-bindings nil))"
     stage.start_emacs(stage.sandbox.greeting, forms=(slowly,))
+    # Emacs may have been idle for long by now.
+    stage.screen.type("x", seen="x#")
+    stage.screen.wait_for("told: line 1, character 2")
     propose(stage.emacs, stage.sandbox.greeting)
     stage.screen.wait_for("Qwen Code proposes a change of")
     stage.screen.wait_for("Qwen[0!1]")
-    end = time.monotonic() + 2 * WORKING_S
+    end = time.monotonic() + 1.5 * PAUSE_S
     while time.monotonic() < end:
-        stage.screen.type("x", seen="x#")
         stage.screen.keys("BSpace")
         stage.screen.wait_gone("x#")
+        stage.screen.type("x", seen="x#")
         assert OPEN not in stage.screen.capture()
+    stage.screen.keys("BSpace")
     stage.screen.wait_for(OPEN)
     # The cursor is where it was.
     stage.screen.type("y", seen="y#")

@@ -13,10 +13,14 @@
 
 (require 'qwen-companion-test-helper)
 
+(defun qwen-companion-backend-test--find (regexp)
+  "Return the files whose names match REGEXP.
+A directory that the process removes meanwhile is no error."
+  (directory-files-recursively default-directory regexp nil t))
+
 (defun qwen-companion-backend-test--files ()
   "Return the discovery files and private directories there are."
-  (append (directory-files-recursively default-directory
-                                       "\\.lock\\'\\|\\.json\\'")
+  (append (qwen-companion-backend-test--find "\\.lock\\'\\|\\.json\\'")
           (file-expand-wildcards "qwen-companion-*")))
 
 (defun qwen-companion-backend-test--wait-ready ()
@@ -24,8 +28,7 @@
   (qwen-companion-test-wait-for
    (and (eq 'ready (qwen-companion-state))
         qwen-companion-roots--answer
-        (= 1 (length (directory-files-recursively
-                      default-directory "\\.lock\\'"))))))
+        (= 1 (length (qwen-companion-backend-test--find "\\.lock\\'"))))))
 
 (defun qwen-companion-backend-test--fake-python (script)
   "Return the name of a new program made of the shell SCRIPT."
