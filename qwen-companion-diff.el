@@ -428,7 +428,7 @@ Only the side that shows the disk changes, never a proposed text."
 (defun qwen-companion-diff--refresh-disk (proposal source)
   "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-    (unless (zerop (compare-buffer-substrings source nil nil nil nil nil))
+    (unless (qwen-companion-disk-same-text-p source)
       (let ((inhibit-read-only t))
         (replace-buffer-contents source 0.1))
       (set-buffer-modified-p nil)

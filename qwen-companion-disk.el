@@ -32,13 +32,18 @@
 (defconst qwen-companion-disk--patience 5
   "Seconds within which an expected write should have come.")
 
+(defconst qwen-companion-disk--clock 0.03
+  "Seconds by which a file system's clock may go on at a time.
+What was read sooner after a write may change without a new time.")
+
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
   "A write that is expected.
 PATH is the file, TEXT what it will hold (nil when that is not known,
 because the user may have answered no), STAMP that of the file as it
-was, MISSED who is told when it does not come, DIRECTORY what is watched
-by WATCH, and TIMER ends the wait (nil while the CLI does not know yet)."
-  path text stamp missed directory watch timer)
+was, LOOKED that of the file in which TEXT was not found last, MISSED who
+is told when it does not come, DIRECTORY what is watched by WATCH, and
+TIMER ends the wait (nil while the CLI does not know yet)."
+  path text stamp looked missed directory watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run when a write that was expected has come.
@@ -88,6 +93,19 @@ The value is nil when it is not there."
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)))))
+
+(defun qwen-companion-disk-fresh-p (time)
+  "Return non-nil when a file of the modification TIME may be being written.
+It may change then without a new time."
+  (< (abs (float-time (time-since time))) qwen-companion-disk--clock))
+
+(defun qwen-companion-disk-same-text-p (buffer)
+  "Return non-nil when the current buffer, widened, and BUFFER have one text."
+  (let ((case-fold-search nil))
+    (save-restriction
+      (widen)
+      (and (= (buffer-size) (buffer-size buffer))
+           (zerop (compare-buffer-substrings buffer nil nil nil nil nil))))))
 
 (defun qwen-companion-disk-digest (path)
   "Return the SHA-256 of the bytes of the file PATH, nil when there is none."
@@ -305,16 +323,27 @@ that says for how long it was looked at."
 (defun qwen-companion-disk--check (write)
   "Follow WRITE if it has come."
   (when (memq write qwen-companion-disk--writes)
-    (let ((file-name-handler-alist nil)
-          (path (qwen-companion-disk--write-path write))
-          (text (qwen-companion-disk--write-text write)))
+    (let ((file-name-handler-alist nil))
       (qwen-companion-disk--watch write)
       (cond
-       ((null text)
+       ((null (qwen-companion-disk--write-text write))
         (qwen-companion-disk--tell write))
-       ((qwen-companion-disk-holds-p path text)
+       ((qwen-companion-disk--come-p write)
         (qwen-companion-disk--tell write)
         (qwen-companion-disk--end write))))))
+
+(defun qwen-companion-disk--come-p (write)
+  "Return non-nil when the file of WRITE holds its text.
+It is read only if it may have changed since: there is an event for
+every file in its directory."
+  (let* ((path (qwen-companion-disk--write-path write))
+         (stamp (qwen-companion-disk-stamp path)))
+    (unless (and stamp (equal stamp (qwen-companion-disk--write-looked write)))
+      (setf (qwen-companion-disk--write-looked write)
+            (and stamp
+                 (not (qwen-companion-disk-fresh-p (car stamp)))
+                 stamp))
+      (qwen-companion-disk-holds-p path (qwen-companion-disk--write-text write)))))
 
 (defun qwen-companion-disk--tell (write)
   "Tell who wants to know that WRITE has come, if the file has changed."
@@ -334,6 +363,8 @@ that says for how long it was looked at."
                        ;; Nothing has told of changes.
                        "(looked at once, after %d s)")
                      qwen-companion-disk--patience)))
+    ;; Whatever its time says.
+    (setf (qwen-companion-disk--write-looked write) nil)
     (qwen-companion-disk--check write)
     (when (memq write qwen-companion-disk--writes)
       (when (qwen-companion-disk--write-text write)

@@ -92,10 +92,6 @@ More, as a branch switch makes, cost more than looking at the files.")
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds for which saving waits for edits.")
 
-(defconst qwen-companion-follow--clock 0.03
-  "Seconds by which a file system's clock may go on at a time.
-What was read sooner after a write may change without a new time.")
-
 (defconst qwen-companion-follow--labels '("yours" "before" "on disk")
   "What the three texts of a conflict are called.")
 
@@ -505,8 +501,7 @@ It is looked at a moment later."
   "Return non-nil when the file of the current buffer may not be complete.
 It is taken as it is when that goes on."
   (let ((since (qwen-companion-follow--link-since qwen-companion-follow--link)))
-    (and (< (abs (float-time (time-since (qwen-companion-follow--file-time))))
-            qwen-companion-follow--clock)
+    (and (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time))
          (or (null since)
              (< (- (float-time) since) qwen-companion-follow--patience)))))
 
@@ -586,8 +581,7 @@ Return a request without base and tick, or nil when it cannot be read."
           (make-qwen-companion-follow--request
            :source source :coding (qwen-companion-disk-insert file explicit)
            :stamp stamp :time time
-           :racy (< (abs (float-time (time-since time)))
-                    qwen-companion-follow--clock)))
+           :racy (qwen-companion-disk-fresh-p time)))
       (error
        (kill-buffer source)
        nil))))
@@ -637,14 +631,6 @@ Return non-nil then.  A file that is not followed is left to Emacs."
       (qwen-companion-follow--put-time-aside)
       t)))
 
-(defun qwen-companion-follow--equal-p (buffer)
-  "Return non-nil when the current buffer and BUFFER have the same text."
-  (let ((case-fold-search nil))
-    (save-restriction
-      (widen)
-      (and (= (buffer-size) (buffer-size buffer))
-           (zerop (compare-buffer-substrings buffer nil nil nil nil nil))))))
-
 (defun qwen-companion-follow--compare (request)
   "Do what the text of REQUEST, which is on disk, asks of the current buffer."
   (let* ((link qwen-companion-follow--link)
@@ -655,7 +641,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
                         (qwen-companion-follow--link-expected link))
                     (qwen-companion-follow--link-base link))))
     (cond
-     ((qwen-companion-follow--equal-p source)
+     ((qwen-companion-disk-same-text-p source)
       (qwen-companion-follow--take-over request)
       (when (buffer-modified-p)
         (qwen-companion-follow--set-unmodified))
@@ -859,7 +845,7 @@ MERGED is the result."
       (smerge-mode 1)
       (message "qwen-companion: %d conflict%s between your text in %s and what was written to disk"
                conflicts (if (= conflicts 1) "" "s") (buffer-name)))
-     ((qwen-companion-follow--equal-p source)
+     ((qwen-companion-disk-same-text-p source)
       (qwen-companion-follow--set-unmodified)
       (qwen-companion-follow--rest))
      (t

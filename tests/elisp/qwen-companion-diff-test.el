@@ -235,6 +235,19 @@ is kept."
         (should buffer-read-only))
       (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
 
+(ert-deftest qwen-companion-diff-test-letters-in-another-case-are-a-change ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+          (path (expand-file-name "a.txt"))
+          (case-fold-search t))
+      (qwen-companion-diff--display proposal nil)
+      (write-region "ONE\n" nil path nil 'silent)
+      (set-file-times path (time-add nil 2))
+      (qwen-companion-diff-file-written path)
+      (should (equal "ONE\n"
+                     (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+                       (buffer-string)))))))
+
 (ert-deftest qwen-companion-diff-test-orphan-keeps-its-text ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))

@@ -42,6 +42,42 @@
       (should (equal '((expecting . t) (written . t) (expecting . nil))
                      (reverse told))))))
 
+(ert-deftest qwen-companion-disk-test-other-files-of-the-directory-cost-no-reading ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (let* ((path (expand-file-name "a.txt"))
+           (read 0)
+           (bytes (symbol-function 'qwen-companion-disk--bytes))
+           (seen 0)
+           (watch (file-notify-add-watch
+                   default-directory '(change)
+                   (lambda (event)
+                     (when (eq 'created (nth 1 event))
+                       (cl-incf seen))))))
+      (set-file-times path (time-subtract nil 60))
+      (cl-letf (((symbol-function 'qwen-companion-disk--bytes)
+                 (lambda (file)
+                   (cl-incf read)
+                   (funcall bytes file))))
+        (qwen-companion-disk-expect path "two\n")
+        (dotimes (number 30)
+          (write-region "x" nil (format "%d.txt" number) nil 'silent))
+        (qwen-companion-test-wait-for (= seen 30))
+        (should (= 1 read))
+        ;; What has come is seen all the same.
+        (qwen-companion-disk-test--write "a.txt" "two\n")
+        (qwen-companion-test-wait-for (null qwen-companion-disk--writes)))
+      (file-notify-rm-watch watch))))
+
+(ert-deftest qwen-companion-disk-test-a-write-that-keeps-the-time-is-found-at-the-end ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (let ((time (time-subtract nil 60)))
+      (set-file-times "a.txt" time)
+      (should-not (qwen-companion-disk-test--missed
+                   "two\n"
+                   (lambda ()
+                     (write-region "two\n" nil "a.txt" nil 'silent)
+                     (set-file-times "a.txt" time)))))))
+
 (ert-deftest qwen-companion-disk-test-stamp-of-a-link-is-that-of-its-file ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (make-symbolic-link "a.txt" "b.txt")
