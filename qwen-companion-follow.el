@@ -1114,6 +1114,7 @@ Return non-nil when they are; it takes half a second at most each."
     (first-change-hook . qwen-companion-follow--first-change)
     (after-save-hook . qwen-companion-follow--synced)
     (after-revert-hook . qwen-companion-follow--synced)
+    (qwen-companion-backend-connected-hook . qwen-companion-follow--retry)
     (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)
     (qwen-companion-disk-written-functions . qwen-companion-follow-file))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
@@ -1132,6 +1133,15 @@ The symbol `off' while the mode is off.")
             qwen-companion-follow--queue
             (cl-remove-if-not #'buffer-file-name (buffer-list)))
       (qwen-companion-follow--go-on))))
+
+(defun qwen-companion-follow--retry ()
+  "Look again at what could not be merged: a Python process is there."
+  (qwen-companion-follow--enqueue
+   (cl-remove-if-not
+    (lambda (buffer)
+      (when-let ((link (buffer-local-value 'qwen-companion-follow--link buffer)))
+        (eq 'changed (qwen-companion-follow--link-mark link))))
+    (buffer-list))))
 
 (defun qwen-companion-follow-enable ()
   "Begin to follow what is written to disk."

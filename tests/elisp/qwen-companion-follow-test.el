@@ -696,6 +696,21 @@ visits and that has changed."
         (qwen-companion-follow-test-written "a.txt" "three\n"
           (should (equal "three\n" (buffer-string))))))))
 
+(ert-deftest qwen-companion-follow-test-a-merge-that-failed-is-tried-with-the-next-process ()
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (insert "mine\n")
+      (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+                 (lambda (_base _mine _theirs _labels callback)
+                   (run-at-time 0 nil callback nil))))
+        (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")
+        (qwen-companion-test-wait-for (qwen-companion-follow-lighter)))
+      (run-hooks 'qwen-companion-backend-connected-hook)
+      (qwen-companion-follow-test--wait)
+      (should (equal "mine\none\ntwo\n" (buffer-string)))
+      (should (verify-visited-file-modtime))
+      (should-not (qwen-companion-follow-lighter)))))
+
 ;;; Deleted and renamed
 
 (ert-deftest qwen-companion-follow-test-deleted-and-created-again ()
