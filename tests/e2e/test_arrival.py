@@ -75,11 +75,12 @@ def test_nothing_opens_while_keys_come(stage: Stage) -> None:
     stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil))')
 
 
+# What is left by C-g may be left too early: in the middle of what emacsclient asked for, that key ends only this.
 BUSY: Sequence[tuple[str, Sequence[str], str | re.Pattern[str], Sequence[str]]] = (
-    ("minibuffer", ("M-x",), re.compile(r"^M-x $|^M-x$", re.MULTILINE), ("C-g",)),
-    ("key sequence", ("C-x",), re.compile(r"^C-x-", re.MULTILINE), ("C-g",)),
-    ("argument", ("C-u",), re.compile(r"^C-u-", re.MULTILINE), ("C-g",)),
-    ("search", ("C-s",), "I-search:", ("C-g",)),
+    ("minibuffer", ("M-x",), re.compile(r"^M-x $|^M-x$", re.MULTILINE), ("C-]",)),
+    ("key sequence", ("C-x",), re.compile(r"^C-x-", re.MULTILINE), ("=",)),
+    ("argument", ("C-u",), re.compile(r"^C-u-", re.MULTILINE), ("C-]",)),
+    ("search", ("C-s",), "I-search:", ("C-a",)),
     ("question", ("M-%", "a", "Enter", "b", "Enter"), "Query replacing", ("q",)),
     ("macro", ("C-x", "("), "Defining kbd macro", ("C-x", ")")),
 )
