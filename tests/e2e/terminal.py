@@ -16,6 +16,8 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+LOOK_S: Final = 1.0
+"""Seconds after which a look is worth while though nothing was put out."""
 PATIENCE: Final = 30.0
 """Seconds to wait for anything that should come at once; long, because the machine may be slow."""
 
@@ -140,7 +142,7 @@ class Screen:
         return self.wait_until(look, f"{unwanted!r} gone from the screen", timeout)
 
     def wait_until(self, look: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
-        """Call LOOK now and after each output until it returns something true; TIMEOUT in seconds.
+        """Call LOOK now, after each output and now and then, until it returns something true; TIMEOUT in seconds.
 
         WHAT names it in the error.
         """
@@ -152,10 +154,12 @@ class Screen:
             found = look()
             if found:
                 return found
-            with self._changed:
-                left = deadline - time.monotonic()
-                woken = left > 0 and self._changed.wait_for(lambda seen=seen: self._outputs != seen, left)
-            if not woken:
+            left = deadline - time.monotonic()
+            if left > 0:
+                # What LOOK looks at may change without a trace on the screen.
+                with self._changed:
+                    self._changed.wait_for(lambda seen=seen: self._outputs != seen, min(left, LOOK_S))
+            else:
                 raise ScreenTimeoutError(f"waited {timeout:g} s for {what}; the screen is\n{self._framed()}")
 
     def _framed(self) -> str:
