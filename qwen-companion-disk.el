@@ -140,9 +140,12 @@ no format conversion runs on it."
 
 (defun qwen-companion-disk-named-coding (path)
   "Return the coding system that the user has named for the file PATH, or nil.
-It is that of the buffer that visits it."
-  (when-let ((buffer (find-buffer-visiting path)))
-    (car (buffer-local-value 'buffer-file-coding-system-explicit buffer))))
+It is that of the buffer that visits it.  It leaves open how lines end:
+the file tells, and both texts of a comparison are to be read alike."
+  (when-let* ((buffer (find-buffer-visiting path))
+              (coding (car (buffer-local-value
+                            'buffer-file-coding-system-explicit buffer))))
+    (coding-system-change-eol-conversion coding nil)))
 
 (defun qwen-companion-disk-fitting-coding (coding)
   "Return what to save the current buffer in, its file being in CODING.

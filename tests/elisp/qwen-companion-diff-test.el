@@ -235,6 +235,22 @@ is kept."
         (should buffer-read-only))
       (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
 
+(ert-deftest qwen-companion-diff-test-line-ends-on-disk-are-as-they-are ()
+  "Whatever line ends the user has named for the buffer that visits the file."
+  (pcase-dolist (`(,disk ,named ,shown)
+                 '(("one\r\ntwo\r\n" utf-8-unix "one\ntwo\n")
+                   ("one\r\ntwo\r\n" utf-8-dos "one\ntwo\n")
+                   ("one\r\ntwo\n" utf-8-dos "one\r\ntwo\n")
+                   ("one\ntwo\n" utf-8-dos "one\ntwo\n")))
+    (qwen-companion-diff-test-with `(("a.txt" ,disk))
+      (let ((coding-system-for-read named))
+        (find-file-noselect "a.txt"))
+      (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
+        (qwen-companion-diff--prepare proposal)
+        (should (equal shown
+                       (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
+                         (buffer-string))))))))
+
 (ert-deftest qwen-companion-diff-test-letters-in-another-case-are-a-change ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
