@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,19 @@ def in_buffer(path: Path, form: str) -> str:
 def wait_for_text(stage: Stage, path: Path, text: str) -> None:
     """Wait until the buffer that visits PATH has TEXT."""
     stage.screen.wait_until(lambda: stage.emacs.buffer_text(path.name) == text, f"{path.name} as it was written")
+
+
+def git(stage: Stage, *arguments: str) -> None:
+    """Run git in the project."""
+    identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
+    subprocess.run(
+        ["git", *identity, *arguments], cwd=stage.sandbox.project, env=stage.sandbox.environment(), check=True
+    )
+
+
+def windows(screen: str) -> list[str]:
+    """The lines of SCREEN without menu bar, mode lines and echo area."""
+    return [line for line in screen.splitlines()[1:-1] if not re.match(r"-UU", line)]
 
 
 def test_an_accepted_proposal_is_one_undo_step(stage: Stage) -> None:
@@ -82,6 +96,35 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     assert stage.emacs.buffer_text("notes.txt") == NEW_NOTES
 
 
+def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
+    book = stage.sandbox.project / "book.org"
+    book.write_text("".join(f"* {n}\n" + "".join(f"line {n}.{m}\n" for m in range(20)) for n in range(10)))
+    git(stage, "add", ".")
+    git(stage, "commit", "--quiet", "-m", "A book")
+    stage.start_emacs(stage.sandbox.notes)
+    stage.start_cli()
+    narrow = '(progn (search-forward "pears") (narrow-to-region (line-beginning-position) (point)))'
+    stage.emacs.eval(in_buffer(stage.sandbox.notes, narrow))
+    # One window shows the beginning, with one chapter unfolded, the other one the end.
+    stage.emacs.eval(
+        f"(progn (find-file {lisp_string(str(book))}) (delete-other-windows) (org-overview)"
+        ' (re-search-forward "^[*] 5") (org-cycle) (split-window-below)'
+        " (with-selected-window (next-window) (goto-char (point-max)) (recenter -1)))"
+    )
+    before = stage.screen.wait_for(re.compile(r"book\.org .* Git-.*book\.org .* Git-", re.DOTALL))
+    assert "line 5.7" in before
+    assert "line 3" not in before
+    text = book.read_text().replace("line 3.7\n", "line 3.7\nmore\n").replace("line 5.7", "line 5.seven")
+    book.write_text(text)
+    stage.sandbox.notes.write_text(NEW_NOTES)
+    wait_for_text(stage, book, text)
+    wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
+    # The mode line says of both windows that the file is not what was committed.
+    after = stage.screen.wait_for(re.compile(r"book\.org .* Git:.*book\.org .* Git:", re.DOTALL))
+    assert windows(after) == [line.replace("line 5.7", "line 5.seven") for line in windows(before)]
+    assert stage.emacs.text(in_buffer(stage.sandbox.notes, "(buffer-string)")) == "plums"
+
+
 def test_unsaved_text_is_merged(stage: Stage) -> None:
     path = stage.sandbox.greeting
     stage.start_emacs(path, forms=(FREE,))
@@ -116,19 +159,15 @@ def test_a_branch_switch_is_followed(stage: Stage) -> None:
     directory.mkdir()
     files = [directory / f"{number}.txt" for number in range(FILES)]
 
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
-        subprocess.run(["git", *identity, *arguments], cwd=project, env=stage.sandbox.environment(), check=True)
-
-    git("branch", "-m", "before")
+    git(stage, "branch", "-m", "before")
     for branch in ("before", "after"):
         if branch == "after":
-            git("checkout", "--quiet", "-b", branch)
+            git(stage, "checkout", "--quiet", "-b", branch)
         for file in files:
             file.write_text(f"line 1\n{file.stem} {branch}\nline 3\n")
-        git("add", ".")
-        git("commit", "--quiet", "-m", branch)
-    git("checkout", "--quiet", "before")
+        git(stage, "add", ".")
+        git(stage, "commit", "--quiet", "-m", branch)
+    git(stage, "checkout", "--quiet", "before")
     stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
     stage.emacs.eval(
         f"(dotimes (number {VISITED})"

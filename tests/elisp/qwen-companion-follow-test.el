@@ -211,6 +211,27 @@ visits and that has changed."
         (should (equal "one\ntwo\nthree\n" (buffer-string)))
         (should-not (buffer-modified-p))))))
 
+(ert-deftest qwen-companion-follow-test-undo-only-and-undo-redo ()
+  "As with undo and redo on keys of their own, or in a tree."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-max))
+      (insert "two\n")
+      (undo-boundary)
+      (save-buffer)
+      (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+        (pcase-dolist (`(,command ,text ,modified)
+                       '((undo-only "one\ntwo\n" t) (undo-only "one\n" t)
+                         (undo-redo "one\ntwo\n" t) (undo-redo "one\ntwo\nthree\n" nil)
+                         (undo-only "one\ntwo\n" t)))
+          (let ((last-command 'undo) this-command)
+            (funcall command 1)
+            (undo-boundary))
+          (should (equal text (buffer-string)))
+          (should (eq modified (and (buffer-modified-p) t))))
+        (save-buffer)
+        (should (equal "one\ntwo\n" (qwen-companion-test-file-text "a.txt")))))))
+
 (ert-deftest qwen-companion-follow-test-point-stays-with-its-text ()
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -839,6 +860,8 @@ visits and that has changed."
     (utf-16le-with-signature-unix "caf\u00e9\n" "caf\u00e9 \u20ac\n")
     (utf-8-with-signature-unix "caf\u00e9\n" "caf\u00e9 \u20ac\n")
     (utf-8-dos "one\ntwo\n" "one\nTWO\nthree\n")
+    ;; Both kinds of line ends: all of the text is as it is in the file.
+    (utf-8-unix "1\r\n2\r\n3\r\n4\r\nfive\n" "1\r\n2\r\n3\r\n4\r\nFIVE\n")
     (utf-8-unix "one\ntwo" "one\nTWO")
     (utf-8-unix "" "caf\u00e9 \U0001F600")
     (utf-8-unix "caf\u00e9\n" ""))
@@ -873,6 +896,19 @@ visits and that has changed."
         (should (equal "caf\u00e9\nb\n" (buffer-string)))
         (should-not (buffer-modified-p))
         (should (coding-system-equal coding buffer-file-coding-system))))))
+
+(ert-deftest qwen-companion-follow-test-line-ends-that-become-mixed ()
+  "The buffer has what visiting the file anew would give, and saves the same."
+  (qwen-companion-follow-test-with '(("a.txt" "1\r\n2\r\n3\r\n4\r\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (should (equal "1\n2\n3\n4\n" (buffer-string)))
+      (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n3\r\n4\r\nfive\n"
+        (should (equal "1\r\n2\r\n3\r\n4\r\nfive\n" (buffer-string)))
+        (set-buffer-modified-p t)
+        (save-buffer)
+        (should (equal (buffer-string) (qwen-companion-test-file-text "a.txt"))))
+      (qwen-companion-follow-test-written "a.txt" "1\r\n2\r\n"
+        (should (equal "1\n2\n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-another-encoding-is-followed-and-undone ()
   "What is written in another encoding reads right, and undone it is as before."
