@@ -41,11 +41,13 @@
 
 (defun qwen-companion-difference--write (text)
   "Write TEXT to a file of its own, for diff, and return its name."
-  (let ((default-directory (or qwen-companion-backend--spool
-                               temporary-file-directory))
+  ;; With mode 0600, like every temporary file of Emacs.
+  (let ((file (make-temp-file
+               (expand-file-name "text-" (or qwen-companion-backend--spool
+                                             temporary-file-directory))))
         (coding-system-for-write 'utf-8-emacs-unix))
-    ;; With mode 0600, like every temporary file of Emacs.
-    (make-temp-file (expand-file-name "text-") nil nil text)))
+    (write-region text nil file nil 'silent)
+    file))
 
 (defun qwen-companion-difference-run (old new script callback)
   "Let SCRIPT, for sh(1), compare OLD with NEW; return the process.
