@@ -49,8 +49,8 @@ def wait_idle(emacs: Emacs) -> None:
 
 def test_nothing_opens_while_keys_come(stage: Stage) -> None:
     # A slow machine must not look like a pause, nor a hint about a key hide what is announced.
-    slowly = f"(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay {PAUSE_S} suggest-key-bindings nil))"
-    stage.start_emacs(stage.sandbox.greeting, forms=(slowly,))
+    slowly = f"(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay {PAUSE_S}))"
+    stage.start_emacs(stage.sandbox.greeting, forms=(slowly, "(setq suggest-key-bindings nil)"))
     # Emacs may have been idle for long by now.
     stage.screen.type("x", seen="x#")
     stage.screen.wait_for("told: line 1, character 2")
