@@ -587,32 +587,5 @@ MORE are keys and values that come first."
       (should (= 0 (qwen-companion-sessions-test--timers)))
       (should-not (memq #'qwen-companion-sessions-changed qwen-companion-state-functions)))))
 
-(ert-deftest qwen-companion-sessions-test-drawing-is-quick ()
-  "Ten CLIs with ten files each and long selections: below 5 ms, compiled."
-  (qwen-companion-sessions-test--with nil
-    (let ((selection (mapconcat (lambda (number) (format "line %d = \"value\"" number))
-                                (number-sequence 1 900) "\n"))
-          (sessions (mapcar (lambda (number) (format "s%d" number)) (number-sequence 1 10))))
-      (dolist (id sessions)
-        (qwen-companion-sessions-test--connect id :pid 4711 :directory default-directory))
-      (qwen-companion-context)
-      (cl-flet ((tell ()
-                  (dolist (id sessions)
-                    (qwen-companion-sessions-test--tell
-                     id (qwen-companion-sessions-test--json
-                         (cons (qwen-companion-sessions-test--active
-                                "0.py" (substring selection 0 16384))
-                               (mapcar (lambda (number)
-                                         (qwen-companion-sessions-test--file
-                                          (format "some/directory/%d.py" number)))
-                                       (number-sequence 1 9))))))))
-        (let ((best 1.0))
-          (dotimes (_ 10)
-            (tell)
-            (garbage-collect)
-            (setq best (min best (car (benchmark-run 1 (qwen-companion-sessions--draw))))))
-          (message "drawn in %.2f ms" (* 1000 best))
-          (should (< best 0.005)))))))
-
 (provide 'qwen-companion-sessions-test)
 ;;; qwen-companion-sessions-test.el ends here
