@@ -336,7 +336,7 @@ that says for how long it was looked at."
         (qwen-companion-disk--end write))))))
 
 (defun qwen-companion-disk--come-p (write)
-  "Return non-nil when the file of WRITE holds its text.
+  "Return non-nil when the text of WRITE is in its file.
 It is read only if it may have changed since: there is an event for
 every file in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
