@@ -69,6 +69,9 @@ names, which nobody but you may be able to read."
 Each function gets the name of the report, a symbol like `daemon-turn',
 and its property list.")
 
+(defvar qwen-companion-daemon-left-hook nil
+  "Hook run when the daemon was left: nothing more will be reported of it.")
+
 ;;; State
 
 (defvar qwen-companion-daemon--wanted nil
@@ -99,6 +102,16 @@ The payload is without the token.")
                  "this machine, as the daemon has them"
                "the machine that the daemon is on")))
     (_ (plist-get qwen-companion-daemon--report :text))))
+
+(defun qwen-companion-daemon-place ()
+  "Return where the daemon is, in short: host, workspace, and whose that is."
+  (let ((workspace (plist-get qwen-companion-daemon--report :workspace))
+        (host (plist-get qwen-companion-daemon--report :host)))
+    (format "%s%s, %s" (or host "qwen serve")
+            (if workspace (concat ":" workspace) "")
+            (if (plist-get qwen-companion-daemon--report :local)
+                "on this machine"
+              "on the daemon's machine"))))
 
 (defun qwen-companion-daemon-lighter ()
   "Return the part of the mode line about the daemon, \"\" when there is none."
@@ -182,6 +195,7 @@ What comes after the connection was given up is late and dropped."
   (setq qwen-companion-daemon--wanted nil
         qwen-companion-daemon--token nil
         qwen-companion-daemon--report nil)
+  (run-hooks 'qwen-companion-daemon-left-hook)
   (force-mode-line-update t))
 
 (defun qwen-companion-daemon--companion-changed (state)

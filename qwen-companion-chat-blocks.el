@@ -1,0 +1,294 @@
+;;; qwen-companion-chat-blocks.el --- The blocks a chat is made of  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A chat's buffer is a conversation, which is read-only, and below it a
+;; prompt, which is the user's.  The conversation consists of blocks of
+;; whole lines, one after the other, each with a name by which it is found,
+;; replaced in place and folded.
+;;
+;; Nothing here moves point, the point or start of a window, or any other
+;; marker that is outside of what changes; and undoing in the prompt works
+;; whatever was put above it in the meantime.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+
+(cl-defstruct (qwen-companion-chat-block
+               (:copier nil)
+               (:constructor qwen-companion-chat--make-block))
+  "A part of the conversation with the name ID, from START to END, markers.
+It is whole lines.  FOLD is an overlay over all but the first of them
+when it can be folded, else nil."
+  id start end fold)
+
+(defvar-local qwen-companion-chat--blocks nil
+  "Hash table of the blocks by their names.")
+(defvar-local qwen-companion-chat--folded nil
+  "Hash table: for blocks that the user has folded or opened, which it is.
+It outlives the blocks, so that a conversation read again looks the same.")
+(defvar-local qwen-companion-chat--end nil
+  "Marker at the end of the conversation.")
+(defvar-local qwen-companion-chat--prompt nil
+  "Marker at the beginning of the prompt.")
+
+(defvar qwen-companion-chat-conversation-map
+  (let ((map (make-sparse-keymap)))
+    (pcase-dolist (`(,key . ,command)
+                   '(("TAB" . qwen-companion-chat-toggle-fold)
+                     ("n" . qwen-companion-chat-next-turn)
+                     ("p" . qwen-companion-chat-previous-turn)
+                     ("g" . qwen-companion-chat-reload)
+                     ("w" . qwen-companion-chat-copy-code)
+                     ("i" . qwen-companion-chat-insert-code)
+                     ("q" . quit-window)))
+      (define-key map (kbd key) command))
+    map)
+  "Keys of the conversation, above the prompt.")
+
+(defun qwen-companion-chat--lay-out (separator)
+  "Make the current buffer an empty conversation and prompt, with SEPARATOR.
+That is a line between both."
+  (let ((inhibit-read-only t))
+    (erase-buffer)
+    (insert (propertize (concat separator "\n")
+                        'read-only t 'front-sticky '(read-only)
+                        'rear-nonsticky t 'field 'boundary)))
+  (setq qwen-companion-chat--blocks (make-hash-table :test #'equal)
+        qwen-companion-chat--folded (make-hash-table :test #'equal)
+        ;; What is typed into the empty prompt is behind its beginning.
+        qwen-companion-chat--prompt (copy-marker (point-max))
+        qwen-companion-chat--end (copy-marker (point-min) t))
+  (setq buffer-undo-list nil))
+
+;;; Changing the conversation
+
+(defun qwen-companion-chat--shift-undo (delta)
+  "Move all positions in the undo list by DELTA.
+All that can be undone is in the prompt, and the prompt has moved so."
+  (unless (or (zerop delta) (atom buffer-undo-list))
+    (let ((tail buffer-undo-list))
+      (while tail
+        (pcase (car tail)
+          ((pred integerp) (cl-incf (car tail) delta))
+          (`(,(pred integerp) . ,(pred integerp))
+           (cl-incf (caar tail) delta)
+           (cl-incf (cdar tail) delta))
+          (`(,(pred stringp) . ,position)
+           (setcdr (car tail) (if (< position 0) (- position delta) (+ position delta))))
+          (`(nil ,_ ,_ ,_ . ,_)
+           (let ((range (nthcdr 3 (car tail))))
+             (cl-incf (car range) delta)
+             (cl-incf (cdr range) delta)))
+          (`(apply ,(pred integerp) ,_ ,_ . ,_)
+           (cl-incf (nth 2 (car tail)) delta)
+           (cl-incf (nth 3 (car tail)) delta)))
+        (setq tail (cdr tail))))))
+
+(defmacro qwen-companion-chat--changing (&rest body)
+  "Run BODY, forms for a change of the conversation and of nothing else."
+  (declare (indent 0) (debug t))
+  `(let ((prompt (marker-position qwen-companion-chat--prompt))
+         (modified (buffer-modified-p)))
+     (save-restriction
+       (widen)
+       (prog1 (save-excursion
+                ;; It is not the user's: nothing to undo, and no lock.
+                (let ((buffer-undo-list t)
+                      (inhibit-read-only t)
+                      (inhibit-point-motion-hooks t)
+                      (create-lockfiles nil))
+                  ,@body))
+         (restore-buffer-modified-p modified)
+         (qwen-companion-chat--shift-undo
+          (- qwen-companion-chat--prompt prompt))))))
+
+(defun qwen-companion-chat--lines (id text)
+  "Return TEXT as whole lines of the block ID."
+  (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
+    (add-text-properties 0 (length text)
+                         (list 'qwen-companion-chat-block id 'read-only t
+                               'front-sticky '(read-only) 'rear-nonsticky t)
+                         text)
+    (qwen-companion-chat--add-keymap text)
+    text))
+
+(defun qwen-companion-chat--add-keymap (text)
+  "Give TEXT the keys of the conversation, where it has no own."
+  (let ((position 0))
+    (while (< position (length text))
+      (let ((next (next-single-property-change position 'keymap text (length text))))
+        (unless (get-text-property position 'keymap text)
+          (put-text-property position next 'keymap
+                             qwen-companion-chat-conversation-map text))
+        (setq position next)))))
+
+(defun qwen-companion-chat--put (id text &optional after)
+  "Make TEXT the text of the block ID, and return the block.
+A block that is new stands after the block AFTER, by default at the end
+of the conversation."
+  (qwen-companion-chat--changing
+    (let ((text (qwen-companion-chat--lines id (copy-sequence text)))
+          (block (gethash id qwen-companion-chat--blocks)))
+      (if block
+          (qwen-companion-chat--replace block text)
+        (setq block (qwen-companion-chat--insert id text after)))
+      block)))
+
+(defun qwen-companion-chat--insert (id text after)
+  "Insert TEXT as the new block ID after the block AFTER; return it."
+  (let* ((before (gethash after qwen-companion-chat--blocks))
+         (start (marker-position (if before
+                                     (qwen-companion-chat-block-end before)
+                                   qwen-companion-chat--end))))
+    (goto-char start)
+    ;; The block behind begins after this text; the one before ends where it did.
+    (insert text)
+    (puthash id
+             (qwen-companion-chat--make-block
+              :id id :start (copy-marker start t) :end (point-marker))
+             qwen-companion-chat--blocks)))
+
+(defun qwen-companion-chat--replace (block text)
+  "Make TEXT that of BLOCK; touch only what is different.
+The properties of all of it become those of TEXT."
+  (let* ((start (marker-position (qwen-companion-chat-block-start block)))
+         (end (marker-position (qwen-companion-chat-block-end block)))
+         (old (buffer-substring-no-properties start end))
+         (least (min (length old) (length text)))
+         (head (qwen-companion-chat--common old text))
+         (tail (min (- least head)
+                    (qwen-companion-chat--common (reverse old) (reverse text)))))
+    (unless (= head (length old) (length text))
+      (goto-char (+ start head))
+      ;; In this order: who was in what goes is at its beginning.
+      (delete-region (point) (- end tail))
+      (insert (substring text head (- (length text) tail))))
+    (set-marker (qwen-companion-chat-block-start block) start)
+    (set-marker (qwen-companion-chat-block-end block) (+ start (length text)))
+    (pcase-dolist (`(,from ,to ,properties) (object-intervals text))
+      (set-text-properties (+ start from) (+ start to) properties))))
+
+(defun qwen-companion-chat--common (one other)
+  "Return how many characters the strings ONE and OTHER begin with alike."
+  (let ((difference (compare-strings one nil nil other nil nil)))
+    (if (eq difference t) (length one) (1- (abs difference)))))
+
+(defun qwen-companion-chat--append (id text)
+  "Put TEXT at the end of the last line of the block ID.
+The properties of what is there stay."
+  (qwen-companion-chat--changing
+    (let* ((block (gethash id qwen-companion-chat--blocks))
+           (end (qwen-companion-chat-block-end block)))
+      (goto-char (1- end))
+      ;; Behind it is the newline: no marker of a block is here.
+      (insert (substring (qwen-companion-chat--lines id (concat text "\n")) 0 -1)))))
+
+(defun qwen-companion-chat--delete (id)
+  "Remove the block ID, if there is one."
+  (when-let ((block (gethash id qwen-companion-chat--blocks)))
+    (qwen-companion-chat--changing
+      (delete-region (qwen-companion-chat-block-start block)
+                     (qwen-companion-chat-block-end block)))
+    (qwen-companion-chat--forget-block block)
+    (remhash id qwen-companion-chat--blocks)))
+
+(defun qwen-companion-chat--forget-block (block)
+  "Free what BLOCK has of the buffer."
+  (when-let ((fold (qwen-companion-chat-block-fold block)))
+    (delete-overlay fold))
+  (set-marker (qwen-companion-chat-block-start block) nil)
+  (set-marker (qwen-companion-chat-block-end block) nil))
+
+(defun qwen-companion-chat--clear ()
+  "Remove all blocks."
+  (maphash (lambda (_ block) (qwen-companion-chat--forget-block block))
+           qwen-companion-chat--blocks)
+  (clrhash qwen-companion-chat--blocks)
+  (qwen-companion-chat--changing
+    (delete-region (point-min) qwen-companion-chat--end)))
+
+;;; Finding
+
+(defun qwen-companion-chat--block-at (position)
+  "Return the block at POSITION, nil when there is none."
+  (when-let ((id (get-text-property position 'qwen-companion-chat-block)))
+    (gethash id qwen-companion-chat--blocks)))
+
+;;; Folding
+
+(defun qwen-companion-chat--foldable (id folded)
+  "Let all but the first line of the block ID be folded.
+It is folded when FOLDED is non-nil, unless the user has chosen."
+  (let* ((block (gethash id qwen-companion-chat--blocks))
+         (from (save-excursion
+                 (goto-char (qwen-companion-chat-block-start block))
+                 (line-end-position)))
+         (to (1- (qwen-companion-chat-block-end block)))
+         (fold (qwen-companion-chat-block-fold block)))
+    (if fold
+        (move-overlay fold from to)
+      (setq fold (make-overlay from to nil nil t))
+      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat--opened)
+      (overlay-put fold 'qwen-companion-chat-block id)
+      (setf (qwen-companion-chat-block-fold block) fold)
+      (overlay-put fold 'invisible
+                   (and (gethash id qwen-companion-chat--folded folded)
+                        'qwen-companion-chat)))))
+
+(defun qwen-companion-chat--opened (fold)
+  "Leave FOLD open: a search has ended in it."
+  (qwen-companion-chat--set-folded fold nil))
+
+(defun qwen-companion-chat--set-folded (fold folded)
+  "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember it."
+  (puthash (overlay-get fold 'qwen-companion-chat-block) folded
+           qwen-companion-chat--folded)
+  (overlay-put fold 'invisible (and folded 'qwen-companion-chat)))
+
+(defun qwen-companion-chat-toggle-fold ()
+  "Fold or open the thoughts or the tool at point."
+  (interactive)
+  (let* ((block (qwen-companion-chat--block-at (point)))
+         (fold (and block (qwen-companion-chat-block-fold block))))
+    (unless fold
+      (user-error "Nothing to fold or open here"))
+    (qwen-companion-chat--set-folded fold (not (overlay-get fold 'invisible)))
+    (when (overlay-get fold 'invisible)
+      (goto-char (qwen-companion-chat-block-start block)))))
+
+;;; Buttons
+
+(defun qwen-companion-chat--button (text function &rest arguments)
+  "Return TEXT as a button for a call of FUNCTION with ARGUMENTS.
+That is in the chat's buffer, with point at the button."
+  (let ((act (lambda () (interactive) (apply function arguments)))
+        (map (make-sparse-keymap)))
+    (set-keymap-parent map qwen-companion-chat-conversation-map)
+    (define-key map (kbd "RET") act)
+    (define-key map [mouse-2] act)
+    (define-key map [follow-link] 'mouse-face)
+    (propertize text 'face 'link 'mouse-face 'highlight 'keymap map
+                'help-echo "RET, mouse-2: follow")))
+
+(provide 'qwen-companion-chat-blocks)
+;;; qwen-companion-chat-blocks.el ends here

@@ -1,0 +1,853 @@
+;;; qwen-companion-chat.el --- A chat with a qwen serve  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; `qwen-companion-chat' talks to a session of a `qwen serve'.  Its buffer has
+;; the conversation above and below it a prompt, which is edited like any
+;; text.  What a chat shows is what the Python process reports of its
+;; session; the buffer keeps nothing that would not come again with `g'.
+;;
+;; A chat outlives its session, the daemon and the Python process: what has
+;; been said stays readable, and a prompt that was not taken comes back.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'ring)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-daemon)
+(require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-text)
+(require 'qwen-companion-chat-tools)
+
+(defcustom qwen-companion-chat-return 'newline
+  "What RET does in the prompt: `newline' begins a line, `send' sends.
+With `send', \\[newline] elsewhere bound, as on \\`C-j', begins a line."
+  :group 'qwen-companion
+  :type '(choice (const :tag "Begins a new line" newline)
+                 (const :tag "Sends the prompt" send)))
+
+(defcustom qwen-companion-chat-time-format nil
+  "Format of the time beside what was said, as of `format-time-string'.
+With nil, no times are shown."
+  :group 'qwen-companion
+  :type '(choice (const :tag "No times" nil)
+                 (string :tag "Format" "%H:%M")))
+
+(defface qwen-companion-chat-heading
+  '((t :inherit (bold highlight) :extend t))
+  "Face of the line above what a user has said."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-thought
+  '((t :inherit (italic shadow)))
+  "Face of what the model thought."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-separator
+  '((t :inherit shadow :overline t :extend t))
+  "Face of the line between the conversation and the prompt."
+  :group 'qwen-companion)
+
+;;; State
+
+(defvar-local qwen-companion-chat--id nil
+  "Id of the session, nil until there is one.")
+(defvar-local qwen-companion-chat--state nil
+  "The session as the Python process told it last, a property list.
+Its :state is `off' after the daemon was left.")
+(defvar-local qwen-companion-chat--choices nil
+  "The models and modes that can be chosen, as told last.")
+(defvar-local qwen-companion-chat--commands nil
+  "The slash commands of the session, property lists, as told last.")
+(defvar-local qwen-companion-chat--usage nil
+  "What the last answer of the model cost, as it was told.")
+(defvar-local qwen-companion-chat--groups nil
+  "Hash table: for a turn or an agent, the blocks of it.
+See `qwen-companion-chat--add'.")
+(defvar-local qwen-companion-chat--awaited 0
+  "How many reports are to come until the conversation is there again.")
+(defvar-local qwen-companion-chat--places nil
+  "Where windows were before the conversation was read again.")
+(defvar-local qwen-companion-chat--header nil
+  "The header line.")
+(defvar-local qwen-companion-chat--mode-line nil
+  "Model, approval mode and state, for the mode line.")
+(put 'qwen-companion-chat--header 'risky-local-variable t)
+(put 'qwen-companion-chat--mode-line 'risky-local-variable t)
+
+(defvar qwen-companion-chat--history (make-ring 100)
+  "The prompts that were sent, from all chats.")
+(defvar-local qwen-companion-chat--history-place nil
+  "Index of the prompt that is shown of the history, nil for none.")
+(defvar-local qwen-companion-chat--history-draft nil
+  "The prompt as it was before the history was looked at.")
+
+(defun qwen-companion-chat-buffers ()
+  "Return the buffers of all chats, the last used first."
+  (cl-remove-if-not
+   (lambda (buffer)
+     (provided-mode-derived-p (buffer-local-value 'major-mode buffer)
+                              'qwen-companion-chat-mode))
+   (buffer-list)))
+
+(defun qwen-companion-chat-buffer (id)
+  "Return the buffer of the chat with the session ID, nil when there is none."
+  (cl-find id (qwen-companion-chat-buffers)
+           :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat--id buffer))
+           :test #'equal))
+
+;;; Calling
+
+(defvar qwen-companion-chat--requests nil
+  "Alist of what was asked and not answered: (REQUEST BUFFER . CALLBACK).")
+(defvar qwen-companion-chat--count 0
+  "Number of the last request.")
+(defvar qwen-companion-chat--early nil
+  "Reports of sessions that no chat has yet, while one is being opened.
+Newest first, each (METHOD . PAYLOAD).")
+
+(defun qwen-companion-chat--call (method payload &optional callback)
+  "Ask the Python process for METHOD with PAYLOAD, a property list.
+CALLBACK is called with the reply, once and in the current buffer, also
+when the process ends meanwhile.  Without one, an error is shown."
+  (let ((request (number-to-string (cl-incf qwen-companion-chat--count))))
+    (push (cons request (cons (current-buffer) callback)) qwen-companion-chat--requests)
+    (unless (qwen-companion-backend-call
+             method (append (list :request request) payload))
+      (qwen-companion-chat--on-reply
+       (list :request request :problem 'unreachable
+             :error "The companion's process is not running")))))
+
+(defun qwen-companion-chat--on-reply (payload)
+  "Hand the reply PAYLOAD to who waits for it."
+  (when-let ((entry (assoc (plist-get payload :request) qwen-companion-chat--requests)))
+    (setq qwen-companion-chat--requests (delq entry qwen-companion-chat--requests))
+    (pcase-let ((`(,_ ,buffer . ,callback) entry))
+      (cond ((not (buffer-live-p buffer)))
+            (callback (with-current-buffer buffer (funcall callback payload)))
+            ((plist-get payload :error)
+             (qwen-companion-backend-notice (plist-get payload :error)))))
+    (unless qwen-companion-chat--requests
+      (qwen-companion-chat--drop-early))))
+
+(defun qwen-companion-chat--fail-requests (problem text)
+  "Answer all that was asked with PROBLEM, and TEXT to say so."
+  (dolist (entry qwen-companion-chat--requests)
+    (qwen-companion-chat--on-reply
+     (list :request (car entry) :error text :problem problem))))
+
+;;; What is reported
+
+(defvar qwen-companion-chat--handlers
+  '((daemon-session . qwen-companion-chat--on-session)
+    (daemon-choices . qwen-companion-chat--on-choices)
+    (daemon-commands . qwen-companion-chat--on-commands)
+    (daemon-reset . qwen-companion-chat--on-reset)
+    (daemon-turn . qwen-companion-chat--on-turn)
+    (daemon-text . qwen-companion-chat-tools-on-text))
+  "Alist (METHOD . FUNCTION) of what is reported of the daemon.
+FUNCTION is called with the payload, in the buffer of the chat that it
+is about; where it is about no session, once and in any buffer.")
+
+(defun qwen-companion-chat--report (method payload)
+  "Use what the Python process reports: METHOD with PAYLOAD."
+  (let* ((id (plist-get payload :session))
+         (buffer (and id (qwen-companion-chat-buffer id)))
+         (handler (alist-get method qwen-companion-chat--handlers)))
+    (cond ((eq method 'daemon-reply) (qwen-companion-chat--on-reply payload))
+          ((eq method 'daemon-state) (qwen-companion-chat--on-state payload))
+          (buffer (if handler
+                      (with-current-buffer buffer (funcall handler payload))
+                    (qwen-companion-chat--drop-texts payload)))
+          ((and id qwen-companion-chat--requests)
+           (push (cons method payload) qwen-companion-chat--early))
+          (id (qwen-companion-chat--drop-texts payload))
+          (handler (funcall handler payload)))))
+
+(defun qwen-companion-chat--drop-texts (payload)
+  "Remove the files of texts in PAYLOAD, for which there is no reader."
+  (qwen-companion-backend-drop-text payload)
+  (mapc #'qwen-companion-backend-drop-text (plist-get payload :changes)))
+
+(defun qwen-companion-chat--drop-early ()
+  "Forget the reports that no chat has come for."
+  (pcase-dolist (`(,_ . ,payload) qwen-companion-chat--early)
+    (qwen-companion-chat--drop-texts payload))
+  (setq qwen-companion-chat--early nil))
+
+(defun qwen-companion-chat--adopt (id)
+  "Make the current buffer the chat of the session ID."
+  (setq qwen-companion-chat--id id)
+  (let ((early (nreverse qwen-companion-chat--early)))
+    (setq qwen-companion-chat--early nil)
+    (pcase-dolist (`(,method . ,payload) early)
+      (qwen-companion-chat--report method payload))))
+
+(defun qwen-companion-chat--on-session (payload)
+  "Show the state of the session in PAYLOAD."
+  (setq qwen-companion-chat--state payload)
+  (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--on-choices (payload)
+  "Keep the models and modes in PAYLOAD."
+  (setq qwen-companion-chat--choices payload)
+  (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--on-commands (payload)
+  "Keep the slash commands in PAYLOAD."
+  (setq qwen-companion-chat--commands (plist-get payload :commands)))
+
+;;; The conversation
+
+(defun qwen-companion-chat--on-reset (payload)
+  "Drop the conversation: it comes anew, in the number of reports in PAYLOAD."
+  (unless qwen-companion-chat--places
+    (setq qwen-companion-chat--places (qwen-companion-chat--where)))
+  (qwen-companion-chat--clear)
+  (qwen-companion-chat--forget-conversation)
+  (setq qwen-companion-chat--awaited (plist-get payload :batches))
+  (qwen-companion-chat--arrived)
+  (when-let ((text (plist-get payload :text)))
+    (qwen-companion-backend-notice text)))
+
+(defun qwen-companion-chat--forget-conversation ()
+  "Forget what belongs to the conversation that is shown."
+  (setq qwen-companion-chat--groups (make-hash-table :test #'equal)
+        qwen-companion-chat--usage nil))
+
+(defun qwen-companion-chat--where ()
+  "Return where the windows are that look at the conversation.
+A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
+  (let ((prompt (marker-position qwen-companion-chat--prompt)))
+    (cl-loop for window in (get-buffer-window-list nil nil t)
+             for point = (window-point window)
+             when (< point prompt)
+             collect (list window (qwen-companion-chat--place point)
+                           (qwen-companion-chat--place (window-start window))))))
+
+(defun qwen-companion-chat--place (position)
+  "Return POSITION as (BLOCK-ID . OFFSET), nil when it is in no block."
+  (when-let ((block (qwen-companion-chat--block-at position)))
+    (cons (qwen-companion-chat-block-id block)
+          (- position (qwen-companion-chat-block-start block)))))
+
+(defun qwen-companion-chat--position (place)
+  "Return the position of PLACE, (BLOCK-ID . OFFSET), nil when it is gone."
+  (when-let ((block (gethash (car place) qwen-companion-chat--blocks)))
+    (min (+ (qwen-companion-chat-block-start block) (cdr place))
+         (1- (qwen-companion-chat-block-end block)))))
+
+(defun qwen-companion-chat--arrived ()
+  "Bring the windows back where they were, if the conversation is all there."
+  (when (<= qwen-companion-chat--awaited 0)
+    (pcase-dolist (`(,window ,point ,start) qwen-companion-chat--places)
+      (when (and (window-live-p window) (eq (window-buffer window) (current-buffer)))
+        (when-let ((point (qwen-companion-chat--position point)))
+          (set-window-point window point))
+        (when-let ((start (qwen-companion-chat--position start)))
+          (set-window-start window start t))))
+    (setq qwen-companion-chat--places nil))
+  (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--on-turn (payload)
+  "Show what is new in PAYLOAD."
+  (dolist (change (plist-get payload :changes))
+    (qwen-companion-chat--show change))
+  (when (> qwen-companion-chat--awaited 0)
+    (cl-decf qwen-companion-chat--awaited)
+    (when (zerop qwen-companion-chat--awaited)
+      (qwen-companion-chat--arrived))))
+
+(defun qwen-companion-chat--show (change)
+  "Show CHANGE of the conversation."
+  (pcase (plist-get change :kind)
+    ('text (qwen-companion-chat--show-text change))
+    ('tool (qwen-companion-chat-tools-show change))
+    ('plan (qwen-companion-chat-tools-show-plan change))
+    ('usage (setq qwen-companion-chat--usage change)
+            (qwen-companion-chat--update))
+    ('end (qwen-companion-chat--show-end change))
+    ('note (qwen-companion-chat--show-note
+            change (plist-get change :note) (plist-get change :text)))
+    (kind (qwen-companion-chat--show-note change 'unsupported (format "%s" kind)))))
+
+(cl-defstruct (qwen-companion-chat-group
+               (:copier nil)
+               (:constructor qwen-companion-chat--make-group))
+  "What is known of a turn or an agent: its last block, and how many it has.
+VOICE is who speaks in LAST while more can be appended, else nil."
+  last voice (count 0))
+
+(defun qwen-companion-chat--group (key)
+  "Return the group KEY: (turn ID) or (tool ID)."
+  (or (gethash key qwen-companion-chat--groups)
+      (puthash key (qwen-companion-chat--make-group) qwen-companion-chat--groups)))
+
+(defun qwen-companion-chat--groups-of (change)
+  "Return the groups that CHANGE is in, the innermost first.
+An agent's are at the place of the agent's tool."
+  (let ((parent (plist-get change :parent))
+        (groups (list (qwen-companion-chat--group (list 'turn (plist-get change :turn))))))
+    (if (gethash (list 'tool parent) qwen-companion-chat--blocks)
+        (cons (qwen-companion-chat--group (list 'tool parent)) groups)
+      groups)))
+
+(defun qwen-companion-chat--next-id (change kind)
+  "Return a name for a new block of KIND that CHANGE begins.
+It is the same when the conversation is read again."
+  (let ((group (car (qwen-companion-chat--groups-of change))))
+    (list kind (plist-get change :turn) (plist-get change :parent)
+          (cl-incf (qwen-companion-chat-group-count group)))))
+
+(defun qwen-companion-chat--add (change id text)
+  "Put TEXT where CHANGE belongs, as the block ID.
+A new one stands at the end of its turn, and where an agent speaks, at
+the end of what that agent has said."
+  (let* ((groups (qwen-companion-chat--groups-of change))
+         (parent (plist-get change :parent))
+         (agent (cdr groups))
+         (last (or (qwen-companion-chat-group-last (car groups))
+                   (and agent (list 'tool parent))))
+         (text (if agent
+                   (propertize text 'line-prefix "  " 'wrap-prefix "  ")
+                 text))
+         (new (not (gethash id qwen-companion-chat--blocks))))
+    (qwen-companion-chat--put id text last)
+    (when new
+      (dolist (group groups)
+        (when (or (eq group (car groups))
+                  (equal last (qwen-companion-chat-group-last group)))
+          (setf (qwen-companion-chat-group-last group) id
+                (qwen-companion-chat-group-voice group) nil))))))
+
+;;; What is said
+
+(defun qwen-companion-chat--time (change)
+  "Return the time of CHANGE as the user wants to see it, else \"\"."
+  (if-let ((format qwen-companion-chat-time-format)
+           (time (plist-get change :time)))
+      (concat "  " (format-time-string format (/ time 1000)))
+    ""))
+
+(defun qwen-companion-chat--heading (change)
+  "Return the line above the text of a user in CHANGE."
+  (concat
+   ;; No text from outside has this character, so none can look like a heading.
+   (propertize "\f" 'display "")
+   (propertize (concat (pcase (plist-get change :by)
+                         ('other "Somebody else")
+                         (_ "You"))
+                       (qwen-companion-chat--time change)
+                       "\n")
+               'face 'qwen-companion-chat-heading
+               'qwen-companion-chat-turn (or (plist-get change :turn) t))))
+
+(defun qwen-companion-chat--begin-text (change)
+  "Begin the block for the text of CHANGE; return its name."
+  (let* ((voice (plist-get change :voice))
+         (id (qwen-companion-chat--next-id change voice)))
+    (qwen-companion-chat--add
+     change id
+     (concat
+      (pcase voice
+        ('user (concat "\n" (if (plist-get change :parent)
+                                (propertize "To the agent:\n" 'face 'shadow)
+                              (qwen-companion-chat--heading change))))
+        ('thought (propertize (concat "Thought" (qwen-companion-chat--time change) "\n")
+                              'face 'qwen-companion-chat-thought))
+        (_ (let ((time (string-trim-left (qwen-companion-chat--time change))))
+             (if (string-empty-p time)
+                 "\n"
+               (propertize (concat "\n" time "\n") 'face 'shadow)))))
+      ;; The line that the text begins in.
+      "\n"))
+    id))
+
+(defun qwen-companion-chat--show-text (change)
+  "Show the text of CHANGE."
+  (let* ((text (with-temp-buffer
+                 (qwen-companion-backend-insert-text change)
+                 (buffer-string)))
+         (group (car (qwen-companion-chat--groups-of change)))
+         (voice (list (plist-get change :voice) (plist-get change :by)))
+         (alone (plist-get change :background))
+         (id (if (and (not alone) (equal voice (qwen-companion-chat-group-voice group)))
+                 (qwen-companion-chat-group-last group)
+               (qwen-companion-chat--begin-text change))))
+    (setf (qwen-companion-chat-group-voice group) (and (not alone) voice))
+    (qwen-companion-chat-text-append
+     id (if (cdr (qwen-companion-chat--groups-of change))
+            (propertize text 'line-prefix "  " 'wrap-prefix "  ")
+          text)
+     (plist-get change :voice))))
+
+(defun qwen-companion-chat--show-end (change)
+  "Show the end of a turn in CHANGE, unless it is as it should be."
+  (let ((text (plist-get change :text)))
+    (when-let ((said (pcase (plist-get change :outcome)
+                       ('done nil)
+                       ('cancelled "Cancelled")
+                       ('removed "Taken out of the queue")
+                       ('failed (if text (format "Failed: %s" text) "Failed"))
+                       (_ (format "Ended: %s" text)))))
+      (qwen-companion-chat--add
+       change (list 'end (plist-get change :turn))
+       (propertize said 'face 'warning)))))
+
+(defun qwen-companion-chat--show-note (change note text)
+  "Show NOTE, a symbol, with TEXT where CHANGE is."
+  (qwen-companion-chat--add
+   change (qwen-companion-chat--next-id change 'note)
+   (pcase note
+     ('unsupported (propertize (format "Unsupported: %s; this cannot be shown here" text)
+                               'face 'warning))
+     ('injected (format "Told in between: %s" text))
+     ('suggestion (concat "Suggested: " (qwen-companion-chat--button text #'qwen-companion-chat--use text)))
+     ('setting (propertize (format "A setting was rewritten on the daemon's host: %s" text)
+                           'face 'warning))
+     ('model-failed (propertize (format "The model was not changed: %s" text) 'face 'warning))
+     (_ (format "%s: %s" note text)))))
+
+(defun qwen-companion-chat--use (text)
+  "Make TEXT the prompt, before what is there."
+  (qwen-companion-chat--give-back text)
+  (goto-char (point-max)))
+
+;;; The prompt
+
+(defun qwen-companion-chat--prompt-text ()
+  "Return the prompt."
+  (buffer-substring-no-properties qwen-companion-chat--prompt (point-max)))
+
+(defun qwen-companion-chat--set-prompt (text)
+  "Make TEXT the prompt."
+  (save-restriction
+    (widen)
+    (delete-region qwen-companion-chat--prompt (point-max))
+    (save-excursion
+      (goto-char (point-max))
+      (insert text))))
+
+(defun qwen-companion-chat--give-back (text)
+  "Put TEXT back into the prompt, before what was written since."
+  (save-excursion
+    (save-restriction
+      (widen)
+      (goto-char qwen-companion-chat--prompt)
+      (insert text)
+      (unless (eobp)
+        (insert "\n")))))
+
+(defvar-local qwen-companion-chat-parts-functions nil
+  "Abnormal hook that makes the parts of a prompt of its text.
+Each function gets the text.  The first value that is not nil is sent;
+with none, the text is the only part.")
+
+(defun qwen-companion-chat--parts (text)
+  "Return TEXT as the parts of a prompt."
+  (or (run-hook-with-args-until-success 'qwen-companion-chat-parts-functions text)
+      (list (append '(:kind text) (qwen-companion-backend-pack-text text)))))
+
+(defun qwen-companion-chat--refusal ()
+  "Return why no prompt can be sent now, a string, nil when it can."
+  (pcase (plist-get qwen-companion-chat--state :state)
+    ((guard (not qwen-companion-chat--id)) "There is no session yet")
+    ('off "The daemon was left; M-x qwen-companion-chat here connects again")
+    ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
+    ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
+
+(defun qwen-companion-chat-send ()
+  "Send the prompt.
+While the daemon is busy with another, it waits in the daemon's queue.
+What is not taken comes back into the prompt."
+  (interactive)
+  (let ((text (string-trim (qwen-companion-chat--prompt-text) "[\n]+"))
+        (refusal (qwen-companion-chat--refusal)))
+    (when refusal
+      (user-error "%s" (substitute-command-keys refusal)))
+    (when (string-blank-p text)
+      (user-error "The prompt is empty"))
+    (qwen-companion-chat--send-parts (qwen-companion-chat--parts text) text)
+    (ring-remove+insert+extend qwen-companion-chat--history text)
+    (setq qwen-companion-chat--history-place nil)
+    (qwen-companion-chat--set-prompt "")
+    (goto-char (point-max))))
+
+(defun qwen-companion-chat--send-parts (parts text)
+  "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
+  (qwen-companion-chat--call
+   'daemon-prompt (list :session qwen-companion-chat--id :parts parts)
+   (lambda (reply)
+     (when-let ((error (plist-get reply :error)))
+       (qwen-companion-chat--give-back text)
+       (qwen-companion-backend-notice
+        (if (eq 'unsure (plist-get reply :problem))
+            (format "%s  The prompt may have arrived; look before you send it again" error)
+          error))))))
+
+(defun qwen-companion-chat-cancel ()
+  "Cancel what the daemon does for this chat."
+  (interactive)
+  (let ((state (plist-get qwen-companion-chat--state :state)))
+    (unless (memq state '(busy waiting))
+      (user-error "Nothing to cancel: the session is %s" (or state "not there yet")))
+    (qwen-companion-chat--call 'daemon-cancel (list :session qwen-companion-chat--id))))
+
+(defun qwen-companion-chat-return ()
+  "Begin a new line in the prompt or send it.
+See the option of the same name."
+  (interactive)
+  (cond ((< (point) qwen-companion-chat--prompt)
+         (user-error "This is the conversation; the prompt is below it"))
+        ((eq qwen-companion-chat-return 'send) (qwen-companion-chat-send))
+        (t (newline nil t))))
+
+(defun qwen-companion-chat-previous-prompt (&optional count)
+  "Show the COUNTth prompt before in the history."
+  (interactive "p")
+  (let* ((length (ring-length qwen-companion-chat--history))
+         (place (+ (or qwen-companion-chat--history-place -1) (or count 1))))
+    (when (>= place length)
+      (user-error "No prompt before this one"))
+    (when (< place -1)
+      (user-error "No prompt after this one"))
+    (unless qwen-companion-chat--history-place
+      (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
+    (setq qwen-companion-chat--history-place (and (>= place 0) place))
+    (qwen-companion-chat--set-prompt
+     (if (>= place 0)
+         (ring-ref qwen-companion-chat--history place)
+       qwen-companion-chat--history-draft))
+    (goto-char (point-max))))
+
+(defun qwen-companion-chat-next-prompt (&optional count)
+  "Show the COUNTth prompt after in the history, at last what was not sent."
+  (interactive "p")
+  (qwen-companion-chat-previous-prompt (- (or count 1))))
+
+(defun qwen-companion-chat-search-prompt (text)
+  "Make TEXT, chosen from the history, the prompt."
+  (interactive
+   (list (completing-read "Prompt: " (ring-elements qwen-companion-chat--history) nil t)))
+  (unless qwen-companion-chat--history-place
+    (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
+  (setq qwen-companion-chat--history-place
+        (ring-member qwen-companion-chat--history text))
+  (qwen-companion-chat--set-prompt text)
+  (goto-char (point-max)))
+
+;;; Header and mode line
+
+(defun qwen-companion-chat--tokens (count)
+  "Return COUNT of tokens as it is shown."
+  (if (< count 1000)
+      (number-to-string count)
+    (format "%.1fk" (/ count 1000.0))))
+
+(defun qwen-companion-chat--usage-text ()
+  "Return how much of the model's context is used, and what the last answer cost."
+  (let ((used (plist-get qwen-companion-chat--state :used))
+        (size (plist-get qwen-companion-chat--state :size))
+        (input (plist-get qwen-companion-chat--usage :input))
+        (output (plist-get qwen-companion-chat--usage :output)))
+    (delq nil
+          (list (and used (if size
+                              (format "context %s of %s (%d%%)"
+                                      (qwen-companion-chat--tokens used)
+                                      (qwen-companion-chat--tokens size)
+                                      (/ (* 100 used) (max 1 size)))
+                            (format "context %s" (qwen-companion-chat--tokens used))))
+                (and input output
+                     (format "last answer %s in, %s out"
+                             (qwen-companion-chat--tokens input)
+                             (qwen-companion-chat--tokens output)))))))
+
+(defun qwen-companion-chat--trouble ()
+  "Return why the session cannot be used, as the user has to know it, or nil."
+  (let ((text (plist-get qwen-companion-chat--state :text)))
+    (pcase (plist-get qwen-companion-chat--state :state)
+      ('off (or text "The daemon was left; M-x qwen-companion-chat here connects again"))
+      ('disconnected (concat "Disconnected" (and text (concat ": " text))))
+      ((and state (or 'closed 'dead))
+       (substitute-command-keys
+        (format "%s%s; \\[qwen-companion-chat-reload] loads the session again"
+                (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) "")))))))
+
+(defun qwen-companion-chat--update ()
+  "Compute the header line and the mode line."
+  (let* ((state (plist-get qwen-companion-chat--state :state))
+         (trouble (qwen-companion-chat--trouble))
+         (clients (plist-get qwen-companion-chat--state :clients))
+         (queued (length (plist-get qwen-companion-chat--state :queue)))
+         (place (qwen-companion-chat--locality)))
+    (setq qwen-companion-chat--header
+          (mapconcat
+           #'identity
+           (delq nil
+                 (append
+                  (list (and trouble (propertize (concat " " trouble) 'face 'warning))
+                        (and place
+                             (propertize (concat " " place) 'help-echo
+                                         (qwen-companion-daemon-description))))
+                  (qwen-companion-chat--usage-text)
+                  (list (and clients (> clients 1) (format "%d clients" clients))
+                        (and (> queued 0) (format "%d queued" queued))
+                        (and (> qwen-companion-chat--awaited 0) "reading the conversation"))))
+           "  ")
+          qwen-companion-chat--mode-line
+          (concat " "
+                  (mapconcat #'identity
+                             (delq nil (list (plist-get qwen-companion-chat--state :model)
+                                             (qwen-companion-chat--mode-name)
+                                             (if state (symbol-name state) "opening")))
+                             " ")))
+    (force-mode-line-update)))
+
+(defun qwen-companion-chat--mode-name ()
+  "Return the approval mode as it is shown, nil when it is not known."
+  (when-let ((id (plist-get qwen-companion-chat--state :mode)))
+    (or (plist-get (cl-find id (plist-get qwen-companion-chat--choices :modes)
+                            :key (lambda (mode) (plist-get mode :id)) :test #'equal)
+                   :name)
+        id)))
+
+;;; The daemon comes and goes
+
+(defvar-local qwen-companion-chat--due nil
+  "Non-nil when the session is to be opened or loaded once there is a daemon.")
+
+(defun qwen-companion-chat--watch ()
+  "Have what is reported shown, until the daemon is left."
+  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat--report)
+  (add-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat--left)
+  (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-chat--process-gone))
+
+(defun qwen-companion-chat--unwatch ()
+  "Leave nothing behind but the buffers."
+  (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat--report)
+  (remove-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat--left)
+  (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-chat--process-gone)
+  (qwen-companion-chat--drop-early))
+
+(defun qwen-companion-chat--left ()
+  "Say in all chats that the daemon was left."
+  (qwen-companion-chat--fail-requests 'unsure "The daemon was left.")
+  (qwen-companion-chat--set-all 'off nil)
+  (qwen-companion-chat--unwatch))
+
+(defun qwen-companion-chat--process-gone ()
+  "Say in all chats that the Python process has ended; it is replaced."
+  (qwen-companion-chat--fail-requests 'unsure "The companion's process has ended.")
+  (qwen-companion-chat--set-all 'disconnected "the companion's process is being replaced" t))
+
+(defun qwen-companion-chat--set-all (state text &optional due)
+  "Give all chats with a living session STATE and TEXT.
+With DUE non-nil, have them loaded again once there is a daemon."
+  (dolist (buffer (qwen-companion-chat-buffers))
+    (with-current-buffer buffer
+      (unless (memq (plist-get qwen-companion-chat--state :state) '(closed dead off))
+        (setq qwen-companion-chat--due due)
+        (qwen-companion-chat--set-state state text)))))
+
+(defun qwen-companion-chat--set-state (state text)
+  "Note that the session is in STATE, with TEXT about it, until it is told anew."
+  (setq qwen-companion-chat--state
+        (append (list :state state :text text :queue nil :turn nil)
+                qwen-companion-chat--state))
+  (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--on-state (payload)
+  "Use the state of the connection in PAYLOAD."
+  (dolist (buffer (qwen-companion-chat-buffers))
+    (with-current-buffer buffer
+      (when (and qwen-companion-chat--due (eq 'connected (plist-get payload :state)))
+        (qwen-companion-chat--begin))
+      (qwen-companion-chat--update))))
+
+(defun qwen-companion-chat--begin ()
+  "Ask the daemon for the session of the current buffer, or a new one."
+  (setq qwen-companion-chat--due nil)
+  (if qwen-companion-chat--id
+      (qwen-companion-chat-reload)
+    (qwen-companion-chat--call
+     'daemon-open (list :root nil :scope 'new)
+     (lambda (reply)
+       (if-let ((error (plist-get reply :error)))
+           (progn
+             (qwen-companion-chat--set-state 'off error)
+             (qwen-companion-backend-notice error))
+         (qwen-companion-chat--adopt (plist-get reply :session)))))))
+
+(defun qwen-companion-chat--locality ()
+  "Return where the daemon is, nil when there is none."
+  (unless (eq 'off (qwen-companion-daemon-state))
+    (qwen-companion-daemon-place)))
+
+(defun qwen-companion-chat-reload (&rest _)
+  "Read the conversation again from the daemon.
+That also brings back a session that has ended or was left."
+  (interactive)
+  (unless qwen-companion-chat--id
+    (user-error "There is no session yet"))
+  (when (eq 'off (qwen-companion-daemon-state))
+    (user-error "The daemon was left; M-x qwen-companion-chat here connects again"))
+  (qwen-companion-chat--call 'daemon-load (list :session qwen-companion-chat--id)))
+
+;;; Moving
+
+(defun qwen-companion-chat-next-turn (&optional count)
+  "Move to the COUNTth turn after point, after the last to the prompt."
+  (interactive "p")
+  (let ((count (or count 1)))
+    (goto-char (if (< count 0) (line-beginning-position) (line-end-position)))
+    (unless (search-forward "\f" (and (> count 0) qwen-companion-chat--prompt) t count)
+      (if (< count 0)
+          (user-error "No turn before this one")
+        (goto-char (point-max))))
+    (when (< (point) qwen-companion-chat--prompt)
+      (beginning-of-line))))
+
+(defun qwen-companion-chat-previous-turn (&optional count)
+  "Move to the COUNTth turn before point."
+  (interactive "p")
+  (qwen-companion-chat-next-turn (- (or count 1))))
+
+(defun qwen-companion-chat--index ()
+  "Return an index for Imenu, with an entry for each turn."
+  (save-excursion
+    (goto-char (point-min))
+    (let (turns)
+      (while (search-forward "\f" qwen-companion-chat--prompt t)
+        (let ((start (line-beginning-position)))
+          (forward-line)
+          (push (cons (truncate-string-to-width
+                       (buffer-substring-no-properties (point) (line-end-position))
+                       60 nil nil t)
+                      (copy-marker start))
+                turns)))
+      (nreverse turns))))
+
+;;; The mode
+
+(defvar qwen-companion-chat-mode-map
+  (let ((map (make-sparse-keymap)))
+    (pcase-dolist (`(,key . ,command)
+                   '(("RET" . qwen-companion-chat-return)
+                     ("C-c C-c" . qwen-companion-chat-send)
+                     ("C-c C-k" . qwen-companion-chat-cancel)
+                     ("C-c C-n" . qwen-companion-chat-next-turn)
+                     ("C-c C-p" . qwen-companion-chat-previous-turn)
+                     ("C-c C-l" . qwen-companion-chat-reload)
+                     ("C-c C-w" . qwen-companion-chat-copy-code)
+                     ("C-c TAB" . qwen-companion-chat-insert-code)
+                     ("M-p" . qwen-companion-chat-previous-prompt)
+                     ("M-n" . qwen-companion-chat-next-prompt)
+                     ("M-r" . qwen-companion-chat-search-prompt)))
+      (define-key map (kbd key) command))
+    map)
+  "Keys of a chat.")
+
+(define-derived-mode qwen-companion-chat-mode text-mode "Chat"
+  "Major mode of a chat with a `qwen serve'.
+The conversation is above, the prompt below the line.
+
+Files, commands, MCP servers, skills and credentials are those of the
+daemon's host: what you type is about the files there, and nothing of
+this Emacs, of your browser or of your keys is at its disposal.
+
+In the prompt and everywhere:
+\\{qwen-companion-chat-mode-map}
+In the conversation:
+\\{qwen-companion-chat-conversation-map}"
+  :interactive nil
+  (setq-local header-line-format '("" qwen-companion-chat--header)
+              mode-line-process '("" qwen-companion-chat--mode-line)
+              imenu-create-index-function #'qwen-companion-chat--index
+              outline-regexp "\f"
+              outline-level (lambda () 1)
+              revert-buffer-function #'qwen-companion-chat-reload
+              ;; The end of the text comes into view, the rest does not jump.
+              scroll-conservatively 101
+              buffer-auto-save-file-name nil)
+  (add-to-invisibility-spec '(qwen-companion-chat . t))
+  (qwen-companion-chat--lay-out
+   (propertize (substitute-command-keys
+                " \\[qwen-companion-chat-send] sends, \\[qwen-companion-chat-cancel] cancels")
+               'face 'qwen-companion-chat-separator))
+  (qwen-companion-chat--forget-conversation)
+  (qwen-companion-chat-text-enable)
+  (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
+  (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--kill-p ()
+  "Return non-nil when the buffer may be killed: nothing unsent is in it."
+  (or (string-blank-p (qwen-companion-chat--prompt-text))
+      (yes-or-no-p "The prompt has not been sent; kill the chat? ")))
+
+(defun qwen-companion-chat--killed ()
+  "Leave the session of this buffer, for others it is still there."
+  (when (and qwen-companion-chat--id
+             (not (memq (plist-get qwen-companion-chat--state :state) '(off closed dead))))
+    (qwen-companion-backend-call
+     'daemon-close (list :session qwen-companion-chat--id :end nil))))
+
+(defun qwen-companion-chat--make (id)
+  "Return a new chat for the session ID, or for a new session where ID is nil.
+It is opened or loaded once there is a daemon."
+  (let ((buffer (generate-new-buffer "*qwen-companion chat*")))
+    (with-current-buffer buffer
+      (qwen-companion-chat-mode)
+      (setq qwen-companion-chat--id id)
+      (qwen-companion-chat--begin-soon))
+    buffer))
+
+(defun qwen-companion-chat--begin-soon ()
+  "Have the session of the current buffer as soon as there is a daemon."
+  (qwen-companion-chat--watch)
+  (setq qwen-companion-chat--due t)
+  (qwen-companion-chat--set-state nil nil)
+  (if (eq 'connected (qwen-companion-daemon-state))
+      (qwen-companion-chat--begin)))
+
+(defun qwen-companion-chat--connect ()
+  "Have a daemon, or say what is to be done for it."
+  (when (memq (qwen-companion-daemon-state) '(off refused))
+    (call-interactively #'qwen-companion-daemon-connect)))
+
+;;;###autoload
+(defun qwen-companion-chat (&optional new)
+  "Chat with a `qwen serve': show the chat that was used last, or begin one.
+With the prefix argument NEW, begin another.  Where there is no daemon
+yet, connect as `qwen-companion-daemon-connect' does."
+  (interactive "P")
+  (qwen-companion-chat--connect)
+  (let ((buffer (or (and (not new) (car (qwen-companion-chat-buffers)))
+                    (qwen-companion-chat--make nil))))
+    (with-current-buffer buffer
+      (when (eq 'off (plist-get qwen-companion-chat--state :state))
+        (qwen-companion-chat--begin-soon)))
+    (pop-to-buffer buffer)
+    (goto-char (point-max))))
+
+(provide 'qwen-companion-chat)
+;;; qwen-companion-chat.el ends here

@@ -1,0 +1,65 @@
+;;; qwen-companion-chat-test-helper.el --- What the tests of chats share  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+(require 'qwen-companion-chat)
+
+(defmacro qwen-companion-chat-test-with (&rest body)
+  "Run BODY in the chat of session \"s\", idle, of a daemon that is connected."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files nil
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-daemon-enabled t)
+             (qwen-companion-daemon-url "http://127.0.0.1:4170")
+             (qwen-companion-daemon-functions nil)
+             (qwen-companion-daemon-left-hook nil)
+             (qwen-companion-backend-disconnected-hook nil)
+             (qwen-companion-backend-methods nil)
+             (qwen-companion-backend--state 'ready)
+             (qwen-companion-chat--requests nil)
+             (qwen-companion-chat--history (make-ring 100))
+             (auth-sources nil)
+             (inhibit-message t))
+         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always))
+           (save-window-excursion
+             (unwind-protect
+                 (progn
+                   (call-interactively #'qwen-companion-chat)
+                   (qwen-companion-chat-test-tell
+                    'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+                    :workspace "/project")
+                   (qwen-companion-chat-test-reply 'daemon-open :session "s")
+                   (qwen-companion-chat-test-tell
+                    'daemon-session :session "s" :state 'idle :model "scripted" :mode "default")
+                   ,@body)
+               (qwen-companion-daemon--forget))))))))
+
+(defun qwen-companion-chat-test-tell (method &rest payload)
+  "Let the Python process call METHOD with PAYLOAD."
+  (funcall (alist-get method qwen-companion-backend-methods) payload))
+
+(defun qwen-companion-chat-test-reply (method &rest reply)
+  "Let the Python process answer the last call of METHOD with REPLY."
+  (apply #'qwen-companion-chat-test-tell 'daemon-reply
+         :request (plist-get (car (last (qwen-companion-test-sent method))) :request)
+         reply))
+
+(defun qwen-companion-chat-test-turn (&rest changes)
+  "Let the Python process report CHANGES of the session \"s\"."
+  (qwen-companion-chat-test-tell 'daemon-turn :session "s" :changes changes))
+
+(defun qwen-companion-chat-test-text (voice text &rest more)
+  "Return that VOICE has said TEXT, in the turn \"t1\"; MORE comes first."
+  (append more (list :kind 'text :turn "t1" :voice voice :text text)))
+
+(defun qwen-companion-chat-test-conversation ()
+  "Return the conversation without properties."
+  (buffer-substring-no-properties (point-min) qwen-companion-chat--end))
+
+(provide 'qwen-companion-chat-test-helper)
+;;; qwen-companion-chat-test-helper.el ends here
