@@ -38,8 +38,8 @@
                (:constructor qwen-companion-chat--make-block))
   "A part of the conversation with the name ID, from START to END, markers.
 It is whole lines.  FOLD is an overlay over all but the first of them
-when it can be folded, else nil."
-  id start end fold)
+when it can be folded, else nil.  DATA belongs to who made it."
+  id start end fold data)
 
 (defvar-local qwen-companion-chat--blocks nil
   "Hash table of the blocks by their names.")
@@ -172,21 +172,30 @@ of the conversation."
   "Make TEXT that of BLOCK; touch only what is different.
 The properties of all of it become those of TEXT."
   (let* ((start (marker-position (qwen-companion-chat-block-start block)))
-         (end (marker-position (qwen-companion-chat-block-end block)))
-         (old (buffer-substring-no-properties start end))
-         (least (min (length old) (length text)))
-         (head (qwen-companion-chat--common old text))
-         (tail (min (- least head)
-                    (qwen-companion-chat--common (reverse old) (reverse text)))))
-    (unless (= head (length old) (length text))
-      (goto-char (+ start head))
-      ;; In this order: who was in what goes is at its beginning.
-      (delete-region (point) (- end tail))
-      (insert (substring text head (- (length text) tail))))
+         (old (buffer-substring-no-properties
+               start (qwen-companion-chat-block-end block)))
+         (old-line (1+ (string-search "\n" old)))
+         (line (1+ (string-search "\n" text))))
+    ;; The first line says how it goes, more comes at the end: what is
+    ;; between both must not count as changed.
+    (qwen-companion-chat--replace-part (+ start old-line) (substring old old-line)
+                                       (substring text line))
+    (qwen-companion-chat--replace-part start (substring old 0 old-line)
+                                       (substring text 0 line))
     (set-marker (qwen-companion-chat-block-start block) start)
     (set-marker (qwen-companion-chat-block-end block) (+ start (length text)))
     (pcase-dolist (`(,from ,to ,properties) (object-intervals text))
       (set-text-properties (+ start from) (+ start to) properties))))
+
+(defun qwen-companion-chat--replace-part (start old new)
+  "Make OLD, which is at START, NEW; leave what both begin and end with."
+  (let* ((head (qwen-companion-chat--common old new))
+         (tail (min (- (min (length old) (length new)) head)
+                    (qwen-companion-chat--common (reverse old) (reverse new)))))
+    (goto-char (+ start head))
+    ;; In this order: who was in what goes is at its beginning.
+    (delete-region (point) (+ start (- (length old) tail)))
+    (insert (substring new head (- (length new) tail)))))
 
 (defun qwen-companion-chat--common (one other)
   "Return how many characters the strings ONE and OTHER begin with alike."
@@ -229,6 +238,13 @@ The properties of what is there stay."
 
 ;;; Finding
 
+(defun qwen-companion-chat--block-list ()
+  "Return all blocks, in order."
+  (sort (hash-table-values qwen-companion-chat--blocks)
+        (lambda (one other)
+          (< (qwen-companion-chat-block-start one)
+             (qwen-companion-chat-block-start other)))))
+
 (defun qwen-companion-chat--block-at (position)
   "Return the block at POSITION, nil when there is none."
   (when-let ((id (get-text-property position 'qwen-companion-chat-block)))
@@ -245,15 +261,17 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
                  (line-end-position)))
          (to (1- (qwen-companion-chat-block-end block)))
          (fold (qwen-companion-chat-block-fold block)))
-    (if fold
-        (move-overlay fold from to)
+    (cond
+     ((>= from to))
+     (fold (move-overlay fold from to))
+     (t
       (setq fold (make-overlay from to nil nil t))
       (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat--opened)
       (overlay-put fold 'qwen-companion-chat-block id)
       (setf (qwen-companion-chat-block-fold block) fold)
       (overlay-put fold 'invisible
                    (and (gethash id qwen-companion-chat--folded folded)
-                        'qwen-companion-chat)))))
+                        'qwen-companion-chat))))))
 
 (defun qwen-companion-chat--opened (fold)
   "Leave FOLD open: a search has ended in it."

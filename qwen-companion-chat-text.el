@@ -30,22 +30,340 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'jit-lock)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-diff)
+
+(defface qwen-companion-chat-code
+  '((t :inherit fixed-pitch))
+  "Face of code in a chat."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-title
+  '((t :inherit bold))
+  "Face of a Markdown heading in a chat."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-markup
+  '((t :inherit shadow))
+  "Face of characters that only say how others look."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-chat-text--code-limit 20000
+  "Characters above which a code block goes without the colours of its language.
+They are computed at once, when the block comes into view.")
+
+(defconst qwen-companion-chat-text--line-limit 2000
+  "Characters above which a line goes without emphasis and links.")
+
+(defconst qwen-companion-chat-text--extensions
+  '(("bash" . "sh") ("c++" . "cpp") ("common-lisp" . "lisp") ("elisp" . "el")
+    ("emacs-lisp" . "el") ("javascript" . "js") ("markdown" . "md") ("perl" . "pl")
+    ("python" . "py") ("ruby" . "rb") ("rust" . "rs") ("shell" . "sh")
+    ("typescript" . "ts") ("zsh" . "sh"))
+  "Languages whose name is not what the names of their files end in.")
+
+;;; Which lines are code
+
+(cl-defstruct (qwen-companion-chat-code
+               (:copier nil)
+               (:constructor qwen-companion-chat--make-code))
+  "A block of code in the LANGUAGE, a string that a stranger chose.
+FENCE is the line before it, without what follows the fence; CLOSED is
+non-nil when all of the code is there, COLOURED when it has the faces
+of its language.  All of its text has it as a property."
+  language fence closed coloured)
+
+(cl-defstruct (qwen-companion-chat-reader
+               (:copier nil)
+               (:constructor qwen-companion-chat--make-reader))
+  "How far a text was read: OFFSET is the first line that is not complete.
+It counts from the start of the block.  CODE is the code block that is
+open there, or nil."
+  (offset 0) code)
+
+(defun qwen-companion-chat-text-append (id text voice)
+  "Put TEXT by VOICE at the end of the block ID."
+  (let* ((block (gethash id qwen-companion-chat--blocks))
+         (end (1- (qwen-companion-chat-block-end block))))
+    (unless (qwen-companion-chat-block-data block)
+      (setf (qwen-companion-chat-block-data block)
+            (qwen-companion-chat--make-reader
+             :offset (- end (qwen-companion-chat-block-start block)))))
+    (qwen-companion-chat--append
+     id (propertize text 'qwen-companion-chat-voice voice
+                    'face (and (eq voice 'thought) 'qwen-companion-chat-thought)))
+    (unless (eq voice 'thought)
+      (qwen-companion-chat-text--read block))))
+
+(defun qwen-companion-chat-text--read (block)
+  "Find the code in what is new in BLOCK."
+  (let* ((reader (qwen-companion-chat-block-data block))
+         (start (qwen-companion-chat-block-start block))
+         ;; The newline at the end of the block is not part of the text.
+         (end (1- (qwen-companion-chat-block-end block))))
+    (save-excursion
+      (save-restriction
+        (widen)
+        (goto-char (+ start (qwen-companion-chat-reader-offset reader)))
+        (with-silent-modifications
+          (while (search-forward "\n" end t)
+            (forward-line -1)
+            (qwen-companion-chat-text--read-line reader)
+            (forward-line 1))
+          (setf (qwen-companion-chat-reader-offset reader) (- (point) start))
+          ;; The last line may stay without its newline.
+          (when-let ((code (qwen-companion-chat-reader-code reader)))
+            (when (qwen-companion-chat-text--fence-p code)
+              (qwen-companion-chat-text--close code))))))))
+
+(defun qwen-companion-chat-text--fence-p (code)
+  "Return non-nil when CODE ends before the line at point."
+  (looking-at (format " \\{0,3\\}%s+[ \t]*$"
+                      (regexp-quote (qwen-companion-chat-code-fence code)))))
+
+(defun qwen-companion-chat-text--close (code)
+  "Note that all of CODE is there: it ends before the line at point."
+  (setf (qwen-companion-chat-code-closed code) t)
+  (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
+  (pcase-let ((`(,from . ,to) (qwen-companion-chat-text--extent code (point))))
+    ;; It may be shown already, without its colours.
+    (put-text-property from to 'fontified nil)))
+
+(defun qwen-companion-chat-text--read-line (reader)
+  "Take the line at point for READER."
+  (let ((code (qwen-companion-chat-reader-code reader))
+        (next (line-beginning-position 2)))
+    (cond
+     ((not code)
+      (when (looking-at " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
+        (setf (qwen-companion-chat-reader-code reader)
+              (qwen-companion-chat--make-code :fence (match-string-no-properties 1)
+                                              :language (match-string-no-properties 2)))
+        (put-text-property (point) next 'qwen-companion-chat-fence t)))
+     ((qwen-companion-chat-text--fence-p code)
+      (setf (qwen-companion-chat-reader-code reader) nil)
+      (qwen-companion-chat-text--close code))
+     (t
+      (setf (qwen-companion-chat-code-closed code) nil
+            (qwen-companion-chat-code-coloured code) nil)
+      (put-text-property (point) next 'qwen-companion-chat-fence nil)
+      (put-text-property (point) next 'qwen-companion-chat-code code)))))
+
+(defun qwen-companion-chat-text--extent (code end)
+  "Return (START . END) of CODE, which ends at END."
+  (let ((start end))
+    (while (and (> start (point-min))
+                (eq code (get-text-property (1- start) 'qwen-companion-chat-code)))
+      (setq start (previous-single-property-change
+                   start 'qwen-companion-chat-code nil (point-min))))
+    (cons start end)))
+
+;;; Faces
 
 (defun qwen-companion-chat-text-enable ()
-  "Have the conversation of the current buffer fontified as it is shown.")
+  "Have the conversation of the current buffer fontified as it is shown."
+  (jit-lock-register #'qwen-companion-chat-text--fontify))
 
-(defun qwen-companion-chat-text-append (id text _voice)
-  "Put TEXT at the end of the block ID."
-  (qwen-companion-chat--append id text))
+(defun qwen-companion-chat-text--fontify (start end)
+  "Give the lines from START to END their faces."
+  (save-excursion
+    (save-match-data
+      (goto-char start)
+      (forward-line 0)
+      (with-silent-modifications
+        (while (< (point) end)
+          (let ((next (line-beginning-position 2)))
+            (when (memq (get-text-property (point) 'qwen-companion-chat-voice)
+                        '(answer user))
+              (qwen-companion-chat-text--fontify-line (line-end-position)))
+            (goto-char next)))))))
+
+(defun qwen-companion-chat-text--fontify-line (end)
+  "Give the line at point, which ends at END, its faces."
+  (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
+    (cond
+     ((get-text-property (point) 'qwen-companion-chat-fence)
+      (put-text-property (point) end 'face 'qwen-companion-chat-markup))
+     ((not code) (qwen-companion-chat-text--fontify-markdown end))
+     ((qwen-companion-chat-code-coloured code))
+     ((qwen-companion-chat-code-closed code)
+      (qwen-companion-chat-text--colour code))
+     (t (put-text-property (point) end 'face 'qwen-companion-chat-code)))))
+
+(defun qwen-companion-chat-text--colour (code)
+  "Give all of CODE, in which point is, the faces of its language."
+  (setf (qwen-companion-chat-code-coloured code) t)
+  (pcase-let* ((`(,start . ,end)
+                (qwen-companion-chat-text--extent
+                 code (next-single-property-change
+                       (point) 'qwen-companion-chat-code nil (point-max))))
+               (language (downcase (qwen-companion-chat-code-language code))))
+    (put-text-property start end 'face 'qwen-companion-chat-code)
+    (when (and (< (- end start) qwen-companion-chat-text--code-limit)
+               (string-match-p "\\`[[:alnum:]+#-]+\\'" language))
+      (let ((text (buffer-substring-no-properties start end))
+            (target (current-buffer)))
+        (with-temp-buffer
+          (insert text)
+          ;; The modes are those that a file of such a name would get.
+          (qwen-companion-diff--set-major-mode
+           (concat "code." (alist-get language qwen-companion-chat-text--extensions
+                                      language nil #'equal)))
+          (ignore-errors (font-lock-ensure))
+          (qwen-companion-chat-text--copy-faces target start))))))
+
+(defun qwen-companion-chat-text--copy-faces (target start)
+  "Add the faces of the current buffer to the buffer TARGET from START on."
+  (let ((from (point-min)))
+    (while (< from (point-max))
+      (let ((to (next-single-property-change from 'face nil (point-max))))
+        (when-let ((face (get-text-property from 'face)))
+          (let ((begin (+ start from -1))
+                (end (+ start to -1)))
+            (with-current-buffer target
+              (add-face-text-property begin end face))))
+        (setq from to)))))
+
+(defconst qwen-companion-chat-text--line-rules
+  '(("#\\{1,6\\} .*" . qwen-companion-chat-title)
+    ("[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\)[ \t]" . bold)
+    ("[ \t]*>.*" . italic)
+    ("[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$" . qwen-companion-chat-markup))
+  "What a line begins with, and the face of that.")
+
+(defconst qwen-companion-chat-text--inline
+  (rx (or
+       ;; 1: code
+       (seq (group-n 11 (group-n 1 (+ "`"))) (group-n 2 (+? nonl)) (group-n 12 (backref 1))
+            (or eol (not (any "`"))))
+       ;; 3: bold
+       (seq (group-n 13 "**") (group-n 3 (not (any "*" space)) (*? nonl)) (group-n 14 "**"))
+       ;; 4: emphasis; inside of words only with stars
+       (seq (group-n 15 "*") (group-n 4 (not (any "*" space)) (*? (not (any "*\n")))) (group-n 16 "*"))
+       (seq word-start (group-n 17 "_") (group-n 5 (not (any "_" space)) (*? (not (any "_\n")))) (group-n 18 "_") word-end)
+       ;; 6: struck
+       (seq (group-n 19 "~~") (group-n 6 (+? nonl)) (group-n 20 "~~"))
+       ;; 7: link, 8: its target
+       (seq (group-n 21 "[") (group-n 7 (+ (not (any "][\n")))) (group-n 22 "](")
+            (group-n 8 (+ (not (any "() \n")))) (group-n 23 ")"))
+       ;; 9: address
+       (group-n 9 "http" (? "s") "://" (+ (not (any space "<>\"`)]\n"))))))
+  "What has a face inside a line.")
+
+(defun qwen-companion-chat-text--fontify-markdown (end)
+  "Give the line of Markdown at point, which ends at END, its faces."
+  (let ((start (point)))
+    (remove-text-properties start end '(face nil))
+    (when (< (- end start) qwen-companion-chat-text--line-limit)
+      (pcase-dolist (`(,pattern . ,face) qwen-companion-chat-text--line-rules)
+        (when (looking-at pattern)
+          (put-text-property start (match-end 0) 'face face)))
+      (while (re-search-forward qwen-companion-chat-text--inline end t)
+        (qwen-companion-chat-text--fontify-match)))))
+
+(defun qwen-companion-chat-text--fontify-match ()
+  "Give what was just found inside a line its faces."
+  (let ((place (match-end 0)))
+    (pcase-dolist (`(,group . ,face)
+                   '((2 . qwen-companion-chat-code) (3 . bold) (4 . italic) (5 . italic)
+                     (6 . (:strike-through t)) (7 . link) (8 . qwen-companion-chat-markup)
+                     (9 . link)
+                     (11 . qwen-companion-chat-markup) (12 . qwen-companion-chat-markup)
+                     (13 . qwen-companion-chat-markup) (14 . qwen-companion-chat-markup)
+                     (15 . qwen-companion-chat-markup) (16 . qwen-companion-chat-markup)
+                     (17 . qwen-companion-chat-markup) (18 . qwen-companion-chat-markup)
+                     (19 . qwen-companion-chat-markup) (20 . qwen-companion-chat-markup)
+                     (21 . qwen-companion-chat-markup) (22 . qwen-companion-chat-markup)
+                     (23 . qwen-companion-chat-markup)))
+      (when (match-beginning group)
+        (add-face-text-property (match-beginning group) (match-end group) face)))
+    (cond ((match-beginning 8)
+           (qwen-companion-chat-text--link (match-beginning 7) (match-end 7)
+                                           (match-string-no-properties 8)))
+          ((match-beginning 9)
+           (qwen-companion-chat-text--link (match-beginning 9) (match-end 9)
+                                           (match-string-no-properties 9)))
+          ((match-end 12) (setq place (match-end 12))))
+    (goto-char place)))
+
+;;; Links
+
+(defvar qwen-companion-chat-text-link-map
+  (let ((map (make-sparse-keymap)))
+    (set-keymap-parent map qwen-companion-chat-conversation-map)
+    (define-key map (kbd "RET") #'qwen-companion-chat-follow-link)
+    (define-key map [mouse-2] #'qwen-companion-chat-follow-link)
+    (define-key map [follow-link] 'mouse-face)
+    map)
+  "Keys of a link.")
+
+(defun qwen-companion-chat-text--link (start end url)
+  "Make a link to URL from START to END, if it is one for a browser.
+Other links are about files of the daemon's host, or are no links."
+  (when (string-match-p "\\`https?://" url)
+    (add-text-properties start end
+                         (list 'qwen-companion-chat-url url
+                               'keymap qwen-companion-chat-text-link-map
+                               'mouse-face 'highlight 'help-echo url))))
+
+(defun qwen-companion-chat-follow-link (&optional event)
+  "Open the address at point, or where EVENT is, in a browser."
+  (interactive (list last-nonmenu-event))
+  (save-excursion
+    (when (mouse-event-p event)
+      (posn-set-point (event-start event)))
+    (let ((url (get-text-property (point) 'qwen-companion-chat-url)))
+      (unless url
+        (user-error "No link here"))
+      (browse-url url))))
+
+;;; Code blocks
+
+(defun qwen-companion-chat-text--code-here ()
+  "Return the code block at point, else the last one of the conversation."
+  (save-restriction
+    (widen)
+    (let* ((place (if (get-text-property (point) 'qwen-companion-chat-code)
+                      (point)
+                    (qwen-companion-chat-text--last-code)))
+           (code (and place (get-text-property place 'qwen-companion-chat-code))))
+      (unless code
+        (user-error "There is no code block in this chat"))
+      (pcase-let ((`(,start . ,end)
+                   (qwen-companion-chat-text--extent
+                    code (next-single-property-change
+                          place 'qwen-companion-chat-code nil (point-max)))))
+        (buffer-substring-no-properties start end)))))
+
+(defun qwen-companion-chat-text--last-code ()
+  "Return a position in the last code block, nil when there is none."
+  (let ((place (marker-position qwen-companion-chat--end)))
+    (while (and (> place (point-min))
+                (not (get-text-property (1- place) 'qwen-companion-chat-code)))
+      (setq place (previous-single-property-change
+                   place 'qwen-companion-chat-code nil (point-min))))
+    (and (> place (point-min)) (1- place))))
 
 (defun qwen-companion-chat-copy-code ()
-  "Copy the code block at point, or the last one."
-  (interactive))
+  "Copy the code block at point, else the last one."
+  (interactive)
+  (kill-new (qwen-companion-chat-text--code-here))
+  (message "Copied the code block"))
 
 (defun qwen-companion-chat-insert-code ()
-  "Insert the code block at point, or the last one, into the last file."
-  (interactive))
+  "Insert the code block at point, else the last one, into the last file.
+That is at point in the buffer with a file that was used last."
+  (interactive)
+  (let ((code (qwen-companion-chat-text--code-here))
+        (buffer (cl-find-if #'buffer-file-name (buffer-list))))
+    (unless buffer
+      (user-error "No buffer with a file to insert it into"))
+    (with-selected-window (or (get-buffer-window buffer) (display-buffer buffer))
+      (barf-if-buffer-read-only)
+      (push-mark nil t)
+      (insert code))
+    (message "Inserted the code block into %s" (buffer-name buffer))))
 
 (provide 'qwen-companion-chat-text)
 ;;; qwen-companion-chat-text.el ends here

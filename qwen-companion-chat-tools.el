@@ -29,24 +29,195 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-text)
+(require 'qwen-companion-diff)
 
 (declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
 (declare-function qwen-companion-chat--call "qwen-companion-chat"
                   (method payload &optional callback))
 
+(defvar qwen-companion-chat--id)
+
+(defvar qwen-companion-chat-tools-diff-function #'qwen-companion-chat-tools-show-new
+  "Function that shows a change of a file.
+It gets the tool and its diff, property lists as they are told, and is
+called in the chat's buffer.")
+
+;;; One line and what is below it
+
 (defun qwen-companion-chat-tools-show (tool)
   "Show TOOL, a call of a tool as it is told."
-  (qwen-companion-chat--add
-   tool (list 'tool (plist-get tool :id)) (or (plist-get tool :title) "")))
+  (let ((id (list 'tool (plist-get tool :id))))
+    (qwen-companion-chat--add
+     tool id
+     (concat (qwen-companion-chat-tools--line tool)
+             (qwen-companion-chat-tools--body tool)))
+    (qwen-companion-chat--foldable id t)))
+
+(defun qwen-companion-chat-tools--line (tool)
+  "Return the line about TOOL and its state."
+  (let ((status (plist-get tool :status))
+        (duration (qwen-companion-chat-tools--duration tool)))
+    (concat (propertize (format "%-9s" status)
+                        'face (pcase status
+                                ('done 'success)
+                                ('failed 'error)
+                                ('running 'warning)
+                                (_ 'shadow)))
+            " "
+            (propertize (or (plist-get tool :title) (plist-get tool :name) "A tool")
+                        'face 'bold)
+            (if duration (propertize (concat "  " duration) 'face 'shadow) "")
+            "\n")))
+
+(defun qwen-companion-chat-tools--duration (tool)
+  "Return how long TOOL took, nil when that is not known."
+  (when-let ((started (plist-get tool :started))
+             (ended (plist-get tool :ended)))
+    (format "%.1f s" (/ (max 0 (- ended started)) 1000.0))))
+
+(defun qwen-companion-chat-tools--body (tool)
+  "Return what is known of TOOL, lines below the first."
+  (concat
+   (when-let ((name (plist-get tool :name)))
+     (concat (propertize "Tool: " 'face 'shadow) name
+             (when-let ((type (plist-get tool :type)))
+               (format " (%s)" type))
+             "\n"))
+   (qwen-companion-chat-tools--text tool "Command" :command :command-more 'input)
+   (unless (plist-get tool :command)
+     (qwen-companion-chat-tools--text tool "Input" :input :input-more 'input))
+   (mapconcat (lambda (diff) (qwen-companion-chat-tools--diff tool diff))
+              (plist-get tool :diffs) "")
+   (mapconcat #'qwen-companion-chat-tools--place (plist-get tool :places) "")
+   (qwen-companion-chat-tools--text tool "Output" :output :output-more 'output)))
+
+(defun qwen-companion-chat-tools--text (tool name key more part)
+  "Return the text KEY of TOOL under the title NAME.
+The value of MORE is how many characters of it are left out; the whole
+is fetched as PART."
+  (if-let ((text (plist-get tool key)))
+      (concat (propertize (concat name ":\n") 'face 'shadow)
+              (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
+              "\n"
+              (when-let ((count (plist-get tool more)))
+                (concat (qwen-companion-chat--button
+                         (format "%d more characters; show all" count)
+                         #'qwen-companion-chat-tools--show-whole
+                         (plist-get tool :id) part
+                         (or (plist-get tool :title) (plist-get tool :name)))
+                        "\n")))
+    ""))
+
+(defun qwen-companion-chat-tools--diff (tool diff)
+  "Return a line about DIFF, a change of a file by TOOL."
+  (let ((old (plist-get diff :old-size))
+        (new (plist-get diff :new-size)))
+    (concat (propertize "Change: " 'face 'shadow)
+            (qwen-companion-chat--button
+             (plist-get diff :path)
+             (lambda () (funcall qwen-companion-chat-tools-diff-function tool diff)))
+            (if old
+                (format "  %d to %d characters" old new)
+              (format "  a new file of %d characters" new))
+            "\n")))
+
+(defun qwen-companion-chat-tools--place (place)
+  "Return a line about PLACE in a file of the daemon's host."
+  (concat (propertize "File: " 'face 'shadow)
+          (plist-get place :path)
+          (if-let ((line (plist-get place :line))) (format ":%d" line) "")
+          "\n"))
+
+;;; The whole of a text
+
+(defvar qwen-companion-chat-tools--fetches nil
+  "Alist of texts that are on their way: (KEY . CALLBACK).
+KEY is (SESSION TOOL PART INDEX).")
+
+(defun qwen-companion-chat-tools-fetch (tool part index callback)
+  "Fetch PART of the tool with the id TOOL; CALLBACK gets the text.
+PART is `input' or `output', or `old' or `new' of the change INDEX.
+CALLBACK is called in the chat's buffer, never after an error, which is
+shown."
+  (let ((key (list qwen-companion-chat--id tool part index)))
+    (push (cons key callback) qwen-companion-chat-tools--fetches)
+    (qwen-companion-chat--call
+     'daemon-fetch (list :session qwen-companion-chat--id :tool tool :part part :index index)
+     (lambda (reply)
+       (when-let ((error (plist-get reply :error)))
+         (setq qwen-companion-chat-tools--fetches
+               (cl-remove key qwen-companion-chat-tools--fetches
+                          :key #'car :test #'equal))
+         (qwen-companion-backend-notice error))))))
+
+(defun qwen-companion-chat-tools-on-text (payload)
+  "Hand the text in PAYLOAD to who waits for it."
+  (let* ((key (list (plist-get payload :session) (plist-get payload :tool)
+                    (plist-get payload :part) (plist-get payload :index)))
+         (waiting (cl-remove key qwen-companion-chat-tools--fetches
+                             :key #'car :test-not #'equal)))
+    (setq qwen-companion-chat-tools--fetches
+          (cl-set-difference qwen-companion-chat-tools--fetches waiting))
+    (if (not waiting)
+        (qwen-companion-backend-drop-text payload)
+      (let ((text (with-temp-buffer
+                    (qwen-companion-backend-insert-text payload)
+                    (buffer-string))))
+        (pcase-dolist (`(,_ . ,callback) waiting)
+          (funcall callback text))))))
+
+(defun qwen-companion-chat-tools--show-whole (tool part title &optional index)
+  "Show PART of the tool with the id TOOL in a buffer of its own.
+TITLE is what the tool does; INDEX counts its changes of files."
+  (qwen-companion-chat-tools-fetch
+   tool part (or index 0)
+   (lambda (text)
+     (qwen-companion-chat-tools--view
+      (format "*qwen-companion chat: %s of %s*" part
+              (truncate-string-to-width title 60 nil nil t))
+      text))))
+
+(defun qwen-companion-chat-tools-show-new (tool diff)
+  "Show the text of a file after DIFF of TOOL."
+  (qwen-companion-chat-tools--show-whole
+   (plist-get tool :id) 'new (plist-get diff :path) (plist-get diff :index)))
+
+(defun qwen-companion-chat-tools--view (name text)
+  "Show TEXT, read-only, in a new buffer with NAME."
+  (with-current-buffer (generate-new-buffer name)
+    (buffer-disable-undo)
+    (insert text)
+    (goto-char (point-min))
+    (qwen-companion-diff--show-bidi-controls)
+    (let ((bidi bidi-display-reordering)
+          (glyphless glyphless-char-display))
+      (special-mode)
+      (setq-local bidi-display-reordering bidi
+                  glyphless-char-display glyphless))
+    (set-buffer-modified-p nil)
+    (display-buffer (current-buffer))))
+
+;;; The plan
 
 (defun qwen-companion-chat-tools-show-plan (plan)
   "Show PLAN of the model."
   (qwen-companion-chat--add
-   plan (list 'plan (plist-get plan :turn)) "Plan"))
+   plan (list 'plan (plist-get plan :turn))
+   (concat (propertize "Plan\n" 'face 'bold)
+           (mapconcat #'qwen-companion-chat-tools--step (plist-get plan :steps) ""))))
 
-(defun qwen-companion-chat-tools-on-text (payload)
-  "Show the whole text in PAYLOAD."
-  (qwen-companion-backend-drop-text payload))
+(defun qwen-companion-chat-tools--step (step)
+  "Return the line of STEP of a plan."
+  (pcase-let ((`(,box . ,face)
+               (pcase (plist-get step :status)
+                 ('done '("[x]" . shadow))
+                 ('running '("[-]" . bold))
+                 (_ '("[ ]" . default)))))
+    (propertize (format "%s %s\n" box
+                        ;; One line for each step, whatever is in it.
+                        (string-join (split-string (plist-get step :text)) " "))
+                'face face)))
 
 (provide 'qwen-companion-chat-tools)
 ;;; qwen-companion-chat-tools.el ends here

@@ -218,12 +218,16 @@ is about; where it is about no session, once and in any buffer.")
 
 ;;; The conversation
 
+(defvar qwen-companion-chat-reset-hook nil
+  "Hook run in a chat whose conversation was dropped, to come anew.")
+
 (defun qwen-companion-chat--on-reset (payload)
   "Drop the conversation: it comes anew, in the number of reports in PAYLOAD."
   (unless qwen-companion-chat--places
     (setq qwen-companion-chat--places (qwen-companion-chat--where)))
   (qwen-companion-chat--clear)
   (qwen-companion-chat--forget-conversation)
+  (run-hooks 'qwen-companion-chat-reset-hook)
   (setq qwen-companion-chat--awaited (plist-get payload :batches))
   (qwen-companion-chat--arrived)
   (when-let ((text (plist-get payload :text)))
@@ -398,7 +402,9 @@ the end of what that agent has said."
      id (if (cdr (qwen-companion-chat--groups-of change))
             (propertize text 'line-prefix "  " 'wrap-prefix "  ")
           text)
-     (plist-get change :voice))))
+     (plist-get change :voice))
+    (when (eq 'thought (plist-get change :voice))
+      (qwen-companion-chat--foldable id t))))
 
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, unless it is as it should be."
@@ -557,6 +563,11 @@ See the option of the same name."
 
 ;;; Header and mode line
 
+(defvar qwen-companion-chat-mode-line-functions nil
+  "Abnormal hook: the first value that is not nil is in the mode line.
+Each function is called in the chat without arguments and returns a
+string or nil.")
+
 (defun qwen-companion-chat--tokens (count)
   "Return COUNT of tokens as it is shown."
   (if (< count 1000)
@@ -590,7 +601,9 @@ See the option of the same name."
       ((and state (or 'closed 'dead))
        (substitute-command-keys
         (format "%s%s; \\[qwen-companion-chat-reload] loads the session again"
-                (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) "")))))))
+                (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) ""))))
+      (_ (and (memq (qwen-companion-daemon-state) '(unreachable refused))
+              (qwen-companion-daemon-description))))))
 
 (defun qwen-companion-chat--update ()
   "Compute the header line and the mode line."
@@ -618,7 +631,9 @@ See the option of the same name."
                   (mapconcat #'identity
                              (delq nil (list (plist-get qwen-companion-chat--state :model)
                                              (qwen-companion-chat--mode-name)
-                                             (if state (symbol-name state) "opening")))
+                                             (if state (symbol-name state) "opening")
+                                             (run-hook-with-args-until-success
+                                              'qwen-companion-chat-mode-line-functions)))
                              " ")))
     (force-mode-line-update)))
 

@@ -104,14 +104,14 @@ The payload is without the token.")
     (_ (plist-get qwen-companion-daemon--report :text))))
 
 (defun qwen-companion-daemon-place ()
-  "Return where the daemon is, in short: host, workspace, and whose that is."
+  "Return in a few words where the daemon is, and that all it has is there."
   (let ((workspace (plist-get qwen-companion-daemon--report :workspace))
         (host (plist-get qwen-companion-daemon--report :host)))
-    (format "%s%s, %s" (or host "qwen serve")
-            (if workspace (concat ":" workspace) "")
+    (concat "at " (or host "qwen serve")
+            (and workspace (concat ", " workspace))
             (if (plist-get qwen-companion-daemon--report :local)
-                "on this machine"
-              "on the daemon's machine"))))
+                " (this machine)"
+              ": files, tools and keys are of the machine there"))))
 
 (defun qwen-companion-daemon-lighter ()
   "Return the part of the mode line about the daemon, \"\" when there is none."

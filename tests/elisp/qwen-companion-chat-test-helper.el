@@ -37,7 +37,11 @@
                    (qwen-companion-chat-test-tell
                     'daemon-session :session "s" :state 'idle :model "scripted" :mode "default")
                    ,@body)
-               (qwen-companion-daemon--forget))))))))
+               (qwen-companion-daemon--forget)
+               (dolist (buffer (qwen-companion-chat-buffers))
+                 (with-current-buffer buffer
+                   (setq kill-buffer-query-functions nil)
+                   (kill-buffer))))))))))
 
 (defun qwen-companion-chat-test-tell (method &rest payload)
   "Let the Python process call METHOD with PAYLOAD."

@@ -48,5 +48,441 @@
                                                      (qwen-companion-chat-buffer "other"))
                                  :state)))))
 
+(ert-deftest qwen-companion-chat-test-no-session-is-said ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat t)
+    (qwen-companion-chat-test-reply 'daemon-open :error "too many sessions" :problem 'busy)
+    (should (string-match-p "too many sessions" qwen-companion-chat--header))
+    (insert "hello")
+    (should-error (qwen-companion-chat-send) :type 'user-error)
+    (should (equal "hello" (qwen-companion-chat--prompt-text)))))
+
+(ert-deftest qwen-companion-chat-test-shows-the-last-one ()
+  (qwen-companion-chat-test-with
+    (let ((chat (current-buffer)))
+      (with-temp-buffer
+        (set-window-buffer nil (current-buffer))
+        (call-interactively #'qwen-companion-chat))
+      (should (eq chat (window-buffer)))
+      (should (= 1 (length (qwen-companion-test-sent 'daemon-open)))))))
+
+;;; The conversation
+
+(ert-deftest qwen-companion-chat-test-thoughts-tools-and-answers-in-order ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'thought "Let me ")
+     (qwen-companion-chat-test-text 'thought "see.")
+     (qwen-companion-chat-test-text 'answer "I look.")
+     '(:kind tool :turn "t1" :id "x" :status running :title "Read it")
+     (qwen-companion-chat-test-text 'answer "Done."))
+    (should (equal "Thought\nLet me see.\n\nI look.\nrunning   Read it\n\nDone.\n"
+                   (qwen-companion-chat-test-conversation)))
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "x" :status done :title "Read it" :started 1000 :ended 2500))
+    (should (equal "Thought\nLet me see.\n\nI look.\ndone      Read it  1.5 s\n\nDone.\n"
+                   (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-two-turns-and-two-agents-do-not-mix ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "a" :status running :title "Agent A")
+     '(:kind tool :turn "t1" :id "b" :status running :title "Agent B")
+     (qwen-companion-chat-test-text 'answer "from a" :parent "a")
+     (qwen-companion-chat-test-text 'answer "from b" :parent "b")
+     '(:kind text :turn "t2" :voice user :by other :text "And I?")
+     (qwen-companion-chat-test-text 'answer ", again" :parent "a")
+     (qwen-companion-chat-test-text 'answer "The end."))
+    (should (equal (concat "running   Agent A\n\nfrom a, again\n"
+                           "running   Agent B\n\nfrom b\n"
+                           "\nThe end.\n"
+                           "\n\fSomebody else\nAnd I?\n")
+                   (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-a-message-in-the-background-stands-alone ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer "One.")
+     (qwen-companion-chat-test-text 'answer "Meanwhile." :background t)
+     (qwen-companion-chat-test-text 'answer "Two."))
+    (should (equal "\nOne.\n\nMeanwhile.\n\nTwo.\n" (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-how-a-turn-ends ()
+  (pcase-dolist (`(,outcome ,text ,said)
+                 '((done nil "") (cancelled nil "Cancelled\n") (failed "no model" "Failed: no model\n")
+                   (removed nil "Taken out of the queue\n") (other "refusal" "Ended: refusal\n")))
+    (qwen-companion-chat-test-with
+      (qwen-companion-chat-test-turn
+       (list :kind 'end :turn "t1" :outcome outcome :text text))
+      (should (equal said (qwen-companion-chat-test-conversation))))))
+
+(ert-deftest qwen-companion-chat-test-what-is-not-supported-is-said-by-its-name ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     '(:kind note :turn "t1" :note unsupported :text "goal_changed")
+     '(:kind hologram :turn "t1"))
+    (should (string-match-p "Unsupported: goal_changed;.*\nUnsupported: hologram;"
+                            (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
+  (qwen-companion-chat-test-with
+    (let ((file (qwen-companion-backend--spool-text "long" 'utf-8-unix)))
+      (qwen-companion-chat-test-turn
+       (list :kind 'text :turn "t1" :voice 'answer :text-file file))
+      (should (equal "\nlong\n" (qwen-companion-chat-test-conversation)))
+      (should-not (file-exists-p file)))))
+
+(ert-deftest qwen-companion-chat-test-texts-for-nobody-are-removed ()
+  (qwen-companion-chat-test-with
+    (let ((files (cl-loop repeat 2 collect
+                          (qwen-companion-backend--spool-text "long" 'utf-8-unix))))
+      (qwen-companion-chat-test-tell
+       'daemon-turn :session "unknown"
+       :changes (list (list :kind 'text :voice 'answer :text-file (car files))))
+      (qwen-companion-chat-test-tell
+       'daemon-text :session "s" :tool "x" :part 'output :index 0 :text-file (cadr files))
+      (should-not (cl-some #'file-exists-p files)))))
+
+(ert-deftest qwen-companion-chat-test-conversation-is-read-only-and-the-prompt-is-not ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Answer."))
+    (dolist (place (list (point-min) (+ 2 (point-min)) qwen-companion-chat--end))
+      (goto-char place)
+      (should-error (insert "x") :type 'text-read-only))
+    (goto-char (point-max))
+    (insert "mine")
+    (should (equal "mine" (qwen-companion-chat--prompt-text)))))
+
+(ert-deftest qwen-companion-chat-test-nobody-can-look-like-a-heading ()
+  "Nothing from outside has a form feed; what looks the same is no turn."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'user "One" :by 'me)
+     (qwen-companion-chat-test-text 'answer "x\n\nYou\nSomething else"))
+    (should (equal '("One") (mapcar #'car (qwen-companion-chat--index))))))
+
+;;; Point, windows, undo
+
+(ert-deftest qwen-companion-chat-test-nobody-is-moved-by-what-comes ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer (mapconcat #'number-to-string (number-sequence 1 99) "\n"))
+     '(:kind tool :turn "t1" :id "x" :status running :title "Run it" :output "1\n2\n"))
+    (goto-char (point-max))
+    (insert "half a prom")
+    (backward-char 4)
+    (let ((away (split-window)))
+      (goto-char (point-min))
+      (search-forward "\n50\n")
+      (set-window-start away (point))
+      (search-forward "55")
+      (set-window-point away (point))
+      (goto-char (- (point-max) 4))
+      (qwen-companion-chat-test-turn
+       '(:kind tool :turn "t1" :id "x" :status done :title "Run it" :output "1\n2\n3\n4\n")
+       (qwen-companion-chat-test-text 'answer "More.\nAnd more."))
+      (should (looking-at "prom\\'"))
+      (should (equal "51\n52" (buffer-substring (window-start away) (+ 5 (window-start away)))))
+      (should (equal "55" (buffer-substring (- (window-point away) 2) (window-point away)))))))
+
+(ert-deftest qwen-companion-chat-test-point-in-a-tool-that-changes ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "x" :status running :title "Run it" :output "one\ntwo\n"))
+    (goto-char (point-min))
+    (search-forward "tw")
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "x" :status done :title "Run it" :started 0 :ended 100
+             :output "one\ntwo\nthree\n"))
+    (should (looking-back "one\ntw" (point-min)))))
+
+(ert-deftest qwen-companion-chat-test-undo-in-the-prompt-while-it-streams ()
+  (qwen-companion-chat-test-with
+    (buffer-enable-undo)
+    (insert "first")
+    (undo-boundary)
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "A long answer."))
+    (insert " second")
+    (undo-boundary)
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer " And more."))
+    (delete-char -3)
+    (undo-boundary)
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "x" :status running :title "Run it"))
+    (let ((conversation (qwen-companion-chat-test-conversation)))
+      (dolist (expected '("first second" "first" ""))
+        (setq last-command (if (equal expected "first second") 'other 'undo))
+        (undo)
+        (should (equal expected (qwen-companion-chat--prompt-text))))
+      (should (equal conversation (qwen-companion-chat-test-conversation))))))
+
+(ert-deftest qwen-companion-chat-test-narrowed-and-selected ()
+  "What comes does not end a narrowing or a selection."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One\nTwo\nThree"))
+    (goto-char (point-min))
+    (search-forward "Two")
+    (set-mark (point))
+    (setq mark-active t)
+    (narrow-to-region (line-beginning-position) (line-end-position))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer ", four"))
+    (should (equal "Two" (buffer-string)))
+    (should mark-active)
+    (widen)
+    (should (string-suffix-p "Three, four\n" (qwen-companion-chat-test-conversation)))))
+
+;;; Reading it again
+
+(ert-deftest qwen-companion-chat-test-reset-doubles-nothing-and-keeps-the-place ()
+  (qwen-companion-chat-test-with
+    (let ((turn (list (qwen-companion-chat-test-text 'user "Why?" :by 'me)
+                      (qwen-companion-chat-test-text 'thought "Hm.\nHm.")
+                      (qwen-companion-chat-test-text 'answer "Because.\nOf that.\nAnd this.")))
+          before)
+      (apply #'qwen-companion-chat-test-turn turn)
+      (insert "unsent")
+      (setq before (qwen-companion-chat-test-conversation))
+      (goto-char (point-min))
+      (search-forward "Hm.")
+      (qwen-companion-chat-toggle-fold)
+      (search-forward "Of")
+      (set-window-point nil (point))
+      (call-interactively #'qwen-companion-chat-reload)
+      (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
+      (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 2)
+      (should (equal "" (qwen-companion-chat-test-conversation)))
+      (should (string-match-p "reading" qwen-companion-chat--header))
+      (qwen-companion-chat-test-turn (car turn) (cadr turn))
+      (qwen-companion-chat-test-turn (caddr turn))
+      (should-not (string-match-p "reading" qwen-companion-chat--header))
+      (should (equal before (qwen-companion-chat-test-conversation)))
+      (should (equal "unsent" (qwen-companion-chat--prompt-text)))
+      (should (save-excursion (goto-char (window-point)) (looking-back "Of" (point-min))))
+      ;; It was opened by the user.
+      (goto-char (point-min))
+      (search-forward "Hm.")
+      (should-not (invisible-p (point))))))
+
+(ert-deftest qwen-companion-chat-test-reset-to-nothing ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Old."))
+    (goto-char (point-min))
+    (should (equal "qwen-companion: it was cut"
+                   (qwen-companion-test-messages
+                     (qwen-companion-chat-test-tell
+                      'daemon-reset :session "s" :batches 0 :text "it was cut"))))
+    (should (equal "" (qwen-companion-chat-test-conversation)))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "New."))
+    (should (equal "\nNew.\n" (qwen-companion-chat-test-conversation)))))
+
+;;; The prompt
+
+(ert-deftest qwen-companion-chat-test-sends-the-prompt ()
+  (qwen-companion-chat-test-with
+    (insert "one\ntwo\n")
+    (call-interactively #'qwen-companion-chat-send)
+    (should (equal '((:kind text :text "one\ntwo"))
+                   (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts)))
+    (should (equal "" (qwen-companion-chat--prompt-text)))
+    (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
+    (should (equal "" (qwen-companion-chat--prompt-text)))
+    (should (string-match-p "empty" (cadr (should-error (qwen-companion-chat-send) :type 'user-error))))
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt))))))
+
+(ert-deftest qwen-companion-chat-test-a-prompt-that-is-not-taken-comes-back ()
+  (dolist (problem '(busy gone invalid refused unreachable unsure unsupported unknown))
+    (qwen-companion-chat-test-with
+      (insert "precious")
+      (qwen-companion-chat-send)
+      (insert "meanwhile")
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-chat-test-reply
+                     'daemon-prompt :error "It failed." :problem problem))))
+        (should (string-match-p "It failed\\." said))
+        (should (eq (eq problem 'unsure)
+                    (and (string-match-p "may have arrived" said) t))))
+      (should (equal "precious\nmeanwhile" (qwen-companion-chat--prompt-text)))
+      ;; Nothing is sent by itself.
+      (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
+
+(ert-deftest qwen-companion-chat-test-a-prompt-for-a-dead-session-stays ()
+  (dolist (state '(closed dead))
+    (qwen-companion-chat-test-with
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state :text "it crashed")
+      (should (string-match-p "it crashed; .* loads the session again" qwen-companion-chat--header))
+      (insert "precious")
+      (should (string-match-p "C-c C-l" (cadr (should-error (qwen-companion-chat-send)
+                                                            :type 'user-error))))
+      (should (equal "precious" (qwen-companion-chat--prompt-text)))
+      (should-not (qwen-companion-test-sent 'daemon-prompt)))))
+
+(ert-deftest qwen-companion-chat-test-a-prompt-outlives-process-and-daemon ()
+  (dolist (end (list (lambda () (run-hooks 'qwen-companion-backend-disconnected-hook))
+                     #'qwen-companion-daemon-stop))
+    (qwen-companion-chat-test-with
+      (insert "precious")
+      (qwen-companion-chat-send)
+      (funcall end)
+      (should (equal "precious" (qwen-companion-chat--prompt-text))))))
+
+(ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
+  (qwen-companion-chat-test-with
+    (insert "one")
+    (call-interactively #'qwen-companion-chat-return)
+    (should (equal "one\n" (qwen-companion-chat--prompt-text)))
+    (let ((qwen-companion-chat-return 'send))
+      (call-interactively #'qwen-companion-chat-return))
+    (should (qwen-companion-test-sent 'daemon-prompt))
+    (goto-char (point-min))
+    (should-error (qwen-companion-chat-return) :type 'user-error)))
+
+(ert-deftest qwen-companion-chat-test-history ()
+  (qwen-companion-chat-test-with
+    (dolist (prompt '("one" "two"))
+      (insert prompt)
+      (qwen-companion-chat-send))
+    (insert "draft")
+    (dolist (step '((qwen-companion-chat-previous-prompt . "two")
+                    (qwen-companion-chat-previous-prompt . "one")
+                    (qwen-companion-chat-next-prompt . "two")
+                    (qwen-companion-chat-next-prompt . "draft")))
+      (call-interactively (car step))
+      (should (equal (cdr step) (qwen-companion-chat--prompt-text))))
+    (should-error (qwen-companion-chat-next-prompt) :type 'user-error)
+    (should-error (qwen-companion-chat-previous-prompt 3) :type 'user-error)
+    (should (equal "draft" (qwen-companion-chat--prompt-text)))
+    (qwen-companion-chat-search-prompt "one")
+    (should (equal "one" (qwen-companion-chat--prompt-text)))))
+
+(ert-deftest qwen-companion-chat-test-cancel ()
+  (qwen-companion-chat-test-with
+    (should (string-match-p "idle" (cadr (should-error (qwen-companion-chat-cancel)
+                                                       :type 'user-error))))
+    (dolist (state '(busy waiting))
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state)
+      (call-interactively #'qwen-companion-chat-cancel))
+    (should (equal '("s" "s") (mapcar (lambda (payload) (plist-get payload :session))
+                                      (qwen-companion-test-sent 'daemon-cancel))))
+    (should (string-match-p "too late"
+                            (qwen-companion-test-messages
+                              (qwen-companion-chat-test-reply 'daemon-cancel :error "too late"))))))
+
+(ert-deftest qwen-companion-chat-test-a-suggestion-is-taken-by-its-button ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn '(:kind note :turn "t1" :note suggestion :text "run the tests"))
+    (goto-char (point-min))
+    (search-forward "run the")
+    (call-interactively (lookup-key (get-text-property (point) 'keymap) (kbd "RET")))
+    (should (equal "run the tests" (qwen-companion-chat--prompt-text)))
+    (should-not (qwen-companion-test-sent 'daemon-prompt))))
+
+;;; Header and mode line
+
+(ert-deftest qwen-companion-chat-test-header-and-mode-line ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell
+     'daemon-choices :session "s" :modes '((:id "auto-edit" :name "Auto-edit")))
+    (qwen-companion-chat-test-tell
+     'daemon-session :session "s" :state 'busy :model "m%1" :mode "auto-edit"
+     :used 12345 :size 200000 :clients 2 :queue '((:turn "t2" :text "x" :by me)))
+    (qwen-companion-chat-test-turn '(:kind usage :turn "t1" :input 900 :output 45))
+    (dolist (part '("127.0.0.1:4170" "/project" "this machine" "context 12.3k of 200.0k (6%)"
+                    "900 in, 45 out" "2 clients" "1 queued"))
+      (should (string-match-p (regexp-quote part) qwen-companion-chat--header)))
+    (should (equal " m%1 Auto-edit busy" qwen-companion-chat--mode-line))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "example.org" :workspace "/srv")
+    (should (string-match-p "files, tools and keys are of the machine there"
+                            qwen-companion-chat--header))))
+
+(ert-deftest qwen-companion-chat-test-times-by-option ()
+  (qwen-companion-chat-test-with
+    (let ((qwen-companion-chat-time-format "%S seconds"))
+      (qwen-companion-chat-test-turn
+       (qwen-companion-chat-test-text 'user "Hi" :time 5000)
+       (qwen-companion-chat-test-text 'answer "Ho" :time 6000)))
+    (should (equal "\n\fYou  05 seconds\nHi\n\n06 seconds\nHo\n"
+                   (qwen-companion-chat-test-conversation)))))
+
+;;; Moving
+
+(ert-deftest qwen-companion-chat-test-turn-by-turn ()
+  (qwen-companion-chat-test-with
+    (dolist (text '("One" "Two"))
+      (qwen-companion-chat-test-turn
+       (list :kind 'text :turn text :voice 'user :text text)
+       (list :kind 'text :turn text :voice 'answer :text "Answer.")))
+    (goto-char (point-min))
+    (qwen-companion-chat-next-turn)
+    (should (looking-at "\fYou\nOne"))
+    (qwen-companion-chat-next-turn)
+    (should (looking-at "\fYou\nTwo"))
+    (qwen-companion-chat-previous-turn)
+    (should (looking-at "\fYou\nOne"))
+    (should-error (qwen-companion-chat-previous-turn) :type 'user-error)
+    (qwen-companion-chat-next-turn 5)
+    (should (eobp))
+    (pcase-dolist (`(,name . ,place) (qwen-companion-chat--index))
+      (goto-char place)
+      (should (looking-at (concat "\fYou\n" name))))
+    (outline-minor-mode)
+    (outline-previous-visible-heading 1)
+    (should (looking-at "\fYou\nOne"))))
+
+;;; Coming and going
+
+(ert-deftest qwen-companion-chat-test-a-new-process-is-told-what-is-open ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
+    (run-hooks 'qwen-companion-backend-disconnected-hook)
+    (should (string-match-p "Disconnected" qwen-companion-chat--header))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connecting)
+    (should-not (qwen-companion-test-sent 'daemon-load))
+    (dotimes (_ 2)
+      (qwen-companion-chat-test-tell 'daemon-state :state 'connected))
+    (should (equal '("s") (mapcar (lambda (payload) (plist-get payload :session))
+                                  (qwen-companion-test-sent 'daemon-load))))
+    (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-a-connection-that-mends-itself-is-left-to-do-so ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected :text "no answer")
+    (should (string-match-p "no answer" qwen-companion-chat--header))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'unreachable :text "no answer")
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (should-not (qwen-companion-test-sent 'daemon-load))))
+
+(ert-deftest qwen-companion-chat-test-left-and-readable ()
+  "With the daemon left or the mode off, the text stays and nothing else."
+  (dolist (end (list #'qwen-companion-daemon-stop
+                     (lambda () (run-hook-with-args 'qwen-companion-state-functions 'off))))
+    (qwen-companion-chat-test-with
+      (let ((timers (length timer-list)))
+        (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Readable."))
+        (funcall end)
+        (should (string-match-p "Readable" (qwen-companion-chat-test-conversation)))
+        (should (string-match-p "The daemon was left" qwen-companion-chat--header))
+        (insert "precious")
+        (should-error (qwen-companion-chat-send) :type 'user-error)
+        (should-error (qwen-companion-chat-reload) :type 'user-error)
+        (should-not qwen-companion-daemon-functions)
+        (should-not qwen-companion-daemon-left-hook)
+        (should-not qwen-companion-backend-disconnected-hook)
+        (should-not qwen-companion-chat--requests)
+        (should (= timers (length timer-list)))
+        ;; And back again.
+        (call-interactively #'qwen-companion-chat)
+        (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+        (should (equal "precious" (qwen-companion-chat--prompt-text)))
+        (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))))
+
+(ert-deftest qwen-companion-chat-test-killed-leaves-the-session ()
+  (qwen-companion-chat-test-with
+    (insert "unsent")
+    (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+      (should-not (kill-buffer)))
+    (qwen-companion-chat--set-prompt "")
+    (should (kill-buffer))
+    (should (equal '((:session "s" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
+
 (provide 'qwen-companion-chat-test)
 ;;; qwen-companion-chat-test.el ends here
