@@ -241,7 +241,7 @@ open there, or nil."
        (seq (group-n 13 "**") (group-n 3 (not (any "*" space)) (*? nonl)) (group-n 14 "**"))
        ;; 4: emphasis; inside of words only with stars
        (seq (group-n 15 "*") (group-n 4 (not (any "*" space)) (*? (not (any "*\n")))) (group-n 16 "*"))
-       (seq word-start (group-n 17 "_") (group-n 5 (not (any "_" space)) (*? (not (any "_\n")))) (group-n 18 "_") word-end)
+       (seq symbol-start (group-n 17 "_") (group-n 5 (not (any "_" space)) (*? (not (any "_\n")))) (group-n 18 "_") symbol-end)
        ;; 6: struck
        (seq (group-n 19 "~~") (group-n 6 (+? nonl)) (group-n 20 "~~"))
        ;; 7: link, 8: its target

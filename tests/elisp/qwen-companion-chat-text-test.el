@@ -1,0 +1,193 @@
+;;; qwen-companion-chat-text-test.el --- Tests of Markdown in a chat  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; How what is said looks, however it is cut into pieces, and that it can do
+;; nothing else.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+
+(defun qwen-companion-chat-text-test--show ()
+  "Have the conversation fontified, as showing it does."
+  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end))
+
+(defun qwen-companion-chat-text-test--find (text)
+  "Go to TEXT in the conversation."
+  (goto-char (point-min))
+  (search-forward text)
+  (goto-char (match-beginning 0)))
+
+(defun qwen-companion-chat-text-test--faces (text)
+  "Return the faces of the first character of TEXT, a list."
+  (qwen-companion-chat-text-test--find text)
+  (ensure-list (get-text-property (point) 'face)))
+
+(defmacro qwen-companion-chat-text-test-with (text &rest body)
+  "Run BODY in a chat whose answer is TEXT, whole and in pieces of any size."
+  (declare (indent 1) (debug t))
+  `(dolist (size '(1 3 1000000))
+     (qwen-companion-chat-test-with
+       (dolist (piece (seq-partition ,text size))
+         (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+         (qwen-companion-chat-text-test--show))
+       (should (equal (concat "\n" ,text "\n") (qwen-companion-chat-test-conversation)))
+       ,@body)))
+
+(ert-deftest qwen-companion-chat-text-test-emphasis-titles-and-links ()
+  (qwen-companion-chat-text-test-with
+      (concat "# Title\nSome **strong** and *weak* and _low_ and `code *x*` and ~~gone~~.\n"
+              "- item with snake_case_name and 2 * 3 * 4\n"
+              "See [the manual](https://example.org/a_b_c) or http://example.org/x.")
+    (pcase-dolist (`(,text . ,face)
+                   '(("Title" . qwen-companion-chat-title) ("strong" . bold) ("weak" . italic)
+                     ("low" . italic) ("code" . qwen-companion-chat-code) ("- item" . bold)
+                     ("**" . qwen-companion-chat-markup) ("the manual" . link)
+                     ("http://example" . link)))
+      (should (memq face (qwen-companion-chat-text-test--faces text))))
+    (dolist (text '("Some" "snake" "case" "name" "3 *" "x* and" "item"))
+      (should-not (memq 'italic (qwen-companion-chat-text-test--faces text))))
+    (should (member '(:strike-through t)
+                    (list (get-text-property
+                           (progn (qwen-companion-chat-text-test--find "gone") (point)) 'face))))))
+
+(ert-deftest qwen-companion-chat-text-test-code-has-the-colours-of-its-language ()
+  (qwen-companion-chat-text-test-with
+      "Look:\n```elisp\n(defun name ()\n  \"Text *not weak*.\")\n```\nThat is *it*."
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "defun")))
+    (should (memq 'qwen-companion-chat-code (qwen-companion-chat-text-test--faces "defun")))
+    (should-not (memq 'italic (qwen-companion-chat-text-test--faces "not weak")))
+    (should (memq 'italic (qwen-companion-chat-text-test--faces "it*")))
+    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-text-test--faces "```elisp")))
+    (qwen-companion-chat-text-test--find "defun")
+    (qwen-companion-chat-copy-code)
+    (should (equal "(defun name ()\n  \"Text *not weak*.\")\n" (current-kill 0)))))
+
+(ert-deftest qwen-companion-chat-text-test-code-at-the-very-end-is-closed ()
+  (qwen-companion-chat-text-test-with "```python\nimport os\n```"
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "import")))))
+
+(ert-deftest qwen-companion-chat-text-test-a-fence-of-another-kind-is-code ()
+  (qwen-companion-chat-text-test-with "~~~~\n```\n~~~\n# no title\n~~~~\n# Title\n"
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "# no title")))
+    (should (memq 'qwen-companion-chat-title (qwen-companion-chat-text-test--faces "# Title")))))
+
+(ert-deftest qwen-companion-chat-text-test-thoughts-are-plain-and-folded ()
+  (qwen-companion-chat-test-with
+    (dolist (piece '("# Hm *so*\n" "more"))
+      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought piece)))
+    (qwen-companion-chat-text-test--show)
+    (should (equal '(qwen-companion-chat-thought) (qwen-companion-chat-text-test--faces "Hm")))
+    (should (invisible-p (point)))
+    (qwen-companion-chat-text-test--find "more")
+    (should (invisible-p (point)))
+    (goto-char (point-min))
+    (should-not (invisible-p (point)))
+    (call-interactively (key-binding (kbd "TAB")))
+    (qwen-companion-chat-text-test--find "more")
+    (should-not (invisible-p (point)))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought " still"))
+    (qwen-companion-chat-text-test--find "still")
+    (should-not (invisible-p (point)))
+    (qwen-companion-chat-toggle-fold)
+    (should (looking-at "Thought"))))
+
+(ert-deftest qwen-companion-chat-text-test-search-opens-what-it-finds ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought "hidden"))
+    (qwen-companion-chat-text-test--find "hidden")
+    (let ((fold (cl-find-if (lambda (overlay) (overlay-get overlay 'isearch-open-invisible))
+                            (overlays-at (point)))))
+      (funcall (overlay-get fold 'isearch-open-invisible) fold)
+      (should-not (invisible-p (point))))))
+
+;;; A stranger's text
+
+(defvar qwen-companion-chat-text-test--ran nil "What ran that should not.")
+
+(ert-deftest qwen-companion-chat-text-test-code-runs-nothing ()
+  "No mode hook, no local variable, no mode that is not for text or programs."
+  (let ((note (lambda () (push major-mode qwen-companion-chat-text-test--ran))))
+    (setq qwen-companion-chat-text-test--ran nil)
+    (add-hook 'emacs-lisp-mode-hook note)
+    (add-hook 'prog-mode-hook note)
+    (unwind-protect
+        (dolist (language '("elisp" "tar" "zip" "png" "../../x" "el-mode" "(x)" "gz"))
+          (qwen-companion-chat-test-with
+            (qwen-companion-chat-test-turn
+             (qwen-companion-chat-test-text
+              'answer (concat "```" language "\n"
+                              ";; -*- eval: (push 'local qwen-companion-chat-text-test--ran) -*-\n"
+                              "yonder\n"
+                              ";; Local Variables:\n"
+                              ";; eval: (push 'local qwen-companion-chat-text-test--ran)\n"
+                              ";; End:\n```\n")))
+            (qwen-companion-chat-text-test--show)
+            (should (memq 'qwen-companion-chat-code (qwen-companion-chat-text-test--faces "yonder")))))
+      (remove-hook 'prog-mode-hook note)
+      (remove-hook 'emacs-lisp-mode-hook note))
+    (should-not qwen-companion-chat-text-test--ran)))
+
+(ert-deftest qwen-companion-chat-text-test-only-web-links-are-followed ()
+  (qwen-companion-chat-text-test-with
+      "[a](https://example.org) [b](file:///etc/passwd) [c](javascript:x) [d](elisp:(kill-emacs))"
+    (let (opened)
+      (cl-letf (((symbol-function 'browse-url) (lambda (url &rest _) (push url opened))))
+        (qwen-companion-chat-text-test--find "a]")
+        (call-interactively #'qwen-companion-chat-follow-link)
+        (should (equal '("https://example.org") opened))
+        (dolist (text '("b]" "c]" "d]"))
+          (qwen-companion-chat-text-test--find text)
+          (should-error (call-interactively #'qwen-companion-chat-follow-link)
+                        :type 'user-error))
+        (should (equal '("https://example.org") opened))))))
+
+(ert-deftest qwen-companion-chat-text-test-long-code-and-lines-are-not-coloured ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text
+      'answer (concat "```elisp\n" (apply #'concat (make-list 3000 "(defun)\n")) "```\n*"
+                      (make-string 5000 ?x) "* end")))
+    (qwen-companion-chat-text-test--show)
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
+    (should-not (memq 'italic (qwen-companion-chat-text-test--faces "xxx")))))
+
+;;; Using code
+
+(ert-deftest qwen-companion-chat-text-test-the-last-code-from-the-prompt ()
+  (qwen-companion-chat-test-with
+    (should-error (qwen-companion-chat-copy-code) :type 'user-error)
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer "```\none\n```\n```\ntwo\nlines\n```\nEnd."))
+    (goto-char (point-max))
+    (qwen-companion-chat-copy-code)
+    (should (equal "two\nlines\n" (current-kill 0)))
+    (qwen-companion-chat-text-test--find "one")
+    (qwen-companion-chat-copy-code)
+    (should (equal "one\n" (current-kill 0)))))
+
+(ert-deftest qwen-companion-chat-text-test-code-into-the-last-file ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "```\none\n```\n"))
+    (write-region "begin\nend\n" nil "file.txt" nil 'silent)
+    (let ((chat (current-buffer))
+          (file (find-file-noselect "file.txt")))
+      (pop-to-buffer file)
+      (goto-char (point-min))
+      (forward-line)
+      (pop-to-buffer chat)
+      (goto-char (point-max))
+      (qwen-companion-chat-insert-code)
+      (should (eq chat (window-buffer)))
+      (should (equal "begin\none\nend\n" (with-current-buffer file (buffer-string))))
+      (with-current-buffer file
+        (setq buffer-read-only t))
+      (should-error (qwen-companion-chat-insert-code) :type 'buffer-read-only))))
+
+(provide 'qwen-companion-chat-text-test)
+;;; qwen-companion-chat-text-test.el ends here
