@@ -68,6 +68,7 @@ bench: build ## What a review and following a file cost, beside what Emacs has f
 	@$(CHECKOUT) -l tests/bench/unified.el
 	@$(CHECKOUT) -l tests/bench/follow.el
 	@$(CHECKOUT) -l tests/bench/burst.el
+	@$(CHECKOUT) -l tests/bench/chat.el
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

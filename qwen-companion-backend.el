@@ -387,6 +387,13 @@ When TEXT is nil, put the whole text of the current buffer there."
         (delete-file file))
     (insert (plist-get payload :text))))
 
+(defun qwen-companion-backend-text (payload)
+  "Return the text that PAYLOAD carries, exactly as it came."
+  (or (plist-get payload :text)
+      (with-temp-buffer
+        (qwen-companion-backend-insert-text payload)
+        (buffer-string))))
+
 (defun qwen-companion-backend-text-size (payload)
   "Return the length in bytes of the text that PAYLOAD carries."
   (if-let ((file (plist-get payload :text-file)))

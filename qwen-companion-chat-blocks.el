@@ -190,8 +190,8 @@ The properties of all of it become those of TEXT."
 (defun qwen-companion-chat--replace-part (start old new)
   "Make OLD, which is at START, NEW; leave what both begin and end with."
   (let* ((head (qwen-companion-chat--common old new))
-         (tail (min (- (min (length old) (length new)) head)
-                    (qwen-companion-chat--common (reverse old) (reverse new)))))
+         (tail (qwen-companion-chat--common-end
+                old new (- (min (length old) (length new)) head))))
     (goto-char (+ start head))
     ;; In this order: who was in what goes is at its beginning.
     (delete-region (point) (+ start (- (length old) tail)))
@@ -236,6 +236,18 @@ The properties of what is there stay."
   (qwen-companion-chat--changing
     (delete-region (point-min) qwen-companion-chat--end)))
 
+(defun qwen-companion-chat--common-end (one other most)
+  "Return how many characters ONE and OTHER end with alike, at most MOST."
+  (let ((least 0))
+    ;; Halved again and again: reversed strings would be garbage.
+    (while (< least most)
+      (let ((count (- most (/ (- most least) 2))))
+        (if (eq t (compare-strings one (- (length one) count) nil
+                                   other (- (length other) count) nil))
+            (setq least count)
+          (setq most (1- count)))))
+    least))
+
 ;;; Finding
 
 (defun qwen-companion-chat--block-list ()
@@ -258,7 +270,8 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
   (let* ((block (gethash id qwen-companion-chat--blocks))
          (from (save-excursion
                  (goto-char (qwen-companion-chat-block-start block))
-                 (line-end-position)))
+                 (search-forward "\n")
+                 (1- (point))))
          (to (1- (qwen-companion-chat-block-end block)))
          (fold (qwen-companion-chat-block-fold block)))
     (cond

@@ -132,8 +132,9 @@ open there, or nil."
 
 (defun qwen-companion-chat-text--read-line (reader)
   "Take the line at point for READER."
-  (let ((code (qwen-companion-chat-reader-code reader))
-        (next (line-beginning-position 2)))
+  (let* ((code (qwen-companion-chat-reader-code reader))
+         (inhibit-field-text-motion t)
+         (next (line-beginning-position 2)))
     (cond
      ((not code)
       (when (looking-at " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
@@ -173,7 +174,9 @@ open there, or nil."
       (forward-line 0)
       (with-silent-modifications
         (while (< (point) end)
-          (let ((next (line-beginning-position 2)))
+          (let* (;; Looking for fields looks at all overlays of the buffer.
+                 (inhibit-field-text-motion t)
+                 (next (line-beginning-position 2)))
             (when (memq (get-text-property (point) 'qwen-companion-chat-voice)
                         '(answer user))
               (qwen-companion-chat-text--fontify-line (line-end-position)))

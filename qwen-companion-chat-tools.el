@@ -161,9 +161,7 @@ shown."
           (cl-set-difference qwen-companion-chat-tools--fetches waiting))
     (if (not waiting)
         (qwen-companion-backend-drop-text payload)
-      (let ((text (with-temp-buffer
-                    (qwen-companion-backend-insert-text payload)
-                    (buffer-string))))
+      (let ((text (qwen-companion-backend-text payload)))
         (pcase-dolist (`(,_ . ,callback) waiting)
           (funcall callback text))))))
 

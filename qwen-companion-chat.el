@@ -388,9 +388,7 @@ the end of what that agent has said."
 
 (defun qwen-companion-chat--show-text (change)
   "Show the text of CHANGE."
-  (let* ((text (with-temp-buffer
-                 (qwen-companion-backend-insert-text change)
-                 (buffer-string)))
+  (let* ((text (qwen-companion-backend-text change))
          (group (car (qwen-companion-chat--groups-of change)))
          (voice (list (plist-get change :voice) (plist-get change :by)))
          (alone (plist-get change :background))

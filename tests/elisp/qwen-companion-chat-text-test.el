@@ -50,7 +50,7 @@
                      ("**" . qwen-companion-chat-markup) ("the manual" . link)
                      ("http://example" . link)))
       (should (memq face (qwen-companion-chat-text-test--faces text))))
-    (dolist (text '("Some" "snake" "case" "name" "3 *" "x* and" "item"))
+    (dolist (text '("Some" "snake" "case" "name" "3 *" "x*`" "item"))
       (should-not (memq 'italic (qwen-companion-chat-text-test--faces text))))
     (should (member '(:strike-through t)
                     (list (get-text-property
