@@ -78,6 +78,7 @@ That is a line between both."
         ;; What is typed into the empty prompt is behind its beginning.
         qwen-companion-chat--prompt (copy-marker (point-max))
         qwen-companion-chat--end (copy-marker (point-min) t))
+  (set-buffer-modified-p nil)
   (setq buffer-undo-list nil))
 
 ;;; Changing the conversation

@@ -40,7 +40,7 @@
 
 (defcustom qwen-companion-chat-return 'newline
   "What RET does in the prompt: `newline' begins a line, `send' sends.
-With `send', \\[newline] elsewhere bound, as on \\`C-j', begins a line."
+With `send', `electric-newline-and-maybe-indent' begins a line."
   :group 'qwen-companion
   :type '(choice (const :tag "Begins a new line" newline)
                  (const :tag "Sends the prompt" send)))
@@ -142,7 +142,12 @@ when the process ends meanwhile.  Without one, an error is shown."
   (when-let ((entry (assoc (plist-get payload :request) qwen-companion-chat--requests)))
     (setq qwen-companion-chat--requests (delq entry qwen-companion-chat--requests))
     (pcase-let ((`(,_ ,buffer . ,callback) entry))
-      (cond ((not (buffer-live-p buffer)))
+      (cond ((not (buffer-live-p buffer))
+             ;; Killed while its session was opened.
+             (when-let ((session (plist-get payload :session)))
+               (unless (qwen-companion-chat-buffer session)
+                 (qwen-companion-backend-call 'daemon-close
+                                              (list :session session :end nil)))))
             (callback (with-current-buffer buffer (funcall callback payload)))
             ((plist-get payload :error)
              (qwen-companion-backend-notice (plist-get payload :error)))))
@@ -275,7 +280,12 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--on-turn (payload)
   "Show what is new in PAYLOAD."
   (dolist (change (plist-get payload :changes))
-    (qwen-companion-chat--show change))
+    ;; One that fails must not cost the others.
+    (condition-case err
+        (qwen-companion-chat--show change)
+      (error (qwen-companion-backend-notice
+              (format "A part of the conversation cannot be shown: %s"
+                      (error-message-string err))))))
   (when (> qwen-companion-chat--awaited 0)
     (cl-decf qwen-companion-chat--awaited)
     (when (zerop qwen-companion-chat--awaited)
@@ -329,8 +339,10 @@ the end of what that agent has said."
   (let* ((groups (qwen-companion-chat--groups-of change))
          (parent (plist-get change :parent))
          (agent (cdr groups))
-         (last (or (qwen-companion-chat-group-last (car groups))
-                   (and agent (list 'tool parent))))
+         ;; What belongs to no turn comes when it comes.
+         (last (and (or agent (plist-get change :turn))
+                    (or (qwen-companion-chat-group-last (car groups))
+                        (and agent (list 'tool parent)))))
          (text (if agent
                    (propertize text 'line-prefix "  " 'wrap-prefix "  ")
                  text))
@@ -490,11 +502,13 @@ What is not taken comes back into the prompt."
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (qwen-companion-chat--send-parts (qwen-companion-chat--parts text) text)
-    (ring-remove+insert+extend qwen-companion-chat--history text)
-    (setq qwen-companion-chat--history-place nil)
-    (qwen-companion-chat--set-prompt "")
-    (goto-char (point-max))))
+    (let ((parts (qwen-companion-chat--parts text)))
+      (ring-remove+insert+extend qwen-companion-chat--history text)
+      (setq qwen-companion-chat--history-place nil)
+      (qwen-companion-chat--set-prompt "")
+      ;; Last: it may come back at once.
+      (qwen-companion-chat--send-parts parts text)
+      (goto-char (point-max)))))
 
 (defun qwen-companion-chat--send-parts (parts text)
   "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
@@ -594,7 +608,8 @@ string or nil.")
   "Return why the session cannot be used, as the user has to know it, or nil."
   (let ((text (plist-get qwen-companion-chat--state :text)))
     (pcase (plist-get qwen-companion-chat--state :state)
-      ('off (or text "The daemon was left; M-x qwen-companion-chat here connects again"))
+      ('off (concat (if text (string-remove-suffix "." text) "The daemon was left")
+                    "; M-x qwen-companion-chat here tries again"))
       ('disconnected (concat "Disconnected" (and text (concat ": " text))))
       ((and state (or 'closed 'dead))
        (substitute-command-keys
@@ -723,7 +738,14 @@ That also brings back a session that has ended or was left."
     (user-error "There is no session yet"))
   (when (eq 'off (qwen-companion-daemon-state))
     (user-error "The daemon was left; M-x qwen-companion-chat here connects again"))
-  (qwen-companion-chat--call 'daemon-load (list :session qwen-companion-chat--id)))
+  (qwen-companion-chat--call
+   'daemon-load (list :session qwen-companion-chat--id)
+   (lambda (reply)
+     (when-let ((error (plist-get reply :error)))
+       (qwen-companion-backend-notice error)
+       ;; Nothing more will be told of it.
+       (when (memq (plist-get qwen-companion-chat--state :state) '(nil disconnected))
+         (qwen-companion-chat--set-state 'off error))))))
 
 ;;; Moving
 

@@ -124,6 +124,26 @@
     (should (string-match-p "Unsupported: goal_changed;.*\nUnsupported: hologram;"
                             (qwen-companion-chat-test-conversation)))))
 
+(ert-deftest qwen-companion-chat-test-what-belongs-to-no-turn-is-at-the-end ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     '(:kind note :note setting :text "one")
+     (qwen-companion-chat-test-text 'answer "Answer.")
+     '(:kind note :note setting :text "two"))
+    (should (string-match-p "one\n\nAnswer\\.\n.*two\n\\'" (qwen-companion-chat-test-conversation)))))
+
+(ert-deftest qwen-companion-chat-test-what-cannot-be-shown-costs-nothing-else ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
+    (should (string-match-p
+             "cannot be shown"
+             (qwen-companion-test-messages
+               (qwen-companion-chat-test-turn
+                '(:kind text :turn "t1" :voice thought :text-file "/etc/hostname")
+                (qwen-companion-chat-test-text 'answer "Answer.")))))
+    (should (equal "\nAnswer.\n" (qwen-companion-chat-test-conversation)))
+    (should-not (string-match-p "reading" qwen-companion-chat--header))))
+
 (ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
   (qwen-companion-chat-test-with
     (let ((file (qwen-companion-backend--spool-text "long" 'utf-8-unix)))
@@ -325,6 +345,20 @@
       (funcall end)
       (should (equal "precious" (qwen-companion-chat--prompt-text))))))
 
+(ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-told-comes-back-at-once ()
+  (qwen-companion-chat-test-with
+    (insert "precious")
+    (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
+      (qwen-companion-chat-send))
+    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+
+(ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
+  (qwen-companion-chat-test-with
+    (insert "precious")
+    (add-hook 'qwen-companion-chat-parts-functions (lambda (_) (user-error "No such file")) nil t)
+    (should-error (qwen-companion-chat-send) :type 'user-error)
+    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
   (qwen-companion-chat-test-with
     (insert "one")
@@ -474,6 +508,23 @@
         (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
         (should (equal "precious" (qwen-companion-chat--prompt-text)))
         (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))))
+
+(ert-deftest qwen-companion-chat-test-a-session-that-cannot-be-loaded-again ()
+  (qwen-companion-chat-test-with
+    (run-hooks 'qwen-companion-backend-disconnected-hook)
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (qwen-companion-chat-test-reply 'daemon-load :error "No such session." :problem 'gone)
+    (should (string-match-p "No such session; M-x qwen-companion-chat here tries again"
+                            qwen-companion-chat--header))
+    (call-interactively #'qwen-companion-chat)
+    (should (= 2 (length (qwen-companion-test-sent 'daemon-load))))))
+
+(ert-deftest qwen-companion-chat-test-killed-while-it-opens ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat t)
+    (kill-buffer)
+    (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
+    (should (equal '((:session "nobodys" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
 
 (ert-deftest qwen-companion-chat-test-killed-leaves-the-session ()
   (qwen-companion-chat-test-with

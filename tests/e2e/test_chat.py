@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A chat in Emacs in a terminal, with the real `qwen serve`; the model is scripted."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+from model_types import Answer
+from stage import Stage
+
+FORMS = (
+    "(setq qwen-companion-daemon-enabled t)",
+    "(require 'qwen-companion-chat)",
+    "(defvar resets nil)",
+    "(add-hook 'qwen-companion-chat-reset-hook (lambda () (push t resets)))",
+)
+CHAT = "*qwen-companion chat*"
+STATE = f"""(buffer-local-value 'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))"""
+
+
+def open_chat(stage: Stage) -> None:
+    """Start Emacs and a daemon, and open a chat that fills the frame."""
+    stage.start_emacs(stage.sandbox.greeting, forms=FORMS)
+    stage.emacs.command("qwen-companion-daemon-start")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+    stage.emacs.command("qwen-companion-chat")
+    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+    stage.screen.keys("C-x", "1")
+
+
+def send(stage: Stage, text: str) -> None:
+    stage.screen.type(text)
+    stage.screen.keys("C-c", "C-c")
+
+
+def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
+    open_chat(stage)
+    stage.model.say("It *greets*:\n\n```python\nimport os\n```\n\n" + "A line.\n" * 80 + "The end.")
+    send(stage, "what does it do?")
+    # The window is at the end and follows, and says whose files these are.
+    screen = stage.screen.wait_for("The end.")
+    assert "(this machine)" in screen
+    assert "what does it do?" in stage.model.next_request().prompt
+    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+    shown = stage.emacs.buffer_text(CHAT)
+    assert shown.count("what does it do?") == 1
+    stage.emacs.eval("(setq resets nil)")
+    stage.screen.keys("C-c", "C-l")
+    stage.emacs.wait_until(
+        f'(and resets (zerop (buffer-local-value \'qwen-companion-chat--awaited (get-buffer "{CHAT}"))))'
+    )
+    assert stage.emacs.buffer_text(CHAT) == shown
+
+
+def test_who_reads_above_is_left_alone(stage: Stage) -> None:
+    open_chat(stage)
+    more = threading.Event()
+    text = "".join(f"line {number}\n" for number in range(400))
+    stage.model.answer(Answer(text + "The end.", pieces=20, halfway=more))
+    send(stage, "count")
+    stage.screen.wait_for("line 199")
+    stage.screen.keys("M-v", "M-v")
+    before = stage.screen.wait_gone("line 199")
+    more.set()
+    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+    assert "The end." in stage.emacs.buffer_text(CHAT)
+    seen = re.findall(r"^line \d+$", before, re.MULTILINE)
+    assert len(seen) > 20
+    assert re.findall(r"^line \d+$", stage.screen.capture(), re.MULTILINE) == seen
+    stage.screen.keys("M->")
+    stage.screen.wait_for("The end.")
+
+
+def test_cancelled(stage: Stage) -> None:
+    open_chat(stage)
+    stage.model.call("run_shell_command", command="sleep 100", is_background=False, description="wait")
+    send(stage, "wait for it")
+    stage.emacs.wait_until(f'(string-match-p " \\\\(waiting\\\\|busy\\\\)" {STATE})')
+    stage.screen.wait_for("wait")
+    stage.screen.keys("C-c", "C-k")
+    stage.screen.wait_for("Cancelled")
+    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+
+
+def test_the_daemon_is_left(stage: Stage) -> None:
+    open_chat(stage)
+    stage.model.say("It greets.")
+    send(stage, "what does it do?")
+    stage.screen.wait_for("It greets.")
+    stage.screen.type("not sent yet")
+    stage.emacs.command("qwen-companion-daemon-stop")
+    screen = stage.screen.wait_for("The daemon was left")
+    assert "It greets." in screen
+    assert "not sent yet" in screen
