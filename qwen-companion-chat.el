@@ -35,6 +35,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-text)
 (require 'qwen-companion-chat-tools)
 
@@ -830,6 +831,7 @@ In the conversation:
                'face 'qwen-companion-chat-separator))
   (qwen-companion-chat--forget-conversation)
   (qwen-companion-chat-text-enable)
+  (qwen-companion-chat-send-enable)
   (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
   (qwen-companion-chat--update))

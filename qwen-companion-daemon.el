@@ -103,6 +103,11 @@ The payload is without the token.")
                "the machine that the daemon is on")))
     (_ (plist-get qwen-companion-daemon--report :text))))
 
+(defun qwen-companion-daemon-workspace ()
+  "Return the daemon's workspace, a directory of its host, nil when unknown.
+That is the daemon's word for it, which may look like a remote name."
+  (plist-get qwen-companion-daemon--report :workspace))
+
 (defun qwen-companion-daemon-place ()
   "Return in a few words where the daemon is, and that all it has is there."
   (let ((workspace (plist-get qwen-companion-daemon--report :workspace))

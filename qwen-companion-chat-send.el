@@ -1,0 +1,378 @@
+;;; qwen-companion-chat-send.el --- What is put into the prompt of a chat  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Commands for anywhere that put a region, a buffer, files or diagnostics
+;; into the prompt of a chat, where the user says what is wanted of them and
+;; sends it.  And for the prompt itself, completion of files and commands.
+;;
+;; A file is written as `@' and its name.  When the prompt is sent, such a
+;; word becomes a link to that file if it is there, as seen from here; what
+;; the daemon finds under the name is on its own host.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-daemon)
+(require 'qwen-companion-disk)
+
+(declare-function qwen-companion-chat-buffers "qwen-companion-chat" ())
+(declare-function dired-get-marked-files "dired"
+                  (&optional localp arg filter distinguish-one-marked error))
+(declare-function flymake-diagnostics "flymake" (&optional beg end))
+(declare-function flymake-diagnostic-beg "flymake" (diag) t)
+(declare-function flymake-diagnostic-text "flymake" (diag) t)
+(declare-function flymake-diagnostic-type "flymake" (diag) t)
+(declare-function flycheck-error-line "ext:flycheck" (err))
+(declare-function flycheck-error-level "ext:flycheck" (err))
+(declare-function flycheck-error-message "ext:flycheck" (err))
+(defvar flycheck-current-errors)
+(defvar qwen-companion-chat--commands)
+
+;;; Files in a prompt
+
+(defconst qwen-companion-chat-send--link
+  "\\(?:^\\|[ \t\n]\\)\\(@\\(\\(?:\\\\.\\|[^ \t\n\\]\\)+\\)\\)"
+  "Matches a file in a prompt: the second group is its name, quoted.")
+
+(defun qwen-companion-chat-send--quote (name)
+  "Return the file NAME as it is written behind `@'."
+  (replace-regexp-in-string "[ \t\n\\]" "\\\\\\&" name))
+
+(defun qwen-companion-chat-send--unquote (name)
+  "Return the file name that is written as NAME behind `@'."
+  (replace-regexp-in-string "\\\\\\(.\\)" "\\1" name))
+
+(defun qwen-companion-chat-send--workspace ()
+  "Return the daemon's workspace as a directory of this machine, or nil.
+The daemon's word for it is not trusted: it names no other machine."
+  (when-let ((workspace (qwen-companion-daemon-workspace)))
+    (let ((file-name-handler-alist nil))
+      (and (file-name-absolute-p workspace)
+           (file-directory-p workspace)
+           (file-name-as-directory workspace)))))
+
+(defun qwen-companion-chat-send--name (file)
+  "Return how FILE is written in a prompt: below the workspace, else whole."
+  (let* ((file-name-handler-alist nil)
+         (file (expand-file-name file))
+         (workspace (qwen-companion-chat-send--workspace)))
+    (concat "@" (qwen-companion-chat-send--quote
+                 (if (and workspace (string-prefix-p workspace file))
+                     (substring file (length workspace))
+                   file)))))
+
+(defun qwen-companion-chat-send--file (word)
+  "Return the absolute name of the file that WORD, behind `@', names, or nil.
+Nil too when there is none, as seen from here."
+  (let* ((file-name-handler-alist nil)
+         (name (expand-file-name (qwen-companion-chat-send--unquote word)
+                                 (or (qwen-companion-chat-send--workspace) "/"))))
+    (and (file-exists-p name) name)))
+
+(defun qwen-companion-chat-send--links (text)
+  "Return the files that TEXT names: a list of (START END FILE), in order.
+What is quoted in code blocks names none."
+  (with-temp-buffer
+    (insert text)
+    (goto-char (point-min))
+    (let (links)
+      (while (re-search-forward
+              (concat qwen-companion-chat-send--link "\\|^[ \t]*\\(?3:```+\\)[^`\n]*$")
+              nil t)
+        (if-let ((fence (match-string 3)))
+            (unless (re-search-forward (format "^[ \t]*%s`*[ \t]*$" fence) nil t)
+              (goto-char (point-max)))
+          (when-let ((file (qwen-companion-chat-send--file
+                            (match-string-no-properties 2))))
+            (push (list (1- (match-beginning 1)) (1- (match-end 1)) file) links))))
+      (nreverse links))))
+
+(defun qwen-companion-chat-send-parts (text)
+  "Return the prompt TEXT as parts, with links where it names files."
+  (let ((start 0)
+        parts)
+    (cl-flet ((text (to)
+                (unless (= start to)
+                  (push (append '(:kind text)
+                                (qwen-companion-backend-pack-text
+                                 (substring text start to)))
+                        parts))))
+      (pcase-dolist (`(,from ,to ,file) (qwen-companion-chat-send--links text))
+        (text from)
+        (push (list :kind 'link :path file) parts)
+        (setq start to))
+      (text (length text)))
+    (nreverse parts)))
+
+;;; Completion
+
+(defun qwen-companion-chat-send-complete ()
+  "Complete the file or the slash command before point, in the prompt.
+For `completion-at-point-functions'."
+  (when (>= (point) qwen-companion-chat--prompt)
+    (or (qwen-companion-chat-send--complete-command)
+        (qwen-companion-chat-send--complete-file))))
+
+(defun qwen-companion-chat-send--complete-command ()
+  "Complete a slash command, at the beginning of the prompt."
+  (let ((start (save-excursion
+                 (goto-char qwen-companion-chat--prompt)
+                 (skip-chars-forward " \t\n")
+                 (point))))
+    (when (and (< start (point))
+               (eq ?/ (char-after start))
+               (save-excursion
+                 (goto-char start)
+                 (skip-chars-forward "^ \t\n")
+                 (<= start (point) (line-end-position)))
+               (not (string-match-p "[ \t\n]" (buffer-substring start (point)))))
+      (let ((commands (mapcar (lambda (command)
+                                (cons (plist-get command :name) command))
+                              qwen-companion-chat--commands)))
+        (list (1+ start)
+              (save-excursion (skip-chars-forward "^ \t\n") (point))
+              commands
+              :exclusive 'no
+              :annotation-function
+              (lambda (name)
+                (qwen-companion-chat-send--annotation
+                 (cdr (assoc name commands)))))))))
+
+(defun qwen-companion-chat-send--annotation (command)
+  "Return what is said beside the slash COMMAND in a list."
+  (let ((text (string-join
+               (delete "" (list (or (plist-get command :hint) "")
+                                (or (plist-get command :description) "")))
+               "  ")))
+    (if (string-empty-p text)
+        ""
+      (concat "  " (truncate-string-to-width
+                    (qwen-companion-disk-plain text) 80 nil nil t)))))
+
+(defun qwen-companion-chat-send--complete-file ()
+  "Complete the name of a file behind `@'.
+One directory is read at a time, and on this machine only."
+  (when-let ((workspace (qwen-companion-chat-send--workspace)))
+    (save-excursion
+      (let ((end (point)))
+        (skip-chars-backward "^ \t\n" qwen-companion-chat--prompt)
+        (when (and (eq ?@ (char-after)) (< (point) end))
+          (list (1+ (point)) end
+                (lambda (string predicate action)
+                  (let ((default-directory workspace)
+                        (file-name-handler-alist nil))
+                    (completion-file-name-table
+                     string
+                     ;; A blank would end the word.
+                     (lambda (name)
+                       (and (not (string-match-p "[ \t\n\\]" name))
+                            (or (null predicate) (funcall predicate name))))
+                     action)))
+                :exclusive 'no))))))
+
+(defun qwen-companion-chat-send-enable ()
+  "Have links and completion in the prompt of the current buffer, a chat."
+  (add-hook 'qwen-companion-chat-parts-functions #'qwen-companion-chat-send-parts nil t)
+  (add-hook 'completion-at-point-functions #'qwen-companion-chat-send-complete nil t))
+
+;;; Into a prompt
+
+(defun qwen-companion-chat-send--chat ()
+  "Return the chat to send to: this, or the one that was used last.
+With a prefix argument, the user chooses."
+  (let ((chats (or (qwen-companion-chat-buffers)
+                   (user-error "There is no chat; M-x qwen-companion-chat begins one"))))
+    (if (and current-prefix-arg (cdr chats))
+        (get-buffer
+         (completing-read "Send to: " (mapcar #'buffer-name chats) nil t))
+      (car chats))))
+
+(defun qwen-companion-chat-send--put (text)
+  "Put TEXT at the end of the prompt of a chat, and go there.
+It is not sent yet."
+  (pop-to-buffer (qwen-companion-chat-send--chat))
+  (goto-char (point-max))
+  (unless (or (= (point) qwen-companion-chat--prompt) (bolp))
+    (insert "\n"))
+  (insert text))
+
+(defun qwen-companion-chat-send--what ()
+  "Return how the text of the current buffer is called: its file or its name."
+  (if-let ((file (buffer-file-name)))
+      (string-remove-prefix "@" (qwen-companion-chat-send--name file))
+    (buffer-name)))
+
+(defun qwen-companion-chat-send--language ()
+  "Return the name of the language of the current buffer, for a code block."
+  (if (derived-mode-p 'prog-mode)
+      (replace-regexp-in-string "\\(-ts\\)?-mode\\'" "" (symbol-name major-mode))
+    ""))
+
+(defun qwen-companion-chat-send--quoted (title start end)
+  "Return the text from START to END as a code block below TITLE."
+  (let* ((text (buffer-substring-no-properties start end))
+         (longest (cl-loop with from = 0
+                           while (string-match "^[ \t]*\\(```+\\)" text from)
+                           do (setq from (match-end 0))
+                           maximize (- (match-end 1) (match-beginning 1))))
+         (fence (make-string (max 3 (1+ (or longest 0))) ?`)))
+    (concat title ":\n"
+            fence (qwen-companion-chat-send--language) "\n"
+            text (if (string-suffix-p "\n" text) "" "\n")
+            fence "\n")))
+
+(defun qwen-companion-chat-send--require-text (start end)
+  "Refuse an empty text, from START to END."
+  (when (= start end)
+    (user-error "There is no text to send")))
+
+;;;###autoload
+(defun qwen-companion-chat-send-region (start end)
+  "Put the region, from START to END, into the prompt of a chat.
+It is quoted with its file and lines, as it is in the buffer, saved or
+not.  The chat is the one used last; with a prefix argument, choose."
+  (interactive "r")
+  (qwen-companion-chat-send--require-text start end)
+  (let ((first (line-number-at-pos start t))
+        (last (line-number-at-pos (if (= end (save-excursion
+                                               (goto-char end)
+                                               (line-beginning-position)))
+                                      (1- end)
+                                    end)
+                                  t)))
+    (qwen-companion-chat-send--put
+     (qwen-companion-chat-send--quoted
+      (if (= first last)
+          (format "%s, line %d" (qwen-companion-chat-send--what) first)
+        (format "%s, lines %d-%d" (qwen-companion-chat-send--what) first last))
+      start end))))
+
+;;;###autoload
+(defun qwen-companion-chat-send-buffer ()
+  "Put the text of the current buffer into the prompt of a chat.
+It is quoted as it is in the buffer, saved or not.  The chat is the one
+used last; with a prefix argument, choose."
+  (interactive)
+  (when (derived-mode-p 'qwen-companion-chat-mode)
+    (user-error "This is a chat; go to the buffer that is to be sent"))
+  (save-restriction
+    (widen)
+    (qwen-companion-chat-send--require-text (point-min) (point-max))
+    (qwen-companion-chat-send--put
+     (qwen-companion-chat-send--quoted
+      (concat (qwen-companion-chat-send--what)
+              (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
+      (point-min) (point-max)))))
+
+(defun qwen-companion-chat-send--require-local (files)
+  "Refuse FILES of which one is on another machine."
+  (when-let ((remote (cl-find-if #'file-remote-p files)))
+    (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
+                (qwen-companion-disk-plain remote))))
+
+(defun qwen-companion-chat-send--files (files)
+  "Put FILES into the prompt of a chat."
+  (qwen-companion-chat-send--put
+   (concat (mapconcat #'qwen-companion-chat-send--name files " ") " ")))
+
+;;;###autoload
+(defun qwen-companion-chat-send-file (file)
+  "Put the name of FILE, that of this buffer, into the prompt of a chat.
+The daemon reads the file, from its own disk, when the prompt is sent.
+Where the buffer visits no file, ask for one.  The chat is the one used
+last; with a prefix argument, choose."
+  (interactive (list (or (buffer-file-name)
+                         (read-file-name "Send file: " nil nil t))))
+  (qwen-companion-chat-send--require-local (list file))
+  (when-let ((buffer (find-buffer-visiting file)))
+    (when (buffer-modified-p buffer)
+      (message "%s has unsaved text; what is on disk will be read" buffer)))
+  (qwen-companion-chat-send--files (list file)))
+
+;;;###autoload
+(defun qwen-companion-chat-send-marked ()
+  "Put the names of the files that are marked in Dired into a prompt.
+The daemon reads them, from its own disk, when the prompt is sent.  The
+chat is the one used last; a prefix argument is Dired's."
+  (interactive)
+  (unless (derived-mode-p 'dired-mode)
+    (user-error "This is no Dired buffer"))
+  (let ((files (dired-get-marked-files nil current-prefix-arg nil nil t))
+        (current-prefix-arg nil))
+    (qwen-companion-chat-send--require-local files)
+    (qwen-companion-chat-send--files files)))
+
+;;; Diagnostics
+
+(defun qwen-companion-chat-send--flymake (start end)
+  "Return what Flymake has found from START to END: (LINE LEVEL TEXT)."
+  (when (bound-and-true-p flymake-mode)
+    (mapcar (lambda (diagnostic)
+              (list (line-number-at-pos (flymake-diagnostic-beg diagnostic) t)
+                    (string-remove-prefix
+                     ":" (string-remove-prefix
+                          "eglot-" (format "%s" (flymake-diagnostic-type diagnostic))))
+                    (flymake-diagnostic-text diagnostic)))
+            (flymake-diagnostics start end))))
+
+(defun qwen-companion-chat-send--flycheck (start end)
+  "Return what Flycheck has found from START to END: (LINE LEVEL TEXT)."
+  (when (bound-and-true-p flycheck-mode)
+    (let ((first (line-number-at-pos start t))
+          (last (line-number-at-pos end t)))
+      (cl-loop for found in flycheck-current-errors
+               for line = (flycheck-error-line found)
+               when (and line (<= first line last))
+               collect (list line
+                             (format "%s" (flycheck-error-level found))
+                             (or (flycheck-error-message found) ""))))))
+
+(defun qwen-companion-chat-send--diagnostics (start end)
+  "Return what was found from START to END, by line: (LINE LEVEL TEXT)."
+  (cl-stable-sort (append (qwen-companion-chat-send--flymake start end)
+                          (qwen-companion-chat-send--flycheck start end))
+                  #'< :key #'car))
+
+;;;###autoload
+(defun qwen-companion-chat-send-diagnostics (start end)
+  "Put what Flymake or Flycheck has found into the prompt of a chat.
+That is in the region, from START to END, when it is active, else in the
+whole buffer.  The chat is the one used last; with a prefix argument,
+choose."
+  (interactive (if (use-region-p)
+                   (list (region-beginning) (region-end))
+                 (list (point-min) (point-max))))
+  (unless (or (bound-and-true-p flymake-mode) (bound-and-true-p flycheck-mode))
+    (user-error "Neither Flymake nor Flycheck is on in this buffer"))
+  (let ((found (or (qwen-companion-chat-send--diagnostics start end)
+                   (user-error "Nothing was found here")))
+        (name (qwen-companion-chat-send--what)))
+    (qwen-companion-chat-send--put
+     (mapconcat (pcase-lambda (`(,line ,level ,text))
+                  (format "%s:%d: %s: %s\n" name line level
+                          (string-join (split-string text "[\n\t ]+" t) " ")))
+                found ""))))
+
+(provide 'qwen-companion-chat-send)
+;;; qwen-companion-chat-send.el ends here

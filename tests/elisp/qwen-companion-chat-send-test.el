@@ -1,0 +1,258 @@
+;;; qwen-companion-chat-send-test.el --- Tests of what goes into a prompt  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The commands that put something into the prompt of a chat, what becomes
+;; of it when it is sent, and completion.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+(require 'qwen-companion-chat-send)
+(require 'dired)
+(require 'flymake)
+
+(defmacro qwen-companion-chat-send-test-with (files &rest body)
+  "Run BODY in the chat of a daemon whose workspace is a project with FILES.
+It is the value of `default-directory' there."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-chat-test-with
+     (unwind-protect
+         (progn
+           (pcase-dolist (`(,name ,text) ,files)
+             (make-directory (file-name-directory (expand-file-name name)) t)
+             (write-region text nil name nil 'silent))
+           (qwen-companion-chat-test-tell
+            'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+            :workspace (directory-file-name default-directory))
+           ,@body)
+       (dolist (chat (qwen-companion-chat-buffers))
+         (with-current-buffer chat
+           (qwen-companion-chat--set-prompt ""))))))
+
+(defun qwen-companion-chat-send-test--prompt ()
+  "Return the prompt of the chat that is in the selected window."
+  (with-current-buffer (window-buffer)
+    (should (derived-mode-p 'qwen-companion-chat-mode))
+    (should (eobp))
+    (qwen-companion-chat--prompt-text)))
+
+;;; Sending
+
+(ert-deftest qwen-companion-chat-send-test-region ()
+  "The text as it is in the buffer, with its lines; nothing is sent yet."
+  (qwen-companion-chat-send-test-with '(("src/a.el" "one\n(two)\nthree\n"))
+    (with-current-buffer (find-file-noselect "src/a.el")
+      (goto-char (point-max))
+      (insert "```\n")
+      (narrow-to-region 5 (point-max))
+      (qwen-companion-chat-send-region 5 11))
+    (should (equal "src/a.el, line 2:\n```emacs-lisp\n(two)\n```\n"
+                   (qwen-companion-chat-send-test--prompt)))
+    (with-current-buffer (find-file-noselect "src/a.el")
+      (qwen-companion-chat-send-region 5 (point-max)))
+    (should (string-suffix-p
+             "```\nsrc/a.el, lines 2-4:\n````emacs-lisp\n(two)\nthree\n```\n````\n"
+             (qwen-companion-chat-send-test--prompt)))
+    (should-not (qwen-companion-test-sent 'daemon-prompt))))
+
+(ert-deftest qwen-companion-chat-send-test-keeps-what-was-written ()
+  "What is put into a prompt comes after it, on a line of its own."
+  (qwen-companion-chat-send-test-with nil
+    (insert "Look:")
+    (with-temp-buffer
+      (rename-buffer "*notes*")
+      (insert "x")
+      (qwen-companion-chat-send-buffer))
+    (should (equal "Look:\n*notes*:\n```\nx\n```\n" (qwen-companion-chat-send-test--prompt)))))
+
+(ert-deftest qwen-companion-chat-send-test-buffer-says-that-it-is-not-saved ()
+  (qwen-companion-chat-send-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (insert "zero\n")
+      (narrow-to-region 1 2)
+      (qwen-companion-chat-send-buffer))
+    (should (equal "a.txt (not saved):\n```\nzero\none\n```\n"
+                   (qwen-companion-chat-send-test--prompt)))))
+
+(ert-deftest qwen-companion-chat-send-test-nothing-to-send ()
+  (qwen-companion-chat-send-test-with nil
+    (with-temp-buffer
+      (should-error (qwen-companion-chat-send-buffer) :type 'user-error)
+      (should-error (qwen-companion-chat-send-region 1 1) :type 'user-error)
+      (should-error (qwen-companion-chat-send-diagnostics 1 1) :type 'user-error)
+      (should-error (qwen-companion-chat-send-marked) :type 'user-error))
+    (should-error (qwen-companion-chat-send-buffer) :type 'user-error))
+  (with-temp-buffer
+    (insert "x")
+    (should (string-match-p "There is no chat"
+                            (cadr (should-error (qwen-companion-chat-send-buffer)
+                                                :type 'user-error))))))
+
+(ert-deftest qwen-companion-chat-send-test-the-chat-is-chosen ()
+  "The one used last, or with a prefix argument one that the user names."
+  (qwen-companion-chat-send-test-with nil
+    (let ((first (current-buffer)))
+      (qwen-companion-chat t)
+      (let ((second (current-buffer)))
+        (with-temp-buffer
+          (insert "x")
+          (qwen-companion-chat-send-buffer)
+          (should (eq second (window-buffer))))
+        (with-temp-buffer
+          (insert "x")
+          (cl-letf (((symbol-function 'completing-read)
+                     (lambda (&rest _) (buffer-name first))))
+            (let ((current-prefix-arg '(4)))
+              (qwen-companion-chat-send-buffer)))
+          (should (eq first (window-buffer))))))))
+
+(ert-deftest qwen-companion-chat-send-test-file-becomes-a-link ()
+  "A file is named in the prompt, and a link when that is sent."
+  (qwen-companion-chat-send-test-with '(("src/a b.el" "one\n"))
+    (let ((file (expand-file-name "src/a b.el")))
+      (qwen-companion-chat-send-file file)
+      (should (equal "@src/a\\ b.el " (qwen-companion-chat-send-test--prompt)))
+      (insert "and what is it?")
+      (qwen-companion-chat-send)
+      (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
+      (should (equal `((:kind link :path ,file) (:kind text :text " and what is it?"))
+                     (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
+
+(ert-deftest qwen-companion-chat-send-test-what-is-no-link ()
+  "Names of nothing, addresses, and what is quoted stay text."
+  (qwen-companion-chat-send-test-with '(("a" "") ("b" ""))
+    (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
+      (should (equal (list (list :kind 'text :text text))
+                     (qwen-companion-chat-send-parts text))))
+    (should (equal `((:kind text :text "```\n@a\n```\n")
+                     (:kind link :path ,(expand-file-name "b"))
+                     (:kind text :text " ")
+                     (:kind link :path ,(expand-file-name "a")))
+                   (qwen-companion-chat-send-parts "```\n@a\n```\n@b @a")))))
+
+(ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
+  "Neither a remote file nor a workspace that looks remote is looked for."
+  (qwen-companion-chat-send-test-with nil
+    (should (string-match-p "another machine"
+                            (cadr (should-error
+                                   (qwen-companion-chat-send-file "/ssh:nowhere.invalid:/a")
+                                   :type 'user-error))))
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "h:1" :workspace "/ssh:nowhere.invalid:/project")
+    (insert "@a")
+    (should-not (qwen-companion-chat-send-complete))
+    (should (equal '((:kind text :text "@/ssh:nowhere.invalid:/a"))
+                   (qwen-companion-chat-send-parts "@/ssh:nowhere.invalid:/a")))))
+
+(ert-deftest qwen-companion-chat-send-test-marked-in-dired ()
+  (qwen-companion-chat-send-test-with '(("d/a.txt" "") ("d/b.txt" "") ("d/c.txt" ""))
+    (with-current-buffer (dired-noselect "d")
+      (dolist (name '("a.txt" "c.txt"))
+        (dired-goto-file (expand-file-name name))
+        (dired-mark 1))
+      (qwen-companion-chat-send-marked))
+    (should (equal "@d/a.txt @d/c.txt " (qwen-companion-chat-send-test--prompt)))))
+
+(ert-deftest qwen-companion-chat-send-test-unsaved-file-is-said ()
+  (qwen-companion-chat-send-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (insert "zero\n")
+      (should (string-match-p
+               "unsaved text"
+               (qwen-companion-test-messages
+                 (call-interactively #'qwen-companion-chat-send-file)))))))
+
+(ert-deftest qwen-companion-chat-send-test-flymake ()
+  "What Flymake has found, by line, in the region or everywhere."
+  (qwen-companion-chat-send-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (let ((buffer (current-buffer)))
+        (add-hook 'flymake-diagnostic-functions
+                  (lambda (report &rest _)
+                    (funcall report
+                             (list (flymake-make-diagnostic buffer 5 8 :warning "odd\nword")
+                                   (flymake-make-diagnostic buffer 1 4 :error "no"))))
+                  nil t)
+        (flymake-mode 1)
+        (should (string-match-p "Nothing was found"
+                                (cadr (should-error
+                                       (qwen-companion-chat-send-diagnostics 1 15)
+                                       :type 'user-error))))
+        (flymake-start)
+        (should-error (qwen-companion-chat-send-diagnostics 9 15) :type 'user-error)
+        (qwen-companion-chat-send-diagnostics (point-min) (point-max)))
+      (flymake-mode -1))
+    (should (equal "a.txt:1: error: no\na.txt:2: warning: odd word\n"
+                   (qwen-companion-chat-send-test--prompt)))))
+
+(defvar flycheck-mode)
+(defvar flycheck-current-errors)
+
+(ert-deftest qwen-companion-chat-send-test-flycheck ()
+  "With functions like those of Flycheck, which is not a requirement."
+  (qwen-companion-chat-send-test-with '(("a.txt" "one\ntwo\n"))
+    (cl-letf (((symbol-function 'flycheck-error-line) #'car)
+              ((symbol-function 'flycheck-error-level) #'cadr)
+              ((symbol-function 'flycheck-error-message) #'caddr))
+      (with-current-buffer (find-file-noselect "a.txt")
+        (let ((flycheck-mode t)
+              (flycheck-current-errors '((2 error "bad") (1 info nil) (nil error "no line"))))
+          (qwen-companion-chat-send-diagnostics (point-min) (point-max)))))
+    (should (equal "a.txt:1: info: \na.txt:2: error: bad\n"
+                   (qwen-companion-chat-send-test--prompt)))))
+
+;;; Completion
+
+(defun qwen-companion-chat-send-test--complete (text)
+  "Return the completions at the end of TEXT, in the prompt."
+  (qwen-companion-chat--set-prompt text)
+  (goto-char (point-max))
+  (pcase (qwen-companion-chat-send-complete)
+    (`(,start ,end ,table . ,_)
+     (sort (all-completions (buffer-substring start end) table) #'string<))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-files ()
+  "Of the daemon's workspace, whatever the directory of the chat is."
+  (qwen-companion-chat-send-test-with '(("src/alpha.el" "") ("src/beta.el" "") ("src/al ha" ""))
+    (let ((default-directory "/"))
+      (should (equal '("src/") (qwen-companion-chat-send-test--complete "look at @sr")))
+      (should (equal '("alpha.el") (qwen-companion-chat-send-test--complete "@src/al")))
+      (should-not (qwen-companion-chat-send-test--complete "me@src/al"))
+      (should-not (qwen-companion-chat-send-test--complete "src/al"))
+      (qwen-companion-chat--set-prompt "see @src/b")
+      (goto-char (point-max))
+      (completion-at-point)
+      (should (equal "see @src/beta.el" (qwen-companion-chat--prompt-text))))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-commands ()
+  "At the beginning of the prompt only, with what they are about."
+  (qwen-companion-chat-send-test-with nil
+    (qwen-companion-chat-test-tell
+     'daemon-commands :session "s"
+     :commands '((:name "status" :description "show version info" :hint "")
+                 (:name "stats" :description "" :hint "")
+                 (:name "review" :description "look" :hint "[file]")))
+    (should (equal '("stats" "status") (qwen-companion-chat-send-test--complete "/sta")))
+    (should-not (qwen-companion-chat-send-test--complete "what is /sta"))
+    (should-not (qwen-companion-chat-send-test--complete "/status sta"))
+    (qwen-companion-chat--set-prompt "/")
+    (goto-char (point-max))
+    (let ((annotate (plist-get (nthcdr 3 (qwen-companion-chat-send-complete))
+                               :annotation-function)))
+      (should (equal "  [file]  look" (funcall annotate "review")))
+      (should (equal "" (funcall annotate "stats"))))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
+  (qwen-companion-chat-send-test-with '(("src/a" ""))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
+    (goto-char (point-min))
+    (search-forward "@sr")
+    (should-not (qwen-companion-chat-send-complete))))
+
+(provide 'qwen-companion-chat-send-test)
+;;; qwen-companion-chat-send-test.el ends here
