@@ -35,18 +35,27 @@
 (declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
 (declare-function qwen-companion-chat--call "qwen-companion-chat"
                   (method payload &optional callback))
+(declare-function qwen-companion-chat-changes-show "qwen-companion-chat-changes"
+                  (tool diffs &optional callback))
 
 (defvar qwen-companion-chat--id)
 
-(defvar qwen-companion-chat-tools-diff-function #'qwen-companion-chat-tools-show-new
-  "Function that shows a change of a file.
-It gets the tool and its diff, property lists as they are told, and is
-called in the chat's buffer.")
+(defvar-local qwen-companion-chat-tools--told nil
+  "Hash table of the tools by their ids, as they were told last.")
+
+(defun qwen-companion-chat-tools-forget ()
+  "Forget the tools of the conversation that is shown."
+  (setq qwen-companion-chat-tools--told (make-hash-table :test #'equal)))
+
+(defun qwen-companion-chat-tools-get (id)
+  "Return the tool ID of this chat as it was told last, or nil."
+  (gethash id qwen-companion-chat-tools--told))
 
 ;;; One line and what is below it
 
 (defun qwen-companion-chat-tools-show (tool)
   "Show TOOL, a call of a tool as it is told."
+  (puthash (plist-get tool :id) tool qwen-companion-chat-tools--told)
   (let ((id (list 'tool (plist-get tool :id))))
     (qwen-companion-chat--add
      tool id
@@ -103,7 +112,7 @@ is fetched as PART."
               (when-let ((count (plist-get tool more)))
                 (concat (qwen-companion-chat--button
                          (format "%d more characters; show all" count)
-                         #'qwen-companion-chat-tools--show-whole
+                         #'qwen-companion-chat-tools-show-whole
                          (plist-get tool :id) part
                          (or (plist-get tool :title) (plist-get tool :name)))
                         "\n")))
@@ -116,7 +125,7 @@ is fetched as PART."
     (concat (propertize "Change: " 'face 'shadow)
             (qwen-companion-chat--button
              (plist-get diff :path)
-             (lambda () (funcall qwen-companion-chat-tools-diff-function tool diff)))
+             #'qwen-companion-chat-changes-show tool (list diff))
             (if old
                 (format "  %d to %d characters" old new)
               (format "  a new file of %d characters" new))
@@ -138,8 +147,8 @@ KEY is (SESSION TOOL PART INDEX).")
 (defun qwen-companion-chat-tools-fetch (tool part index callback)
   "Fetch PART of the tool with the id TOOL; CALLBACK gets the text.
 PART is `input' or `output', or `old' or `new' of the change INDEX.
-CALLBACK is called in the chat's buffer, never after an error, which is
-shown."
+CALLBACK is called in the chat's buffer, after an error, which is shown,
+with nil."
   (let ((key (list qwen-companion-chat--id tool part index)))
     (push (cons key callback) qwen-companion-chat-tools--fetches)
     (qwen-companion-chat--call
@@ -149,7 +158,8 @@ shown."
          (setq qwen-companion-chat-tools--fetches
                (cl-remove key qwen-companion-chat-tools--fetches
                           :key #'car :test #'equal))
-         (qwen-companion-backend-notice error))))))
+         (qwen-companion-backend-notice error)
+         (funcall callback nil))))))
 
 (defun qwen-companion-chat-tools-on-text (payload)
   "Hand the text in PAYLOAD to who waits for it."
@@ -165,21 +175,20 @@ shown."
         (pcase-dolist (`(,_ . ,callback) waiting)
           (funcall callback text))))))
 
-(defun qwen-companion-chat-tools--show-whole (tool part title &optional index)
+(defun qwen-companion-chat-tools-show-whole (tool part title &optional callback)
   "Show PART of the tool with the id TOOL in a buffer of its own.
-TITLE is what the tool does; INDEX counts its changes of files."
+TITLE is what the tool does.  CALLBACK is called with t when it is shown,
+with nil when it is not to be had."
   (qwen-companion-chat-tools-fetch
-   tool part (or index 0)
+   tool part 0
    (lambda (text)
-     (qwen-companion-chat-tools--view
-      (format "*qwen-companion chat: %s of %s*" part
-              (truncate-string-to-width title 60 nil nil t))
-      text))))
-
-(defun qwen-companion-chat-tools-show-new (tool diff)
-  "Show the text of a file after DIFF of TOOL."
-  (qwen-companion-chat-tools--show-whole
-   (plist-get tool :id) 'new (plist-get diff :path) (plist-get diff :index)))
+     (when text
+       (qwen-companion-chat-tools--view
+        (format "*qwen-companion chat: %s of %s*" part
+                (truncate-string-to-width title 60 nil nil t))
+        text))
+     (when callback
+       (funcall callback (and text t))))))
 
 (defun qwen-companion-chat-tools--view (name text)
   "Show TEXT, read-only, in a new buffer with NAME."

@@ -35,6 +35,8 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-changes)
+(require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-text)
 (require 'qwen-companion-chat-tools)
@@ -169,6 +171,7 @@ when the process ends meanwhile.  Without one, an error is shown."
     (daemon-commands . qwen-companion-chat--on-commands)
     (daemon-reset . qwen-companion-chat--on-reset)
     (daemon-turn . qwen-companion-chat--on-turn)
+    (daemon-permission . qwen-companion-chat-permissions-on-permission)
     (daemon-text . qwen-companion-chat-tools-on-text))
   "Alist (METHOD . FUNCTION) of what is reported of the daemon.
 FUNCTION is called with the payload, in the buffer of the chat that it
@@ -211,6 +214,7 @@ is about; where it is about no session, once and in any buffer.")
 (defun qwen-companion-chat--on-session (payload)
   "Show the state of the session in PAYLOAD."
   (setq qwen-companion-chat--state payload)
+  (qwen-companion-chat-permissions-update)
   (qwen-companion-chat--update))
 
 (defun qwen-companion-chat--on-choices (payload)
@@ -241,6 +245,8 @@ is about; where it is about no session, once and in any buffer.")
 
 (defun qwen-companion-chat--forget-conversation ()
   "Forget what belongs to the conversation that is shown."
+  (qwen-companion-chat-tools-forget)
+  (qwen-companion-chat-permissions-forget)
   (setq qwen-companion-chat--groups (make-hash-table :test #'equal)
         qwen-companion-chat--usage nil))
 
@@ -702,6 +708,7 @@ With DUE non-nil, have them loaded again once there is a daemon."
   (setq qwen-companion-chat--state
         (append (list :state state :text text :queue nil :turn nil)
                 qwen-companion-chat--state))
+  (qwen-companion-chat-permissions-update)
   (qwen-companion-chat--update))
 
 (defun qwen-companion-chat--on-state (payload)
@@ -790,6 +797,8 @@ That also brings back a session that has ended or was left."
                    '(("RET" . qwen-companion-chat-return)
                      ("C-c C-c" . qwen-companion-chat-send)
                      ("C-c C-k" . qwen-companion-chat-cancel)
+                     ("C-c C-a" . qwen-companion-chat-answer)
+                     ("C-c C-v" . qwen-companion-chat-show-change)
                      ("C-c C-n" . qwen-companion-chat-next-turn)
                      ("C-c C-p" . qwen-companion-chat-previous-turn)
                      ("C-c C-l" . qwen-companion-chat-reload)
@@ -799,6 +808,9 @@ That also brings back a session that has ended or was left."
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
       (define-key map (kbd key) command))
+    (dotimes (number 10)
+      (define-key map (kbd (format "C-c %d" number))
+                  #'qwen-companion-chat-answer-with-key))
     map)
   "Keys of a chat.")
 

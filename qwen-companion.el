@@ -61,11 +61,14 @@
 
 ;;; Mode line
 
+(declare-function qwen-companion-chat-permissions-lighter
+                  "qwen-companion-chat-permissions" ())
 (declare-function qwen-companion-daemon-lighter "qwen-companion-daemon" ())
 
 (defun qwen-companion--lighter ()
   "Return the text for the mode line: state, CLIs, proposals, unsaved text.
-And the daemon, once one was asked for: nothing of it is loaded before."
+And the daemon, once one was asked for, and what it asks: nothing of it is
+loaded before."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-diff-proposals))))
     (pcase (qwen-companion-state)
@@ -86,7 +89,9 @@ And the daemon, once one was asked for: nothing of it is loaded before."
                         "The file you are in has unsaved text: the CLI reads it from disk"))
           (qwen-companion-follow-lighter)
           (when (featurep 'qwen-companion-daemon)
-            (qwen-companion-daemon-lighter)))))))
+            (qwen-companion-daemon-lighter))
+          (when (featurep 'qwen-companion-chat-permissions)
+            (qwen-companion-chat-permissions-lighter)))))))
 
 ;;; Wiring
 

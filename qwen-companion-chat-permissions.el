@@ -1,0 +1,606 @@
+;;; qwen-companion-chat-permissions.el --- What a chat waits for the user for  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A tool waits for the user: for a permission, or for the answers to a
+;; form.  It is asked in the conversation and counted in the mode line, and
+;; never by a minibuffer that appears by itself.  The options are those that
+;; the daemon offers; each has a number, which is its key.
+;;
+;; What is allowed has to be on the screen before: what the tool is given,
+;; and how a file would change.  What is too long for the conversation is
+;; shown whole in a buffer of its own, and nothing is allowed until it was.
+;;
+;; A key must never answer what the user has not read: the keys go to the
+;; oldest question, and one that has just come to the front refuses them.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'text-property-search)
+(require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-changes)
+(require 'qwen-companion-chat-tools)
+(require 'qwen-companion-sessions)
+
+(declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
+(declare-function qwen-companion-chat--call "qwen-companion-chat"
+                  (method payload &optional callback))
+(defvar qwen-companion-chat--id)
+(defvar qwen-companion-chat--state)
+
+(defface qwen-companion-chat-permission
+  '((t :inherit warning))
+  "Face of the title of what waits for the user."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-permission-key
+  '((t :inherit help-key-binding))
+  "Face of the key of an option."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-chat-permissions--settle 0.7
+  "Seconds for which a question that has come to the front takes no key.")
+
+(cl-defstruct (qwen-companion-chat-permissions--item
+               (:constructor qwen-companion-chat-permissions--make)
+               (:copier nil))
+  "Something that waits for the user.
+REPORT is how the Python process told it last.  SINCE is when the keys
+came to mean this one, in seconds since the epoch, nil while they do not.
+ANSWERS has for each question of a form the list of its answers.
+DIFFS is an alist of the numbers of the changes and their texts: a
+string, `large', or `failed'.  SEEN is non-nil when all there is was
+shown in a buffer of its own.  SENT is non-nil while an answer is under
+way, PROBLEM why the one before it has failed."
+  report since answers diffs seen sent problem)
+
+(defvar-local qwen-companion-chat-permissions--items nil
+  "What waits for the user in this chat, oldest first.")
+
+(defun qwen-companion-chat-permissions--id (item)
+  "Return the name of ITEM."
+  (plist-get (qwen-companion-chat-permissions--item-report item) :permission))
+
+(defun qwen-companion-chat-permissions--get (item key)
+  "Return what ITEM was told with, by KEY."
+  (plist-get (qwen-companion-chat-permissions--item-report item) key))
+
+(defun qwen-companion-chat-permissions--find (id)
+  "Return what waits by the name ID in this chat, or nil."
+  (cl-find id qwen-companion-chat-permissions--items :test #'equal
+           :key #'qwen-companion-chat-permissions--id))
+
+(defun qwen-companion-chat-permissions--held-p (item)
+  "Return non-nil when there is no connection over which to answer ITEM."
+  (or (eq 'held (qwen-companion-chat-permissions--get item :state))
+      (memq (plist-get qwen-companion-chat--state :state)
+            '(disconnected closed dead off))))
+
+;;; In words
+
+(defun qwen-companion-chat-permissions--writes (option)
+  "Return for the line of OPTION what is left behind by it, or \"\"."
+  (if-let ((text (pcase (plist-get option :writes)
+                   ('project "writes a rule into the settings of the workspace on the daemon's host")
+                   ('user "writes a rule into the user's settings on the daemon's host")
+                   ('unknown "is meant to last; what it writes on the daemon's host is not known")
+                   (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
+      (propertize (concat "  " text) 'face 'warning)
+    ""))
+
+(defun qwen-companion-chat-permissions--key (key)
+  "Return KEY as it is shown beside what it does."
+  (propertize key 'face 'qwen-companion-chat-permission-key))
+
+(defun qwen-companion-chat-permissions--option-lines (item active)
+  "Return the options of ITEM, a line each; with ACTIVE, with their keys."
+  (let ((number 0))
+    (mapconcat
+     (lambda (option)
+       (cl-incf number)
+       (let ((line (concat "  "
+                           (if active
+                               (qwen-companion-chat-permissions--key (format "C-c %d" number))
+                             "     ")
+                           "  "
+                           (qwen-companion-chat-changes-visible
+                            (plist-get option :label))
+                           (qwen-companion-chat-permissions--writes option)
+                           "\n")))
+         (if active
+             (propertize line
+                         'qwen-companion-chat-option number
+                         'mouse-face 'highlight)
+           line)))
+     (qwen-companion-chat-permissions--get item :options) "")))
+
+(defun qwen-companion-chat-permissions--given (tool)
+  "Return what TOOL was given, as it may be shown: (TEXT . MORE) or nil.
+MORE is the number of characters that are left out, or nil.  For a tool
+that changes files it is the change that counts."
+  (cond ((plist-get tool :diffs) nil)
+        ((plist-get tool :input)
+         (cons (plist-get tool :input) (plist-get tool :input-more)))
+        ((plist-get tool :command)
+         (cons (plist-get tool :command) (plist-get tool :command-more)))))
+
+(defun qwen-companion-chat-permissions--given-lines (tool)
+  "Return what TOOL was given, indented, or the empty string."
+  (pcase (qwen-companion-chat-permissions--given tool)
+    (`(,text . ,more)
+     (concat
+      (propertize (concat (qwen-companion-chat-changes-visible
+                           (string-remove-suffix "\n" text))
+                          "\n")
+                  'line-prefix "    " 'wrap-prefix "    "
+                  'face 'qwen-companion-sessions-text)
+      (if more
+          (qwen-companion-chat-permissions--rest
+           (format "%d characters more" more))
+        "")))
+    (_ "")))
+
+(defun qwen-companion-chat-permissions--rest (text)
+  "Return a line with TEXT and how to see all."
+  (concat "    " (propertize text 'face 'warning) "  "
+          (qwen-companion-chat-permissions--key "C-c C-v") " shows all\n"))
+
+(defun qwen-companion-chat-permissions--diff-lines (item tool)
+  "Return the lines about what TOOL, of ITEM, does to files."
+  (mapconcat
+   (lambda (diff)
+     (concat
+      "    " (propertize (plist-get diff :path) 'face 'bold)
+      (if (plist-get diff :old-size) "" " (new file)") "\n"
+      (pcase (alist-get (plist-get diff :index)
+                        (qwen-companion-chat-permissions--item-diffs item))
+        ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
+        ('large (qwen-companion-chat-permissions--rest "The change is long"))
+        ('failed (qwen-companion-chat-permissions--rest "The change could not be fetched"))
+        ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
+        (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
+   (plist-get tool :diffs) ""))
+
+(defun qwen-companion-chat-permissions--question-lines (item number question active)
+  "Return the QUESTION with NUMBER, from 0, of the form ITEM.
+With ACTIVE non-nil, its choices can be chosen."
+  (let* ((multiple (plist-get question :multiple))
+         (chosen (nth number (qwen-companion-chat-permissions--item-answers item)))
+         (labels (mapcar (lambda (choice) (plist-get choice :label))
+                         (plist-get question :choices)))
+         (own (cl-set-difference chosen labels :test #'equal))
+         (mark (lambda (on) (cond ((and multiple on) "[x]") (multiple "[ ]")
+                                  (on "(x)") (t "( )"))))
+         (line (lambda (answer on text)
+                 (let ((line (concat "    " (funcall mark on) " " text "\n")))
+                   (if active
+                       (propertize line
+                                   'qwen-companion-chat-choice (cons number answer)
+                                   'mouse-face 'highlight)
+                     line)))))
+    (concat
+     "  " (if-let ((header (plist-get question :header)))
+              (concat (propertize (qwen-companion-chat-changes-visible header)
+                                  'face 'bold)
+                      ": ")
+            "")
+     (qwen-companion-chat-changes-visible (plist-get question :text))
+     (propertize (if multiple "  (one or more)" "") 'face 'shadow)
+     "\n"
+     (mapconcat
+      (lambda (choice)
+        (let ((label (plist-get choice :label))
+              (description (plist-get choice :description)))
+          (funcall line label (member label chosen)
+                   (concat (qwen-companion-chat-permissions--one-line label)
+                           (if description
+                               (propertize
+                                (concat "  " (qwen-companion-chat-permissions--one-line
+                                              description))
+                                'face 'shadow)
+                             "")))))
+      (plist-get question :choices) "")
+     (funcall line nil own
+              (if own
+                  (mapconcat #'qwen-companion-chat-permissions--one-line own ", ")
+                "an answer of your own")))))
+
+(defun qwen-companion-chat-permissions--one-line (text)
+  "Return TEXT visible and on one line."
+  (qwen-companion-sessions--plain (string-join (split-string text "[ \n\t]+" t) " ")))
+
+(defun qwen-companion-chat-permissions--text (item tool front)
+  "Return the text of the block about ITEM, which is about TOOL.
+That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
+  (let* ((held (qwen-companion-chat-permissions--held-p item))
+         (sent (qwen-companion-chat-permissions--item-sent item))
+         (active (and front (not held) (not sent)))
+         (questions (qwen-companion-chat-permissions--get item :questions))
+         (number -1))
+    (concat
+     (propertize
+      (concat (if questions "Asked: " "Permission: ")
+              (qwen-companion-chat-changes-visible
+               (or (qwen-companion-chat-permissions--get item :title)
+                   (plist-get tool :title)
+                   "a tool that the daemon did not name"))
+              "\n")
+      'face 'qwen-companion-chat-permission)
+     (if questions
+         (mapconcat (lambda (question)
+                      (cl-incf number)
+                      (qwen-companion-chat-permissions--question-lines
+                       item number question active))
+                    questions "")
+       (concat (qwen-companion-chat-permissions--given-lines tool)
+               (qwen-companion-chat-permissions--diff-lines item tool)))
+     (qwen-companion-chat-permissions--option-lines item active)
+     (cond
+      (held (propertize "  Held: the connection is lost.  It is checked again when it is back.\n"
+                        'face 'warning))
+      (sent (propertize "  Your answer is under way.\n" 'face 'shadow))
+      (front
+       (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  no answer: dismiss it\n"))
+      (t (propertize "  This waits until the one above is answered.\n" 'face 'shadow)))
+     (if-let ((problem (qwen-companion-chat-permissions--item-problem item)))
+         (propertize (format "  %s\n" (qwen-companion-chat-changes-visible problem))
+                     'face 'error)
+       ""))))
+
+(defun qwen-companion-chat-permissions--closed-text (report)
+  "Return the text about a permission that REPORT, the last, closed."
+  (let ((label (plist-get report :label)))
+    (propertize
+     (format "%s: %s\n"
+             (qwen-companion-chat-changes-visible
+              (or (plist-get report :title) "Permission"))
+             (pcase (plist-get report :by)
+               ('me (format "you answered%s"
+                            (if label (concat " \"" (qwen-companion-chat-changes-visible label) "\"")
+                              "")))
+               ('other (format "answered by another client%s"
+                               (if label
+                                   (concat ": \"" (qwen-companion-chat-changes-visible label) "\"")
+                                 "")))
+               (_ (if label
+                      (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label))
+                    "closed without an answer that is known here"))))
+     'face 'shadow)))
+
+;;; In the conversation
+
+(defvar qwen-companion-chat-permissions-map
+  (let ((map (make-sparse-keymap)))
+    (set-keymap-parent map qwen-companion-chat-conversation-map)
+    (define-key map (kbd "RET") #'qwen-companion-chat-permissions-choose)
+    (define-key map [mouse-2] #'qwen-companion-chat-permissions-choose-clicked)
+    (define-key map [follow-link] 'mouse-face)
+    map)
+  "Keys on what waits for the user.")
+
+(defun qwen-companion-chat-permissions--draw (item)
+  "Show ITEM in the conversation as it is now."
+  (let ((tool (qwen-companion-chat-permissions--tool item)))
+    (qwen-companion-chat-permissions--put
+     (qwen-companion-chat-permissions--item-report item)
+     (propertize (qwen-companion-chat-permissions--text
+                  item tool (eq item (car qwen-companion-chat-permissions--items)))
+                 'qwen-companion-chat-permission (qwen-companion-chat-permissions--id item)
+                 'keymap qwen-companion-chat-permissions-map))))
+
+(defun qwen-companion-chat-permissions--put (report text)
+  "Put TEXT about the permission of REPORT where its tool has been told."
+  (qwen-companion-chat--add
+   (list :turn (plist-get report :turn)
+         :parent (plist-get (qwen-companion-chat-tools-get (plist-get report :tool))
+                            :parent))
+   (list 'permission (plist-get report :permission))
+   text))
+
+(defun qwen-companion-chat-permissions--settle-front ()
+  "Give the keys to the oldest that waits, if they are another's."
+  (when-let ((front (car qwen-companion-chat-permissions--items)))
+    (unless (qwen-companion-chat-permissions--item-since front)
+      (setf (qwen-companion-chat-permissions--item-since front) (float-time))
+      (qwen-companion-chat-permissions--draw front))))
+
+(defun qwen-companion-chat-permissions--tool (item)
+  "Return the plist of the tool that ITEM is about, or nil."
+  (when-let ((tool (qwen-companion-chat-permissions--get item :tool)))
+    (qwen-companion-chat-tools-get tool)))
+
+(defun qwen-companion-chat-permissions-on-permission (report)
+  "Use REPORT of a permission or a form in the current chat."
+  (let* ((id (plist-get report :permission))
+         (item (qwen-companion-chat-permissions--find id)))
+    (cond
+     ((eq 'closed (plist-get report :state))
+      (when item
+        (qwen-companion-chat-permissions--close item report)))
+     (item
+      (setf (qwen-companion-chat-permissions--item-report item) report
+            ;; What was under way is decided: it was lost.
+            (qwen-companion-chat-permissions--item-sent item) nil)
+      (qwen-companion-chat-permissions--draw item))
+     (t
+      (setq item (qwen-companion-chat-permissions--make
+                  :report report
+                  :answers (make-list (length (plist-get report :questions)) nil))
+            qwen-companion-chat-permissions--items
+            (append qwen-companion-chat-permissions--items (list item)))
+      (qwen-companion-chat-permissions--draw item)
+      (qwen-companion-chat-permissions--fetch-changes item)))
+    (qwen-companion-chat-permissions--settle-front))
+  (qwen-companion-chat-permissions--note-chat)
+  nil)
+
+(defun qwen-companion-chat-permissions--close (item report)
+  "Show that ITEM is closed, according to REPORT."
+  (setq qwen-companion-chat-permissions--items
+        (delq item qwen-companion-chat-permissions--items))
+  (qwen-companion-chat-permissions--put
+   report (qwen-companion-chat-permissions--closed-text report)))
+
+(defun qwen-companion-chat-permissions-update ()
+  "Show what waits anew, after the state of the session has changed."
+  (mapc #'qwen-companion-chat-permissions--draw qwen-companion-chat-permissions--items))
+
+(defun qwen-companion-chat-permissions-forget ()
+  "Forget all that waits: the conversation is told anew, or has ended."
+  (setq qwen-companion-chat-permissions--items nil)
+  (qwen-companion-chat-permissions--note-chat))
+
+;;; What is to be seen before
+
+(defun qwen-companion-chat-permissions--fetch-changes (item)
+  "Get what ITEM is asked for that is done to files, and show it."
+  (let ((tool (qwen-companion-chat-permissions--tool item)))
+    (dolist (diff (plist-get tool :diffs))
+      (qwen-companion-chat-changes-lines
+       tool diff
+       (lambda (lines)
+         (setf (alist-get (plist-get diff :index)
+                          (qwen-companion-chat-permissions--item-diffs item))
+               lines)
+         (when (memq item qwen-companion-chat-permissions--items)
+           (qwen-companion-chat-permissions--draw item)))))))
+
+(defun qwen-companion-chat-permissions--unseen (item)
+  "Return why ITEM cannot be allowed yet, or nil.
+All that the user is asked to allow has to be shown before."
+  (unless (qwen-companion-chat-permissions--item-seen item)
+    (let ((tool (qwen-companion-chat-permissions--tool item)))
+      (cond
+       ((qwen-companion-chat-permissions--get item :questions) nil)
+       ((cdr (qwen-companion-chat-permissions--given tool))
+        "what the tool is given is cut here")
+       ((cl-notevery
+         (lambda (diff)
+           (stringp (alist-get (plist-get diff :index)
+                               (qwen-companion-chat-permissions--item-diffs item))))
+         (plist-get tool :diffs))
+        "the change is not shown here")))))
+
+(defun qwen-companion-chat-show-change ()
+  "Show all that the question at point, else the oldest, is about.
+That is what the tool is given, or how it would change files; the latter
+in the front end that `qwen-companion-diff-style' names."
+  (interactive nil qwen-companion-chat-mode)
+  (let* ((item (qwen-companion-chat-permissions--here))
+         (tool (qwen-companion-chat-permissions--tool item)))
+    (unless (or (plist-get tool :diffs) (qwen-companion-chat-permissions--given tool))
+      (user-error "There is nothing more to see of this"))
+    (let ((note (lambda (shown)
+                  (when shown
+                    (setf (qwen-companion-chat-permissions--item-seen item) t)))))
+      (if-let ((diffs (plist-get tool :diffs)))
+          (qwen-companion-chat-changes-show tool diffs note)
+        (qwen-companion-chat-tools-show-whole
+         (plist-get tool :id) 'input
+         (or (plist-get tool :title) (plist-get tool :name) "a tool") note)))))
+
+;;; Answering
+
+(defun qwen-companion-chat-permissions--here ()
+  "Return what the question at point, else the oldest of this chat, is.
+Signal a `user-error' when there is none."
+  (or (qwen-companion-chat-permissions--find
+       (get-text-property (point) 'qwen-companion-chat-permission))
+      (car qwen-companion-chat-permissions--items)
+      (user-error "Nothing waits for an answer in this chat")))
+
+(defun qwen-companion-chat-permissions--check (item)
+  "Refuse, with the reason, when ITEM cannot be answered now."
+  (cond
+   ((qwen-companion-chat-permissions--held-p item)
+    (user-error "The connection to the daemon is lost; this is checked again when it is back"))
+   ((qwen-companion-chat-permissions--item-sent item)
+    (user-error "Your answer is under way"))
+   ((not (eq item (car qwen-companion-chat-permissions--items)))
+    (user-error "An older question waits; answer that first"))
+   ((< (- (float-time) (qwen-companion-chat-permissions--item-since item))
+       qwen-companion-chat-permissions--settle)
+    (user-error "This question has only just come up; read it before you answer"))))
+
+(defun qwen-companion-chat-permissions--answer (item option)
+  "Answer ITEM with OPTION, a plist; nil dismisses it."
+  (qwen-companion-chat-permissions--check item)
+  (let ((questions (qwen-companion-chat-permissions--get item :questions))
+        (answers (qwen-companion-chat-permissions--item-answers item))
+        (allows (plist-get option :allows)))
+    (when allows
+      (when-let ((reason (qwen-companion-chat-permissions--unseen item)))
+        (user-error "Not allowed yet: %s; %s shows it" reason
+                    (substitute-command-keys
+                     "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
+      (when-let ((open (cl-position nil answers)))
+        (user-error "Question %d has no answer yet; RET on a line chooses it" (1+ open))))
+    (setf (qwen-companion-chat-permissions--item-sent item) t
+          (qwen-companion-chat-permissions--item-problem item) nil)
+    (qwen-companion-chat-permissions--draw item)
+    (qwen-companion-chat--call
+     'daemon-answer
+     (list :session qwen-companion-chat--id
+           :permission (qwen-companion-chat-permissions--id item)
+           :option (plist-get option :id)
+           :answers (and allows questions
+                         (mapcar (lambda (choices) (list :choices choices)) answers)))
+     (lambda (reply)
+       (when (and (plist-get reply :error)
+                  (memq item qwen-companion-chat-permissions--items))
+         (setf (qwen-companion-chat-permissions--item-sent item) nil
+               (qwen-companion-chat-permissions--item-problem item)
+               (concat "Your answer was not taken: " (plist-get reply :error)))
+         (qwen-companion-chat-permissions--draw item))))))
+
+(defun qwen-companion-chat-permissions--answer-number (item number)
+  "Answer ITEM with the option that has NUMBER; 0 dismisses it."
+  (let ((options (qwen-companion-chat-permissions--get item :options)))
+    (when (> number (length options))
+      (user-error "There is no option %d" number))
+    (qwen-companion-chat-permissions--answer
+     item (and (> number 0) (nth (1- number) options)))))
+
+(defun qwen-companion-chat-permissions--read (item)
+  "Let the user choose one of the options of ITEM; return its number."
+  (let ((choices (append
+                  (cl-loop for option in (qwen-companion-chat-permissions--get item :options)
+                           for number from 1
+                           collect (cons (substring-no-properties
+                                          (format "%d %s%s" number
+                                                  (plist-get option :label)
+                                                  (qwen-companion-chat-permissions--writes
+                                                   option)))
+                                         number))
+                  '(("0 no answer: dismiss it" . 0)))))
+    (alist-get (completing-read
+                (format "%s: " (qwen-companion-chat-permissions--one-line
+                                (or (qwen-companion-chat-permissions--get item :title)
+                                    "Answer")))
+                choices nil t)
+               choices nil nil #'equal)))
+
+;;;###autoload
+(defun qwen-companion-chat-answer (&optional number)
+  "Answer what a tool in this chat waits for.
+It is the oldest question.  NUMBER, the prefix argument, is that of the
+option, and 0 dismisses the question; without one, ask for it.  Outside
+of a chat, go to the question that has waited for longest."
+  (interactive
+   (list (cond ((not (derived-mode-p 'qwen-companion-chat-mode)) nil)
+               (current-prefix-arg (prefix-numeric-value current-prefix-arg))
+               (t (let ((item (qwen-companion-chat-permissions--here)))
+                    (qwen-companion-chat-permissions--check item)
+                    (qwen-companion-chat-permissions--read item))))))
+  (if (derived-mode-p 'qwen-companion-chat-mode)
+      (qwen-companion-chat-permissions--answer-number
+       (qwen-companion-chat-permissions--here) number)
+    (qwen-companion-chat-permissions-go)))
+
+(defun qwen-companion-chat-answer-with-key ()
+  "Answer the oldest question of this chat with the option of the key typed."
+  (interactive nil qwen-companion-chat-mode)
+  (qwen-companion-chat-permissions--answer-number
+   (or (car qwen-companion-chat-permissions--items)
+       (user-error "Nothing waits for an answer in this chat"))
+   (- (event-basic-type last-command-event) ?0)))
+
+(defun qwen-companion-chat-permissions-choose ()
+  "Choose the option or the answer on this line."
+  (interactive nil qwen-companion-chat-mode)
+  (let ((item (qwen-companion-chat-permissions--here)))
+    (if-let ((number (get-text-property (point) 'qwen-companion-chat-option)))
+        (qwen-companion-chat-permissions--answer-number item number)
+      (pcase (get-text-property (point) 'qwen-companion-chat-choice)
+        (`(,number . ,answer)
+         (qwen-companion-chat-permissions--choose item number answer))
+        (_ (qwen-companion-chat-permissions--check item)
+           (user-error "There is nothing to choose on this line"))))))
+
+(defun qwen-companion-chat-permissions-choose-clicked (event)
+  "Choose the option or the answer that was clicked with EVENT."
+  (interactive "e" qwen-companion-chat-mode)
+  (mouse-set-point event)
+  (qwen-companion-chat-permissions-choose))
+
+(defun qwen-companion-chat-permissions--choose (item number answer)
+  "Choose ANSWER to the question NUMBER, from 0, of ITEM; nil asks for one."
+  (let* ((question (nth number (qwen-companion-chat-permissions--get item :questions)))
+         (labels (mapcar (lambda (choice) (plist-get choice :label))
+                         (plist-get question :choices)))
+         (chosen (nth number (qwen-companion-chat-permissions--item-answers item)))
+         (own (cl-set-difference chosen labels :test #'equal))
+         (added (cond (answer (list answer))
+                      ((let ((text (string-trim (read-string "Your answer: " (car own)))))
+                         (and (not (string-empty-p text)) (list text)))))))
+    (setf (nth number (qwen-companion-chat-permissions--item-answers item))
+          (cond ((not (plist-get question :multiple)) added)
+                ((not answer) (append (cl-set-difference chosen own :test #'equal) added))
+                ((member answer chosen) (remove answer chosen))
+                (t (append chosen added))))
+    (qwen-companion-chat-permissions--draw item)))
+
+;;; Elsewhere
+
+(defvar qwen-companion-chat-permissions--chats nil
+  "The chats in which something waits, the longest waiting first.")
+
+(defun qwen-companion-chat-permissions--note-chat ()
+  "Note whether something waits in the current chat."
+  (if (not qwen-companion-chat-permissions--items)
+      (setq qwen-companion-chat-permissions--chats
+            (delq (current-buffer) qwen-companion-chat-permissions--chats))
+    (unless (memq (current-buffer) qwen-companion-chat-permissions--chats)
+      (setq qwen-companion-chat-permissions--chats
+            (append qwen-companion-chat-permissions--chats (list (current-buffer))))))
+  (force-mode-line-update t))
+
+(defun qwen-companion-chat-permissions--waiting ()
+  "Return the chats in which something waits, the longest waiting first."
+  (setq qwen-companion-chat-permissions--chats
+        (cl-delete-if-not #'buffer-live-p qwen-companion-chat-permissions--chats)))
+
+(defun qwen-companion-chat-permissions-lighter ()
+  "Return the part of the mode line about what waits, \"\" for nothing."
+  (let ((count (cl-loop for chat in (qwen-companion-chat-permissions--waiting)
+                        sum (length (buffer-local-value
+                                     'qwen-companion-chat-permissions--items chat)))))
+    (if (zerop count)
+        ""
+      (propertize (format " Asks:%d" count)
+                  'face 'warning
+                  'help-echo "A tool waits for your answer; M-x qwen-companion-chat-answer goes there"))))
+
+(defun qwen-companion-chat-permissions-go ()
+  "Go to the chat in which something has waited for longest, and to that."
+  (let* ((chat (or (car (qwen-companion-chat-permissions--waiting))
+                   (user-error "Nothing waits for an answer in any chat")))
+         (id (qwen-companion-chat-permissions--id
+              (car (buffer-local-value 'qwen-companion-chat-permissions--items chat)))))
+    (pop-to-buffer chat)
+    (goto-char (point-min))
+    (when-let ((match (text-property-search-forward
+                       'qwen-companion-chat-permission id t)))
+      (goto-char (prop-match-beginning match)))))
+
+(provide 'qwen-companion-chat-permissions)
+;;; qwen-companion-chat-permissions.el ends here

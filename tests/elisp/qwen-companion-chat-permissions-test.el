@@ -1,0 +1,480 @@
+;;; qwen-companion-chat-permissions-test.el --- Tests of what a chat asks  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What is shown before an answer, which keys answer, and what is refused.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+(require 'qwen-companion-chat-permissions)
+
+(defconst qwen-companion-chat-permissions-test--shell
+  '((:id "o1" :label "Always Allow in project: touch *" :allows t :lasting t :writes project)
+    (:id "o2" :label "Always Allow for user: touch *" :allows t :lasting t :writes user)
+    (:id "o3" :label "Allow" :allows t)
+    (:id "o4" :label "Reject"))
+  "The options of a shell command.")
+
+(defconst qwen-companion-chat-permissions-test--questions
+  '((:text "Which database?" :header "Database"
+     :choices ((:label "sqlite" :description "one file") (:label "postgres")))
+    (:text "Which colours?" :header "Colours" :multiple t
+     :choices ((:label "red") (:label "blue"))))
+  "A form.")
+
+(defmacro qwen-companion-chat-permissions-test-with (&rest body)
+  "Run BODY in a chat where a key answers at once."
+  (declare (indent 0) (debug t))
+  `(let ((qwen-companion-chat-permissions--settle 0)
+         (qwen-companion-chat-permissions--chats nil))
+     (qwen-companion-chat-test-with ,@body)))
+
+(defun qwen-companion-chat-permissions-test--tool (&rest more)
+  "Let the Python process tell the tool \"c1\", with MORE about it."
+  (qwen-companion-chat-test-turn
+   (append (list :kind 'tool :turn "t1" :id "c1" :status 'pending :title "touch x") more)))
+
+(defun qwen-companion-chat-permissions-test--ask (&rest report)
+  "Let the Python process tell a permission about \"c1\": REPORT, or open."
+  (apply #'qwen-companion-chat-test-tell 'daemon-permission
+         (append '(:session "s") report
+                 '(:permission "p1" :state open :turn "t1" :tool "c1" :title "touch x")
+                 (list :options qwen-companion-chat-permissions-test--shell))))
+
+(defun qwen-companion-chat-permissions-test--press (key)
+  "Press KEY in the chat."
+  (setq last-command-event (aref (kbd key) (1- (length (kbd key)))))
+  (call-interactively (key-binding (kbd key))))
+
+(defun qwen-companion-chat-permissions-test--sent ()
+  "Return the answers that were sent, without their requests."
+  (mapcar (lambda (payload) (cl-loop for (key value) on payload by #'cddr
+                                     unless (eq key :request) append (list key value)))
+          (qwen-companion-test-sent 'daemon-answer)))
+
+(defun qwen-companion-chat-permissions-test--refused (function &rest arguments)
+  "Return why FUNCTION with ARGUMENTS is refused; nothing may be sent."
+  (let ((before (length (qwen-companion-test-sent 'daemon-answer))))
+    (prog1 (cadr (should-error (apply function arguments) :type 'user-error))
+      (should (= before (length (qwen-companion-test-sent 'daemon-answer)))))))
+
+(defun qwen-companion-chat-permissions-test--shown-p (regexp)
+  "Return non-nil when REGEXP matches in the conversation."
+  (string-match-p regexp (qwen-companion-chat-test-conversation)))
+
+(defun qwen-companion-chat-permissions-test--text (part text &optional index)
+  "Let the Python process tell TEXT, which is PART of \"c1\"; INDEX of a change."
+  (qwen-companion-chat-test-tell 'daemon-text :session "s" :tool "c1"
+                                 :part part :index (or index 0) :text text))
+
+;;; Asking
+
+(ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
+  "The command in full, each option with its key, and what it writes."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :input "command: touch x; echo done\nis_background: false")
+    (qwen-companion-chat-permissions-test--ask)
+    (dolist (text '("Permission: touch x\n"
+                    "command: touch x; echo done\nis_background: false\n"
+                    "C-c 1  Always Allow in project: touch \\*  writes a rule into the settings of the workspace"
+                    "C-c 2  Always Allow for user: touch \\*  writes a rule into the user's settings"
+                    "C-c 3  Allow\n"
+                    "C-c 4  Reject\n"
+                    "C-c 0  no answer"))
+      (should (qwen-companion-chat-permissions-test--shown-p text)))
+    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (should (equal '((:session "s" :permission "p1" :option "o3" :answers nil))
+                   (qwen-companion-chat-permissions-test--sent)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-options-are-the-daemons ()
+  "Whatever there are and whatever they are called; 0 dismisses."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask
+     :options '((:id "x" :label "Something new" :allows t :lasting t :writes unknown)
+                (:id "y" :label "For now" :allows t :lasting t)))
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "C-c 1  Something new  is meant to last; what it writes .* not known"))
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "C-c 2  For now  holds for the rest of this session"))
+    (should (equal "There is no option 3"
+                   (qwen-companion-chat-permissions-test--refused
+                    #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (qwen-companion-chat-permissions-test--press "C-c 0")
+    (should (equal '((:session "s" :permission "p1" :option nil :answers nil))
+                   (qwen-companion-chat-permissions-test--sent)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-never-a-minibuffer-by-itself ()
+  "It is asked in the conversation and in the mode line, and point stays."
+  (qwen-companion-chat-permissions-test-with
+    (insert "half a pro")
+    (cl-letf (((symbol-function 'read-from-minibuffer) (lambda (&rest _) (ert-fail "asked")))
+              ((symbol-function 'read-event) (lambda (&rest _) (ert-fail "asked"))))
+      (should (equal "" (qwen-companion-chat-permissions-lighter)))
+      (qwen-companion-chat-permissions-test--tool)
+      (qwen-companion-chat-permissions-test--ask)
+      (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))
+      (should (string-match-p "Asks:1" (qwen-companion--lighter))))
+    (should (eobp))
+    (should (equal "half a pro" (qwen-companion-chat--prompt-text)))
+    (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
+    (should (equal "" (qwen-companion-chat-permissions-lighter)))
+    (qwen-companion-chat--set-prompt "")))
+
+(ert-deftest qwen-companion-chat-permissions-test-answer-from-elsewhere-goes-there ()
+  (qwen-companion-chat-permissions-test-with
+    (let ((chat (current-buffer)))
+      (qwen-companion-chat-permissions-test--tool)
+      (with-temp-buffer
+        (should (string-match-p "Nothing waits"
+                                (qwen-companion-chat-permissions-test--refused
+                                 #'call-interactively #'qwen-companion-chat-answer))))
+      (qwen-companion-chat-permissions-test--ask)
+      (with-temp-buffer
+        (call-interactively #'qwen-companion-chat-answer))
+      (should (eq chat (window-buffer)))
+      (with-current-buffer chat
+        (should (looking-at-p "Permission: touch x"))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-answer-asks-which ()
+  "The command reads one of the options, which tell what they write."
+  (qwen-companion-chat-permissions-test-with
+    (should (string-match-p "Nothing waits"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'call-interactively #'qwen-companion-chat-answer)))
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (let (offered)
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (_prompt choices &rest _)
+                   (setq offered (mapcar #'car choices))
+                   (nth 1 offered))))
+        (call-interactively #'qwen-companion-chat-answer))
+      (should (= 5 (length offered)))
+      (should (string-match-p "user's settings" (nth 1 offered))))
+    (should (equal "o2" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (goto-char (point-min))
+    (search-forward "Reject")
+    (qwen-companion-chat-permissions-test--press "RET")
+    (should (equal "o4" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))
+    (goto-char (point-min))
+    (search-forward "Permission: ")
+    (should (string-match-p "under way"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "RET")))))
+
+;;; What must not be answered
+
+(ert-deftest qwen-companion-chat-permissions-test-key-for-another-question-is-refused ()
+  "A key that was meant for a question that has just gone answers no other."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--ask :permission "p2" :title "rm -rf /")
+    (should (qwen-companion-chat-permissions-test--shown-p "waits until the one above"))
+    (goto-char (point-min))
+    (search-forward "rm -rf")
+    (search-forward "Allow\n")
+    (backward-char)
+    (should (string-match-p "older question"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-answer 3)))
+    (setq qwen-companion-chat-permissions--settle 60)
+    (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other :label "Allow")
+    (should (string-match-p "only just come up"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (setq qwen-companion-chat-permissions--settle 0)
+    (qwen-companion-chat-permissions-test--press "C-c 4")
+    (should (equal "p2" (plist-get (car (qwen-companion-chat-permissions-test--sent))
+                                   :permission)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-held-takes-no-answer ()
+  "Held while the connection is lost; open again under the same name."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--ask :state 'held)
+    (should (qwen-companion-chat-permissions-test--shown-p "Held: the connection is lost"))
+    (should-not (qwen-companion-chat-permissions-test--shown-p "C-c 1"))
+    (should (string-match-p "connection to the daemon is lost"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+    (qwen-companion-chat-permissions-test--ask)
+    (should-not (qwen-companion-chat-permissions-test--shown-p "Held"))
+    (qwen-companion-chat-permissions-test--press "C-c 1")
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-python-gone-is-held-too ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (run-hooks 'qwen-companion-backend-disconnected-hook)
+    (should (qwen-companion-chat-permissions-test--shown-p "Held"))
+    (should (string-match-p "connection"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 1")))))
+
+(ert-deftest qwen-companion-chat-permissions-test-answered-elsewhere ()
+  "Who answered is said, and the keys have gone."
+  (pcase-dolist (`(,by ,label ,text)
+                 '((other "Allow" "touch x: answered by another client: \"Allow\"")
+                   (me "Reject" "touch x: you answered \"Reject\"")
+                   (nil nil "touch x: closed without an answer that is known here")))
+    (qwen-companion-chat-permissions-test-with
+      (qwen-companion-chat-permissions-test--tool)
+      (qwen-companion-chat-permissions-test--ask)
+      (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
+      (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
+      (should-not (qwen-companion-chat-permissions-test--shown-p "C-c 1"))
+      (should (string-match-p "Nothing waits"
+                              (qwen-companion-chat-permissions-test--refused
+                               #'qwen-companion-chat-permissions-test--press "C-c 1"))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
+  "Twice is not sent; what went wrong is said, and it can be tried again."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (should (string-match-p "under way"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (qwen-companion-chat-test-reply 'daemon-answer :error "The daemon is busy." :problem 'busy)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "Your answer was not taken: The daemon is busy\\."))
+    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (should (= 2 (length (qwen-companion-chat-permissions-test--sent))))
+    ;; It was answered elsewhere in between: nothing is left to say.
+    (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other)
+    (qwen-companion-chat-test-reply 'daemon-answer :error "It is gone." :problem 'gone)
+    (should-not (qwen-companion-chat-permissions-test--shown-p "not taken"))))
+
+(ert-deftest qwen-companion-chat-permissions-test-reset-forgets ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 0)
+    (should (equal "" (qwen-companion-chat-permissions-lighter)))
+    (should-not (qwen-companion-chat-permissions-test--shown-p "Permission"))
+    (qwen-companion-chat-permissions-test--ask)
+    (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-killed-chat-asks-nothing ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (kill-buffer)
+    (should (equal "" (qwen-companion-chat-permissions-lighter)))))
+
+;;; What is allowed was seen
+
+(ert-deftest qwen-companion-chat-permissions-test-cut-input-is-seen-first ()
+  "What is cut in the conversation is allowed only when all of it was shown."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
+    (qwen-companion-chat-permissions-test--ask)
+    (should (qwen-companion-chat-permissions-test--shown-p "17 characters more  C-c C-v shows all"))
+    (should (string-match-p "Not allowed yet: what the tool is given is cut here"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (qwen-companion-chat-permissions-test--text 'input "command: echo\n; rm -rf /")
+    (with-current-buffer "*qwen-companion chat: input of touch x*"
+      (should (get-buffer-window))
+      (should buffer-read-only)
+      (should (equal "command: echo\n; rm -rf /"
+                     (buffer-substring-no-properties (point-min) (point-max)))))
+    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-rejecting-needs-no-look ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--press "C-c 4")
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-change-is-in-the-conversation ()
+  "A change of a file, compared by diff; what is hidden in it is visible."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
+    (qwen-companion-chat-permissions-test--ask)
+    (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
+    (should (string-match-p "the change is not shown here"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (qwen-companion-chat-permissions-test--text 'new "one\n2\u200b\n")
+    (qwen-companion-chat-permissions-test--text 'old "one\ntwo\n")
+    (qwen-companion-test-wait-for
+     (qwen-companion-chat-permissions-test--shown-p
+      "    /project/a\\.txt\n@@ -1,2 \\+1,2 @@\n one\n-two\n\\+2\\\\u200B\n"))
+    (goto-char (point-min))
+    (search-forward "-two")
+    (should (eq 'diff-removed (get-text-property (1- (point)) 'face)))
+    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-new-file ()
+  "Of a new file, only what will be in it is fetched."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--text 'new "one\n")
+    (qwen-companion-test-wait-for
+     (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-fetch))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-change-that-cannot-be-had ()
+  "It is said and not allowed; it can be tried again."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone)
+    (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))
+    (qwen-companion-chat-permissions-test--refused
+     #'qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (should (string-match-p
+             "Gone"
+             (qwen-companion-test-messages
+               (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone))))
+    (qwen-companion-chat-permissions-test--refused
+     #'qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c 4")
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-long-change-opens-a-buffer ()
+  "A change that is long is fetched on command, and shown as a diff."
+  (qwen-companion-chat-permissions-test-with
+    (let ((qwen-companion-diff-style 'unified))
+      (qwen-companion-chat-permissions-test--tool
+       :diffs '((:index 0 :path "/ssh:nowhere.invalid:/a.txt" :old-size 100000 :new-size 9)))
+      (qwen-companion-chat-permissions-test--ask)
+      (should-not (qwen-companion-test-sent 'daemon-fetch))
+      (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
+      (qwen-companion-chat-permissions-test--refused
+       #'qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--press "C-c C-v")
+      (qwen-companion-chat-permissions-test--text 'new "new\n")
+      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (let ((buffer (qwen-companion-test-wait-for
+                     (get-buffer "*qwen-companion difference: a.txt*"))))
+        (should (get-buffer-window buffer))
+        (with-current-buffer buffer
+          (should buffer-read-only)
+          (should (string-match-p "^-old\n\\+new\n" (buffer-string)))))
+      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-change-in-ediff ()
+  "Both sides, read-only, in the mode of the file; quitting leaves nothing."
+  (qwen-companion-chat-permissions-test-with
+    (let ((qwen-companion-diff-style 'ediff)
+          (chat (current-buffer))
+          (ran nil)
+          (before (buffer-list)))
+      (let ((emacs-lisp-mode-hook (list (lambda () (setq ran t)))))
+        (qwen-companion-chat-permissions-test--tool
+         :diffs '((:index 0 :path "/project/a.el" :old-size 8 :new-size 90000)))
+        (qwen-companion-chat-permissions-test--ask)
+        (qwen-companion-chat-permissions-test--press "C-c C-v")
+        (qwen-companion-chat-permissions-test--text 'new ";; -*- eval: (setq ran t) -*-\n(new)\n")
+        (qwen-companion-chat-permissions-test--text 'old "(old)\n"))
+      (should-not ran)
+      (let ((after (get-buffer "*qwen-companion after: a.el*")))
+        (with-current-buffer after
+          (should (eq 'emacs-lisp-mode major-mode))
+          (should buffer-read-only))
+        (should (get-buffer-window after))
+        (with-current-buffer (car ediff-session-registry)
+          (ediff-really-quit nil))
+        (should-not (buffer-live-p after)))
+      (should (get-buffer-window chat))
+      (should-not (cl-remove-if (lambda (buffer)
+                                  (or (memq buffer before)
+                                      (string-match-p "\\`\\( \\|\\*\\(ediff-\\(errors\\|diff\\)\\|Ediff Reg\\)\\)" (buffer-name buffer))))
+                                (buffer-list))))))
+
+;;; Forms
+
+(defun qwen-companion-chat-permissions-test--form ()
+  "Let the Python process tell a form."
+  (qwen-companion-chat-permissions-test--tool)
+  (qwen-companion-chat-permissions-test--ask
+   :title "Ask user 2 questions"
+   :questions qwen-companion-chat-permissions-test--questions
+   :options '((:id "submit" :label "Submit" :allows t) (:id "cancel" :label "Cancel"))))
+
+(defun qwen-companion-chat-permissions-test--choose (text)
+  "Press RET on the line with TEXT."
+  (goto-char (point-min))
+  (search-forward text)
+  (qwen-companion-chat-permissions-test--press "RET"))
+
+(ert-deftest qwen-companion-chat-permissions-test-form ()
+  "One answer, several, and one's own; sent with the option that allows."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--form)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "  Database: Which database\\?\n    ( ) sqlite  one file\n    ( ) postgres\n    ( ) an answer of your own\n"))
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "  Colours: Which colours\\?  (one or more)\n    \\[ \\] red\n"))
+    (should (string-match-p "Question 1 has no answer"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+    (qwen-companion-chat-permissions-test--choose "sqlite")
+    (should (looking-back "(x) sqlite" (line-beginning-position)))
+    (qwen-companion-chat-permissions-test--choose "postgres")
+    (should (qwen-companion-chat-permissions-test--shown-p "( ) sqlite.*\n    (x) postgres"))
+    (should (string-match-p "Question 2 has no answer"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+    (qwen-companion-chat-permissions-test--choose "[ ] red")
+    (qwen-companion-chat-permissions-test--choose "[ ] blue")
+    (qwen-companion-chat-permissions-test--choose "[x] red")
+    (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "green")))
+      (qwen-companion-chat-permissions-test--choose "[ ] an answer"))
+    (should (qwen-companion-chat-permissions-test--shown-p "\\[x\\] green"))
+    (qwen-companion-chat-permissions-test--press "C-c 1")
+    (should (equal '((:session "s" :permission "p1" :option "submit"
+                      :answers ((:choices ("postgres")) (:choices ("blue" "green")))))
+                   (qwen-companion-chat-permissions-test--sent)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-form-cancelled-has-no-answers ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--form)
+    (qwen-companion-chat-permissions-test--choose "sqlite")
+    (qwen-companion-chat-permissions-test--press "C-c 2")
+    (should (equal '((:session "s" :permission "p1" :option "cancel" :answers nil))
+                   (qwen-companion-chat-permissions-test--sent)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-form-keeps-its-answers-while-held ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--form)
+    (qwen-companion-chat-permissions-test--choose "sqlite")
+    (qwen-companion-chat-permissions-test--ask
+     :state 'held :questions qwen-companion-chat-permissions-test--questions)
+    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))
+    (should (string-match-p "connection"
+                            (cadr (should-error
+                                   (qwen-companion-chat-permissions-test--choose "postgres")
+                                   :type 'user-error))))
+    (should (qwen-companion-chat-permissions-test--shown-p "(x) sqlite"))))
+
+(provide 'qwen-companion-chat-permissions-test)
+;;; qwen-companion-chat-permissions-test.el ends here
