@@ -1,0 +1,199 @@
+;;; qwen-companion-chat-sessions-test.el --- Tests of the list of chats  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The list, the choice by title, several chats, and what is dead.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+(require 'qwen-companion-chat-sessions)
+
+(defmacro qwen-companion-chat-sessions-test-with (&rest body)
+  "Run BODY in the list of the sessions, in an Emacs with the chat \"s\"."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-chat-test-with
+     (qwen-companion-chats)
+     (unwind-protect
+         (progn ,@body)
+       (when-let ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
+         (kill-buffer buffer)))
+     (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))
+     (should-not qwen-companion-chat-sessions--known)))
+
+(defun qwen-companion-chat-sessions-test--tell (&rest sessions)
+  "Let the Python process list SESSIONS."
+  (qwen-companion-chat-test-tell 'daemon-sessions :sessions sessions))
+
+(defun qwen-companion-chat-sessions-test--lines ()
+  "Return the lines of the list, each as a list of its columns."
+  (with-current-buffer qwen-companion-chat-sessions--buffer-name
+    (save-excursion
+      (goto-char (point-min))
+      (cl-loop until (eobp)
+               collect (append (tabulated-list-get-entry) nil)
+               do (forward-line)))))
+
+(defun qwen-companion-chat-sessions-test--go-to (text)
+  "Move point in the list to the line with TEXT."
+  (pop-to-buffer qwen-companion-chat-sessions--buffer-name)
+  (goto-char (point-min))
+  (search-forward text)
+  (beginning-of-line))
+
+(ert-deftest qwen-companion-chat-sessions-test-lists-all ()
+  "Title, time, clients and state; a star for those with a chat here."
+  (qwen-companion-chat-sessions-test-with
+    (let* ((time (encode-time '(0 30 9 21 11 2026 nil nil nil)))
+           (ms (* 1000 (truncate (float-time time)))))
+      (qwen-companion-chat-sessions-test--tell
+       (list :id "s" :title "Here" :updated ms :clients 2 :open t)
+       '(:id "x" :title "Else\u202ewhere" :clients 0 :busy t)
+       '(:id "y" :title nil :clients 0))
+      (should (equal '(("*" "Here" "2026-11-21 09:30" "2" "idle")
+                       ("" "Else\\x202ewhere" "" "0" "busy")
+                       ("" "(no title)" "" "0" "idle"))
+                     (qwen-companion-chat-sessions-test--lines))))))
+
+(ert-deftest qwen-companion-chat-sessions-test-follows-its-chats ()
+  "What a chat knows is newer; point stays at its session."
+  (qwen-companion-chat-sessions-test-with
+    (qwen-companion-chat-sessions-test--tell
+     '(:id "x" :title "Other" :clients 1) '(:id "s" :title "Here" :clients 1))
+    (qwen-companion-chat-sessions-test--go-to "Here")
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'waiting)
+    (should (equal '("idle" "waits for an answer")
+                   (mapcar (lambda (line) (nth 4 line))
+                           (qwen-companion-chat-sessions-test--lines))))
+    (should (equal "s" (tabulated-list-get-id)))
+    (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1)
+                                             '(:id "x" :title "Other" :clients 1))
+    (should (equal "s" (tabulated-list-get-id)))))
+
+(ert-deftest qwen-companion-chat-sessions-test-dead-one-is-loaded-again ()
+  "It stays in the list, also where the daemon has forgotten it."
+  (qwen-companion-chat-sessions-test-with
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'dead :title "Gone")
+    (qwen-companion-chat-sessions-test--tell)
+    (should (equal '("*" "Gone" "" "" "dead, RET loads it again")
+                   (car (qwen-companion-chat-sessions-test--lines))))
+    (qwen-companion-chat-sessions-test--go-to "Gone")
+    (call-interactively (key-binding (kbd "RET")))
+    (should (eq (window-buffer) (qwen-companion-chat-buffer "s")))
+    (should (equal "s" (plist-get (car (last (qwen-companion-test-sent 'daemon-load)))
+                                  :session)))))
+
+(ert-deftest qwen-companion-chat-sessions-test-attaches-once ()
+  "A session gets one chat, and its reports go to that."
+  (qwen-companion-chat-sessions-test-with
+    (qwen-companion-chat-sessions-test--tell '(:id "x" :title "Other" :clients 1))
+    (dotimes (_ 2)
+      (qwen-companion-chat-sessions-test--go-to "Other")
+      (call-interactively (key-binding (kbd "RET"))))
+    (should (eq (window-buffer) (qwen-companion-chat-buffer "x")))
+    (should (= 2 (length (qwen-companion-chat-buffers))))
+    (should (= 1 (cl-count "x" (qwen-companion-test-sent 'daemon-load) :test #'equal
+                           :key (lambda (payload) (plist-get payload :session)))))
+    (qwen-companion-chat-test-tell
+     'daemon-turn :session "x"
+     :changes (list (qwen-companion-chat-test-text 'user "from elsewhere" :by 'other)))
+    (with-current-buffer (qwen-companion-chat-buffer "x")
+      (should (string-match-p "Somebody else\nfrom elsewhere"
+                              (qwen-companion-chat-test-conversation))))
+    (with-current-buffer (qwen-companion-chat-buffer "s")
+      (should-not (string-match-p "elsewhere" (qwen-companion-chat-test-conversation))))))
+
+(ert-deftest qwen-companion-chat-sessions-test-new-one ()
+  (qwen-companion-chat-sessions-test-with
+    (call-interactively (key-binding "+"))
+    (should (= 2 (length (qwen-companion-test-sent 'daemon-open))))
+    (qwen-companion-chat-test-reply 'daemon-open :session "n")
+    (should (eq (window-buffer) (qwen-companion-chat-buffer "n")))))
+
+(ert-deftest qwen-companion-chat-sessions-test-leaving-and-ending ()
+  "Leaving is for a session with a chat; ending is for all, and asks."
+  (qwen-companion-chat-sessions-test-with
+    (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here") '(:id "x" :title "Other"))
+    (qwen-companion-chat-sessions-test--go-to "Other")
+    (should-error (call-interactively (key-binding "k")) :type 'user-error)
+    (cl-letf (((symbol-function 'y-or-n-p) #'ignore))
+      (call-interactively (key-binding "D")))
+    (should-not (qwen-companion-test-sent 'daemon-close))
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (call-interactively (key-binding "D")))
+    (qwen-companion-chat-sessions-test--go-to "Here")
+    (call-interactively (key-binding "k"))
+    (should (equal '(("x" t) ("s" nil))
+                   (mapcar (lambda (payload) (list (plist-get payload :session)
+                                                   (plist-get payload :end)))
+                           (qwen-companion-test-sent 'daemon-close))))
+    (let ((asked (length (qwen-companion-test-sent 'daemon-list))))
+      (qwen-companion-chat-test-reply 'daemon-close :session "s")
+      (should (= (1+ asked) (length (qwen-companion-test-sent 'daemon-list)))))
+    (qwen-companion-chat-sessions-test--go-to "Other")
+    (goto-char (point-max))
+    (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)))
+
+(ert-deftest qwen-companion-chat-sessions-test-error-is-said ()
+  (qwen-companion-chat-sessions-test-with
+    (qwen-companion-chat-sessions-test--go-to "no title")
+    (call-interactively (key-binding "k"))
+    (should (string-match-p
+             "No such session"
+             (qwen-companion-test-messages
+               (qwen-companion-chat-test-reply 'daemon-close :error "No such session"
+                                               :problem 'gone))))))
+
+(ert-deftest qwen-companion-chat-sessions-test-without-a-daemon ()
+  "It says so, asks nothing, and asks when the daemon is there."
+  (qwen-companion-chat-sessions-test-with
+    (kill-buffer (qwen-companion-chat-buffer "s"))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'unreachable :text "down")
+    (let ((asked (length (qwen-companion-test-sent 'daemon-list))))
+      (qwen-companion-chat-sessions-test--tell)
+      (revert-buffer)
+      (should (equal "The daemon is not connected (unreachable)"
+                     (nth 1 (car (qwen-companion-chat-sessions-test--lines)))))
+      (should-error (call-interactively (key-binding "k")) :type 'user-error)
+      (should (= asked (length (qwen-companion-test-sent 'daemon-list))))
+      (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "h:1")
+      (should (= (1+ asked) (length (qwen-companion-test-sent 'daemon-list))))
+      (should (equal "No session yet"
+                     (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
+
+(ert-deftest qwen-companion-chat-sessions-test-chosen-by-title ()
+  "What is listed while the minibuffer is open can be chosen; alike titles too."
+  (qwen-companion-chat-test-with
+    (cl-letf (((symbol-function 'completing-read)
+               (lambda (_prompt table &rest _)
+                 (should (= 1 (length (qwen-companion-test-sent 'daemon-list))))
+                 (qwen-companion-chat-sessions-test--tell
+                  '(:id "x" :title "Same" :clients 3) '(:id "y" :title "Same" :busy t))
+                 (should (equal '("Same" "Same <2>" "(no title)")
+                                (all-completions "" table)))
+                 (let ((annotate (completion-metadata-get
+                                  (completion-metadata "" table nil)
+                                  'annotation-function)))
+                   (should (equal "  idle, 3 clients"
+                                  (substring-no-properties (funcall annotate "Same"))))
+                   (should (equal "  busy"
+                                  (substring-no-properties (funcall annotate "Same <2>")))))
+                 "Same <2>")))
+      (call-interactively #'qwen-companion-chat-switch))
+    (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
+    (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))))
+
+(ert-deftest qwen-companion-chat-sessions-test-quitting-the-choice-leaves-nothing ()
+  (qwen-companion-chat-test-with
+    (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (signal 'quit nil))))
+      (should (eq 'quit (condition-case nil
+                            (call-interactively #'qwen-companion-chat-switch)
+                          (quit 'quit)))))
+    (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))))
+
+(provide 'qwen-companion-chat-sessions-test)
+;;; qwen-companion-chat-sessions-test.el ends here
