@@ -1,0 +1,239 @@
+;;; qwen-companion-chat-export.el --- A chat as Markdown or Org  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A conversation is Markdown already.  For Org, its code blocks, headings,
+;; lists, emphasis and links are written as Org has them; the rest stays.
+;;
+;; The text is a model's: as Org it must not become a keyword, which could
+;; include a file or run code, and in neither a local variable of the file.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-tools)
+
+(defvar qwen-companion-chat--state)
+
+;;; What there is
+
+(defun qwen-companion-chat-export--parts ()
+  "Return the conversation of the current buffer as a list of (KIND . DATA).
+KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
+`steps' with lines, or `code' with (LANGUAGE . TEXT)."
+  (cl-loop for block in (qwen-companion-chat--block-list)
+           for id = (qwen-companion-chat-block-id block)
+           append
+           (pcase (car id)
+             ('user (list (cons 'heading (qwen-companion-chat-export--speaker block))
+                          (cons 'text (qwen-companion-chat-export--said block))))
+             ('answer (list (cons 'text (qwen-companion-chat-export--said block))))
+             ('thought (list (cons 'quote (qwen-companion-chat-export--said block))))
+             ('plan (list (cons 'steps (qwen-companion-chat-export--plain block))))
+             ('tool (qwen-companion-chat-export--tool
+                     (qwen-companion-chat-tools-get (cadr id))))
+             (_ (list (cons 'note (car (split-string
+                                        (qwen-companion-chat-export--plain block)
+                                        "\n" t))))))))
+
+(defun qwen-companion-chat-export--plain (block)
+  "Return the text of BLOCK without properties."
+  (buffer-substring-no-properties (qwen-companion-chat-block-start block)
+                                  (qwen-companion-chat-block-end block)))
+
+(defun qwen-companion-chat-export--speaker (block)
+  "Return who speaks in BLOCK."
+  (car (split-string (qwen-companion-chat-export--plain block) "[\f\n]+" t)))
+
+(defun qwen-companion-chat-export--said (block)
+  "Return what is said in BLOCK, without what is put before it."
+  (let ((start (qwen-companion-chat-block-start block))
+        (end (qwen-companion-chat-block-end block)))
+    (buffer-substring-no-properties
+     (or (text-property-not-all start end 'qwen-companion-chat-voice nil) end)
+     end)))
+
+(defun qwen-companion-chat-export--tool (tool)
+  "Return the parts about TOOL, a property list."
+  (cons (cons 'note (format "%s: %s" (plist-get tool :status)
+                            (or (plist-get tool :title) (plist-get tool :name) "a tool")))
+        (append
+         (mapcar (lambda (diff) (cons 'note (concat "Change: " (plist-get diff :path))))
+                 (plist-get tool :diffs))
+         (qwen-companion-chat-export--tool-text
+          (if (plist-get tool :command) "sh" "text")
+          (or (plist-get tool :command) (plist-get tool :input))
+          (plist-get tool (if (plist-get tool :command) :command-more :input-more)))
+         (qwen-companion-chat-export--tool-text
+          "text" (plist-get tool :output) (plist-get tool :output-more)))))
+
+(defun qwen-companion-chat-export--tool-text (language text more)
+  "Return the parts about TEXT in LANGUAGE, of which MORE characters lack."
+  (when text
+    (cons (cons 'code (cons language text))
+          (and more
+               (list (cons 'note (format "%d more characters are left out" more)))))))
+
+;;; Code blocks
+
+(defun qwen-companion-chat-export--split (text)
+  "Return TEXT, Markdown, as a list of lines and (LANGUAGE . CODE)."
+  (let ((lines (split-string text "\n"))
+        parts)
+    (while lines
+      (let ((line (pop lines)))
+        (if (not (string-match
+                  "\\` \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t`]*\\)[^`]*\\'" line))
+            (push line parts)
+          (let ((end (format "\\` \\{0,3\\}%s+[ \t]*\\'" (match-string 1 line)))
+                (language (match-string 2 line))
+                code)
+            (while (and lines (not (string-match-p end (car lines))))
+              (push (pop lines) code))
+            (pop lines)
+            (push (cons language (string-join (nreverse code) "\n")) parts)))))
+    (nreverse parts)))
+
+(defun qwen-companion-chat-export--language (language)
+  "Return the LANGUAGE that a stranger chose if it is a name, else \"\"."
+  (if (string-match-p "\\`[[:alnum:]+#_-]+\\'" language) language ""))
+
+;;; Markdown
+
+(defun qwen-companion-chat-export--md-code (language text)
+  "Return TEXT in LANGUAGE as a code block of Markdown."
+  (let ((fence "```"))
+    (while (string-match-p (concat "^[ \t]*" fence) text)
+      (setq fence (concat fence "`")))
+    (concat fence (qwen-companion-chat-export--language language) "\n"
+            (string-remove-suffix "\n" text) "\n" fence "\n")))
+
+(defun qwen-companion-chat-export--md-text (text)
+  "Return TEXT as Markdown in which every code block ends."
+  (mapconcat (pcase-lambda ((or `(,language . ,code) line))
+               (if line
+                   (concat line "\n")
+                 (qwen-companion-chat-export--md-code language code)))
+             (qwen-companion-chat-export--split text) ""))
+
+(defun qwen-companion-chat-export--md (part)
+  "Return PART as Markdown."
+  (pcase part
+    (`(heading . ,text) (format "## %s\n" text))
+    (`(note . ,text) (format "*%s*\n" (replace-regexp-in-string "[*_`\\]" "\\\\\\&" text)))
+    (`(quote . ,text) (replace-regexp-in-string "^" "> " (string-trim text)))
+    (`(steps . ,text) (replace-regexp-in-string "^\\(\\[.\\]\\)" "- \\1" text))
+    (`(code . (,language . ,text)) (qwen-companion-chat-export--md-code language text))
+    (`(text . ,text) (qwen-companion-chat-export--md-text text))))
+
+;;; Org
+
+(defun qwen-companion-chat-export--org-code (language text)
+  "Return TEXT in LANGUAGE as a block of Org."
+  (let ((language (qwen-companion-chat-export--language language)))
+    (concat (if (string-empty-p language)
+                "#+begin_example\n"
+              (format "#+begin_src %s\n" language))
+            ;; As `org-escape-code-in-string' does.
+            (replace-regexp-in-string "^[ \t]*\\(,*\\(?:\\*\\|#\\+\\)\\)" ",\\1" text nil nil 1)
+            (if (string-suffix-p "\n" text) "" "\n")
+            (if (string-empty-p language) "#+end_example\n" "#+end_src\n"))))
+
+(defconst qwen-companion-chat-export--org-inline
+  '(("`\\([^`\n]+\\)`" . "~\\1~")
+    ("\\*\\*\\([^* \n]\\(?:[^*\n]*[^* \n]\\)?\\)\\*\\*" . "*\\1*")
+    ("~~\\([^~\n]+\\)~~" . "+\\1+")
+    ("\\[\\([^][\n]+\\)\\](\\(https?://[^() \n]+\\))" . "[[\\2][\\1]]"))
+  "What is written in another way inside a line of Org.")
+
+(defun qwen-companion-chat-export--org-line (line)
+  "Return LINE of Markdown as Org has it."
+  (cond
+   ((string-match "\\`\\(#\\{1,6\\}\\) +\\(.*\\)" line)
+    (format "%s %s" (make-string (+ 2 (length (match-string 1 line))) ?*)
+            (match-string 2 line)))
+   ;; The space of no width is how Org wants a keyword to be escaped.
+   ((string-match-p "\\`[ \t]*#" line) (concat "\u200b" line))
+   (t (pcase-dolist (`(,pattern . ,replacement) qwen-companion-chat-export--org-inline)
+        (setq line (replace-regexp-in-string pattern replacement line)))
+      (replace-regexp-in-string "\\`\\([ \t]*\\)\\*+ " "\\1- " line))))
+
+(defun qwen-companion-chat-export--org-lines (text)
+  "Return TEXT, Markdown, as Org."
+  (mapconcat (pcase-lambda ((or `(,language . ,code) line))
+               (if line
+                   (concat (qwen-companion-chat-export--org-line line) "\n")
+                 (qwen-companion-chat-export--org-code language code)))
+             (qwen-companion-chat-export--split text) ""))
+
+(defun qwen-companion-chat-export--org (part)
+  "Return PART as Org."
+  (pcase part
+    (`(heading . ,text) (format "** %s\n" text))
+    (`(note . ,text) (format "- %s\n" text))
+    (`(quote . ,text)
+     (format "#+begin_quote\n%s#+end_quote\n"
+             (qwen-companion-chat-export--org-lines (string-trim text))))
+    (`(steps . ,text) (replace-regexp-in-string "^\\(\\[.\\]\\)" "- \\1"
+                                                (string-replace "[x]" "[X]" text)))
+    (`(code . (,language . ,text)) (qwen-companion-chat-export--org-code language text))
+    (`(text . ,text) (qwen-companion-chat-export--org-lines text))))
+
+;;; Both
+
+(defun qwen-companion-chat-export--document (format)
+  "Return the conversation of the current buffer in FORMAT, `md' or `org'."
+  (let ((title (string-replace
+                ;; Emacs would look for variables in it.
+                "-*-" "- * -"
+                (or (plist-get qwen-companion-chat--state :title) "A chat")))
+        (parts (qwen-companion-chat-export--parts)))
+    (with-temp-buffer
+      (insert (if (eq format 'org) "* " "# ") title "\n")
+      (dolist (part parts)
+        (insert "\n" (string-trim (if (eq format 'org)
+                                      (qwen-companion-chat-export--org part)
+                                    (qwen-companion-chat-export--md part))
+                                  "\n+" "\n+")
+                "\n"))
+      (when (save-excursion (re-search-backward "Local Variables[:]" nil t))
+        ;; Emacs looks for them on the last page.
+        (insert "\n\f\n"))
+      (buffer-string))))
+
+;;;###autoload
+(defun qwen-companion-chat-export (file)
+  "Write the conversation of this chat to FILE, as Markdown or as Org.
+It is Org when the name ends in \".org\".  What is cut in the
+conversation is cut there too.  An existing file is asked about."
+  (interactive
+   (list (read-file-name "Export to (.md or .org): " nil nil nil "chat.md"))
+   qwen-companion-chat-mode)
+  (unless (derived-mode-p 'qwen-companion-chat-mode)
+    (user-error "This is no chat"))
+  (let ((coding-system-for-write 'utf-8-unix))
+    (write-region (qwen-companion-chat-export--document
+                   (if (string-suffix-p ".org" file t) 'org 'md))
+                  nil file nil nil nil t)))
+
+(provide 'qwen-companion-chat-export)
+;;; qwen-companion-chat-export.el ends here

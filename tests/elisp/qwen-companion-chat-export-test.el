@@ -1,0 +1,170 @@
+;;; qwen-companion-chat-export-test.el --- Tests of exported chats  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What is in the file, and what a hostile text does not do there.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+(require 'qwen-companion-chat-export)
+(require 'org)
+(require 'org-element)
+
+(defun qwen-companion-chat-export-test--exported (name)
+  "Export the chat to the file NAME; return what is in it."
+  (qwen-companion-chat-export (expand-file-name name))
+  (qwen-companion-test-file-text name))
+
+(defun qwen-companion-chat-export-test--answer (text)
+  "Let the model say TEXT."
+  (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer text)))
+
+(defun qwen-companion-chat-export-test--talk ()
+  "Let a conversation of all kinds be told."
+  (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :title "A talk")
+  (qwen-companion-chat-test-turn
+   (qwen-companion-chat-test-text 'user "Do **it**" :by 'me)
+   (qwen-companion-chat-test-text 'thought "Hm.\nWell.")
+   (list :kind 'plan :turn "t1" :steps '((:text "one" :status done) (:text "two" :status pending)))
+   (list :kind 'tool :turn "t1" :id "c1" :status 'done :title "List files"
+         :command "ls" :output "* a\n#+b" :output-more 5)
+   (qwen-companion-chat-test-text
+    'answer "# Done\n* `a` and **b**, see [here](https://example.org)\n```python\n* x\n```")))
+
+(ert-deftest qwen-companion-chat-export-test-markdown ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-export-test--talk)
+    (should (equal "# A talk
+
+## You
+
+Do **it**
+
+> Hm.
+> Well.
+
+Plan
+- [x] one
+- [ ] two
+
+*done: List files*
+
+```sh
+ls
+```
+
+```text
+* a
+#+b
+```
+
+*5 more characters are left out*
+
+# Done
+* `a` and **b**, see [here](https://example.org)
+```python
+* x
+```
+"
+                   (qwen-companion-chat-export-test--exported "chat.md")))))
+
+(ert-deftest qwen-companion-chat-export-test-org ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-export-test--talk)
+    (should (equal "* A talk
+
+** You
+
+Do *it*
+
+#+begin_quote
+Hm.
+Well.
+#+end_quote
+
+Plan
+- [X] one
+- [ ] two
+
+- done: List files
+
+#+begin_src sh
+ls
+#+end_src
+
+#+begin_src text
+,* a
+,#+b
+#+end_src
+
+- 5 more characters are left out
+
+*** Done
+- ~a~ and *b*, see [[https://example.org][here]]
+#+begin_src python
+,* x
+#+end_src
+"
+                   (qwen-companion-chat-export-test--exported "chat.org")))))
+
+(ert-deftest qwen-companion-chat-export-test-code-that-does-not-end ()
+  "What comes after it is no code."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-export-test--answer "```c\nint")
+    (qwen-companion-chat-test-turn
+     '(:kind end :turn "t1" :outcome cancelled))
+    (should (string-suffix-p "```c\nint\n```\n\n*Cancelled*\n"
+                             (qwen-companion-chat-export-test--exported "chat.md")))
+    (should (string-suffix-p "#+begin_src c\nint\n#+end_src\n\n- Cancelled\n"
+                             (qwen-companion-chat-export-test--exported "chat.org")))))
+
+(ert-deftest qwen-companion-chat-export-test-hostile-org ()
+  "No keyword, no block and no heading of the file is the model's."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-export-test--answer
+     "#+INCLUDE: \"/etc/passwd\"\n #+begin_src emacs-lisp :results silent\n(evil)\n#+end_src\n```x :eval yes\n#+end_example\n#+CALL: evil()\n```\n* star")
+    (qwen-companion-chat-export-test--exported "chat.org")
+    (with-temp-buffer
+      (insert-file-contents "chat.org")
+      (delay-mode-hooks (org-mode))
+      (let ((tree (org-element-parse-buffer)))
+        (should-not (org-element-map tree '(keyword babel-call) #'identity))
+        (should (equal '("x") (org-element-map tree 'src-block
+                                (lambda (block) (org-element-property :language block)))))
+        (should-not (org-element-map tree 'src-block
+                      (lambda (block) (org-element-property :parameters block))))))))
+
+(ert-deftest qwen-companion-chat-export-test-no-local-variables ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
+                                   :title "-*- fill-column: 7 -*-")
+    (qwen-companion-chat-export-test--answer
+     (concat "Local " "Variables:\nfill-column: 8\nEnd:"))
+    (dolist (name '("chat.md" "chat.org"))
+      (qwen-companion-chat-export-test--exported name)
+      (with-temp-buffer
+        (insert-file-contents name)
+        (setq buffer-file-name (expand-file-name name))
+        (let ((enable-local-variables :all))
+          (hack-local-variables))
+        (set-buffer-modified-p nil)
+        (should-not (local-variable-p 'fill-column))))))
+
+(ert-deftest qwen-companion-chat-export-test-existing-file-is-asked-about ()
+  (qwen-companion-chat-test-with
+    (write-region "mine" nil "chat.md" nil 'silent)
+    (cl-letf (((symbol-function 'y-or-n-p) #'ignore)
+              ((symbol-function 'yes-or-no-p) #'ignore))
+      (should-error (qwen-companion-chat-export (expand-file-name "chat.md"))
+                    :type 'file-already-exists))
+    (should (equal "mine" (qwen-companion-test-file-text "chat.md"))))
+  (with-temp-buffer
+    (should-error (qwen-companion-chat-export "/nowhere") :type 'user-error)))
+
+(provide 'qwen-companion-chat-export-test)
+;;; qwen-companion-chat-export-test.el ends here
