@@ -185,9 +185,12 @@ is about; where it is about no session, once and in any buffer.")
          (handler (alist-get method qwen-companion-chat--handlers)))
     (cond ((eq method 'daemon-reply) (qwen-companion-chat--on-reply payload))
           ((eq method 'daemon-state) (qwen-companion-chat--on-state payload))
-          (buffer (if handler
-                      (with-current-buffer buffer (funcall handler payload))
-                    (qwen-companion-chat--drop-texts payload)))
+          ((and buffer handler)
+           (with-current-buffer buffer
+             (save-restriction
+               (widen)
+               (funcall handler payload))))
+          (buffer (qwen-companion-chat--drop-texts payload))
           ((and id qwen-companion-chat--requests)
            (push (cons method payload) qwen-companion-chat--early))
           (id (qwen-companion-chat--drop-texts payload))

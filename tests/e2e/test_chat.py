@@ -12,6 +12,8 @@ from stage import Stage
 FORMS = (
     "(setq qwen-companion-daemon-enabled t)",
     "(require 'qwen-companion-chat)",
+    # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
+    "(setq suggest-key-bindings nil)",
     "(defvar resets nil)",
     "(add-hook 'qwen-companion-chat-reset-hook (lambda () (push t resets)))",
 )

@@ -245,11 +245,12 @@
     (set-mark (point))
     (setq mark-active t)
     (narrow-to-region (line-beginning-position) (line-end-position))
-    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer ", four"))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer ", four")
+                                   (qwen-companion-chat-test-text 'thought "Hm."))
     (should (equal "Two" (buffer-string)))
     (should mark-active)
     (widen)
-    (should (string-suffix-p "Three, four\n" (qwen-companion-chat-test-conversation)))))
+    (should (string-suffix-p "Three, four\nThought\nHm.\n" (qwen-companion-chat-test-conversation)))))
 
 ;;; Reading it again
 
