@@ -72,26 +72,3 @@ def test_who_reads_above_is_left_alone(stage: Stage) -> None:
     assert re.findall(r"^line \d+$", stage.screen.capture(), re.MULTILINE) == seen
     stage.screen.keys("M->")
     stage.screen.wait_for("The end.")
-
-
-def test_cancelled(stage: Stage) -> None:
-    open_chat(stage)
-    stage.model.call("run_shell_command", command="sleep 100", is_background=False, description="wait")
-    send(stage, "wait for it")
-    stage.emacs.wait_until(f'(string-match-p " \\\\(waiting\\\\|busy\\\\)" {STATE})')
-    stage.screen.wait_for("wait")
-    stage.screen.keys("C-c", "C-k")
-    stage.screen.wait_for("Cancelled")
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
-
-
-def test_the_daemon_is_left(stage: Stage) -> None:
-    open_chat(stage)
-    stage.model.say("It greets.")
-    send(stage, "what does it do?")
-    stage.screen.wait_for("It greets.")
-    stage.screen.type("not sent yet")
-    stage.emacs.command("qwen-companion-daemon-stop")
-    screen = stage.screen.wait_for("The daemon was left")
-    assert "It greets." in screen
-    assert "not sent yet" in screen
