@@ -96,10 +96,11 @@
     (should (string-match-p (concat "Change: /project/new  a new file of 5 characters\n"
                                     "Change: /project/old  7 to 9 characters\n")
                             (qwen-companion-chat-test-conversation)))
-    (let* (shown
-           (qwen-companion-chat-tools-diff-function
-            (lambda (tool diff) (push (list (plist-get tool :id) (plist-get diff :index)) shown))))
-      (qwen-companion-chat-tools-test--push "/project/old")
+    (let (shown)
+      (cl-letf (((symbol-function 'qwen-companion-chat-changes-show)
+                 (lambda (tool diffs)
+                   (push (list (plist-get tool :id) (plist-get (car diffs) :index)) shown))))
+        (qwen-companion-chat-tools-test--push "/project/old"))
       (should (equal '(("x" 1)) shown)))))
 
 (ert-deftest qwen-companion-chat-tools-test-a-plan-in-place ()
