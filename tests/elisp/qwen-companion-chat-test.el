@@ -231,8 +231,10 @@
      '(:kind tool :turn "t1" :id "x" :status running :title "Run it"))
     (let ((conversation (qwen-companion-chat-test-conversation)))
       (dolist (expected '("first second" "first" ""))
-        (setq last-command (if (equal expected "first second") 'other 'undo))
-        (undo)
+        (let ((last-command (if (equal expected "first second") 'other 'undo))
+              ;; Undoing sets it, and nobody would set it back here.
+              this-command)
+          (undo))
         (should (equal expected (qwen-companion-chat--prompt-text))))
       (should (equal conversation (qwen-companion-chat-test-conversation))))))
 
