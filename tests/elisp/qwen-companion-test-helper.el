@@ -19,6 +19,9 @@ The directory is the value of `default-directory' and a git project."
           (default-directory directory)
           (create-lockfiles nil)
           (make-backup-files nil)
+          ;; Some commands set these, and nobody would set them back here.
+          (this-command nil)
+          (last-command nil)
           (before (buffer-list)))
      (unwind-protect
          (progn
