@@ -6,45 +6,25 @@ from __future__ import annotations
 import re
 import threading
 
+from chat import CHAT, open_chat, send, wait_until_idle
 from model_types import Answer
 from stage import Stage
 
-FORMS = (
-    "(setq qwen-companion-daemon-enabled t)",
-    "(require 'qwen-companion-chat)",
-    # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
-    "(setq suggest-key-bindings nil)",
+RESETS = (
     "(defvar resets nil)",
     "(add-hook 'qwen-companion-chat-reset-hook (lambda () (push t resets)))",
 )
-CHAT = "*qwen-companion chat*"
-STATE = f"""(buffer-local-value 'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))"""
-
-
-def open_chat(stage: Stage) -> None:
-    """Start Emacs and a daemon, and open a chat that fills the frame."""
-    stage.start_emacs(stage.sandbox.greeting, forms=FORMS)
-    stage.emacs.command("qwen-companion-daemon-start")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-    stage.emacs.command("qwen-companion-chat")
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
-    stage.screen.keys("C-x", "1")
-
-
-def send(stage: Stage, text: str) -> None:
-    stage.screen.type(text)
-    stage.screen.keys("C-c", "C-c")
 
 
 def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
-    open_chat(stage)
+    open_chat(stage, RESETS)
     stage.model.say("It *greets*:\n\n```python\nimport os\n```\n\n" + "A line.\n" * 80 + "The end.")
     send(stage, "what does it do?")
     # The window is at the end and follows, and says whose files these are.
     screen = stage.screen.wait_for("The end.")
     assert "(this machine)" in screen
     assert "what does it do?" in stage.model.next_request().prompt
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+    wait_until_idle(stage)
     shown = stage.emacs.buffer_text(CHAT)
     assert shown.count("what does it do?") == 1
     stage.emacs.eval("(setq resets nil)")
@@ -65,7 +45,7 @@ def test_who_reads_above_is_left_alone(stage: Stage) -> None:
     stage.screen.keys("M-v", "M-v")
     before = stage.screen.wait_gone("line 199")
     more.set()
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
+    wait_until_idle(stage)
     assert "The end." in stage.emacs.buffer_text(CHAT)
     seen = re.findall(r"^line \d+$", before, re.MULTILINE)
     assert len(seen) > 20

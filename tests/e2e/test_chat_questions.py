@@ -5,30 +5,8 @@ from __future__ import annotations
 
 import re
 
+from chat import CHAT, open_chat, send
 from stage import Stage
-
-FORMS = ("(setq qwen-companion-daemon-enabled t)", "(require 'qwen-companion-chat)")
-CHAT = "*qwen-companion chat*"
-STATE = f"""(buffer-local-value 'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))"""
-
-
-def open_chat(stage: Stage) -> None:
-    """Start Emacs and a daemon, and open a chat that fills the frame."""
-    stage.start_emacs(stage.sandbox.greeting, forms=FORMS)
-    stage.emacs.command("qwen-companion-daemon-start")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-    stage.emacs.command("qwen-companion-chat")
-    wait_until_idle(stage)
-    stage.screen.keys("C-x", "1")
-
-
-def wait_until_idle(stage: Stage) -> None:
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {STATE})')
-
-
-def send(stage: Stage, text: str) -> None:
-    stage.screen.type(text)
-    stage.screen.keys("C-c", "C-c")
 
 
 def answer(stage: Stage, key: str) -> None:
