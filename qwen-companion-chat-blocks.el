@@ -213,15 +213,6 @@ The properties of what is there stay."
       ;; Behind it is the newline: no marker of a block is here.
       (insert (substring (qwen-companion-chat--lines id (concat text "\n")) 0 -1)))))
 
-(defun qwen-companion-chat--delete (id)
-  "Remove the block ID, if there is one."
-  (when-let ((block (gethash id qwen-companion-chat--blocks)))
-    (qwen-companion-chat--changing
-      (delete-region (qwen-companion-chat-block-start block)
-                     (qwen-companion-chat-block-end block)))
-    (qwen-companion-chat--forget-block block)
-    (remhash id qwen-companion-chat--blocks)))
-
 (defun qwen-companion-chat--forget-block (block)
   "Free what BLOCK has of the buffer."
   (when-let ((fold (qwen-companion-chat-block-fold block)))

@@ -490,7 +490,7 @@ class BackgroundNotificationTurnComplete(Payload):
 class Unknown(Payload):
     """An event of a kind, or in a shape, that is not known here.
 
-    Its content is not kept; the user is told KIND as unsupported (spec A4, A5).
+    Its content is not kept; what becomes of KIND is said in the table of events (spec A4, A5).
     """
 
     KIND = ""
