@@ -19,10 +19,6 @@
 
 ;;; Commentary:
 
-;; A review can end without the CLI writing what is in it: the CLI has
-
-;;; Commentary:
-
 ;; diff(1) compares while Emacs goes on; Emacs only writes the texts down
 ;; for it.  What it finds is counted by its caller, or shown in a buffer
 ;; that the text, which may be hostile, can do nothing in.

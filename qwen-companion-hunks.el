@@ -19,10 +19,6 @@
 
 ;;; Commentary:
 
-;; A review can end without the CLI writing what is in it: the CLI has
-
-;;; Commentary:
-
 ;; How the proposed text differs from the one on disk, as a list of changes
 ;; that can be dropped, brought back and split.  The buffer of the proposal
 ;; is the truth: dropping a change gives its lines the text on disk, and the

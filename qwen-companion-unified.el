@@ -19,10 +19,6 @@
 
 ;;; Commentary:
 
-;; A review can end without the CLI writing what is in it: the CLI has
-
-;;; Commentary:
-
 ;; The front end that shows a proposal as a unified diff.  What is accepted
 ;; is the text in the proposal's own buffer, as in the other front end;
 ;; dropping a hunk here changes that text, see qwen-companion-hunks.el.
