@@ -24,9 +24,9 @@
 ;; watched.  What is written there is brought into those buffers as one
 ;; undo step, or merged into them where they have unsaved text.
 ;;
-;; A watch only notes that something happened.  A moment later the visited
-;; files are looked at, a few at a time; what has changed is read, compared
-;; and, once the Python process has computed the edits, applied.
+;; The visited files are looked at a few at a time; what has changed is
+;; read, compared and, once the Python process has computed the edits,
+;; applied.
 ;;
 ;; Where the recorded modification time of a buffer is not that on disk, a
 ;; key raises the question whether to edit a file that has changed.  The
@@ -43,12 +43,12 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'filenotify)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
+(require 'qwen-companion-watch)
 
 (defvar qwen-companion-diff-size-limit)
 (defvar revert-buffer-preserve-modes)
@@ -66,25 +66,11 @@ program.  With nil, they follow the proposals that you accept only."
          (when (fboundp 'qwen-companion-follow-update)
            (qwen-companion-follow-update))))
 
-(defconst qwen-companion-follow--quiet 0.05
-  "Seconds without an event after which files are looked at.")
-
-(defconst qwen-companion-follow--patience 0.5
-  "Seconds after the first event after which files are looked at anyway.")
-
 (defconst qwen-companion-follow--slice 0.003
   "Seconds that may be worked without a pause.")
 
 (defconst qwen-companion-follow--pause 0.001
   "Seconds of a pause, in which Emacs reacts to input.")
-
-(defconst qwen-companion-follow--burst 150
-  "Most events of a directory that are taken at a time.
-More, as a branch switch makes, cost more than looking at the files.")
-
-(defconst qwen-companion-follow--unwatched '(0.5 . 5)
-  "Seconds between two looks at the files of a directory without a watch.
-\(BURST . NONE): while it has too many events, and if there is no watch.")
 
 (defconst qwen-companion-follow--outstanding 8
   "Most requests for edits that wait for the Python process.")
@@ -107,12 +93,12 @@ modification time while that is put aside, else nil.  RACY is non-nil
 when the file may have changed without a new time since it was read.
 REQUEST is that for the edits that are on their way, or nil.  EXPECTED
 is non-nil while the write of an accepted proposal is due.  NAMES are
-the directories of the file, of links as well, DIRECTORIES those that
-are watched.  MARK is what the mode line says: `deleted', `changed', or
-the new name of a file that was renamed.  REFUSAL is why saving, which
-has begun, is not to go on.  TIMER looks again at a file that is being
-written since SINCE, a time in seconds."
-  base time racy request expected names directories mark refusal timer since)
+the directories of the file, of links as well.  MARK is what the mode
+line says: `deleted', `changed', or the new name of a file that was
+renamed.  REFUSAL is why saving, which has begun, is not to go on.
+TIMER looks again at a file that is being written since SINCE, a time in
+seconds."
+  base time racy request expected names mark refusal timer since)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -198,7 +184,8 @@ An indirect buffer has that of its base."
              (list (file-name-directory (expand-file-name buffer-file-truename))
                    (file-truename (file-name-directory buffer-file-name)))))
       (qwen-companion-follow--find-base))
-    (qwen-companion-follow--watch-directories link)))
+    (qwen-companion-watch-file (expand-file-name buffer-file-truename)
+                               (qwen-companion-follow--link-names link))))
 
 (defun qwen-companion-follow--find-base ()
   "Read the base of the current buffer, modified already, if it is on disk."
@@ -217,177 +204,10 @@ An indirect buffer has that of its base."
   "Follow the current buffer no longer; leave nothing in it."
   (when qwen-companion-follow--link
     (qwen-companion-follow--cancel)
-    (qwen-companion-follow--unwatch qwen-companion-follow--link)
+    (qwen-companion-watch-stop)
     (qwen-companion-follow--restore-time)
     (qwen-companion-follow--mark nil)
     (kill-local-variable 'qwen-companion-follow--link)))
-
-;;; Watching directories
-
-(cl-defstruct (qwen-companion-follow--watch (:copier nil))
-  "A DIRECTORY with visited files.
-BUFFERS visit them.  DESCRIPTOR is that of its watch, nil when there is
-none; TIMER looks again then.  EVENTS counts those that came since the
-files were looked at."
-  directory buffers descriptor timer (events 0))
-
-(defvar qwen-companion-follow--watches (make-hash-table :test #'equal)
-  "The watches: directory to `qwen-companion-follow--watch'.")
-(defvar qwen-companion-follow--files (make-hash-table :test #'equal)
-  "The buffers of watched files: true name to list of buffers.")
-(defvar qwen-companion-follow--noisy nil
-  "The watches with events that nobody has looked after.")
-(defvar qwen-companion-follow--times nil
-  "When the first and the last of these events came: (FIRST . LAST).")
-(defvar qwen-companion-follow--renames nil
-  "The renamed files among them: (OLD . NEW).")
-(defvar qwen-companion-follow--timer nil
-  "Timer that looks after them, nil when there are none.")
-
-(defun qwen-companion-follow--existing (directory)
-  "Return the nearest directory above DIRECTORY, or itself, that exists."
-  (let ((file-name-handler-alist nil))
-    (while (not (file-directory-p directory))
-      (setq directory (file-name-directory (directory-file-name directory))))
-    directory))
-
-(defun qwen-companion-follow--watch-directories (link)
-  "See to it that the directories of LINK, of the current buffer, are watched."
-  (let ((directories (mapcar #'qwen-companion-follow--existing
-                             (qwen-companion-follow--link-names link))))
-    (unless (equal directories (qwen-companion-follow--link-directories link))
-      (qwen-companion-follow--unwatch link)
-      (setf (qwen-companion-follow--link-directories link) directories)
-      (push (current-buffer)
-            (gethash (expand-file-name buffer-file-truename)
-                     qwen-companion-follow--files)))
-    (dolist (directory directories)
-      (let ((watch (or (gethash directory qwen-companion-follow--watches)
-                       (puthash directory
-                                (make-qwen-companion-follow--watch
-                                 :directory directory)
-                                qwen-companion-follow--watches))))
-        (cl-pushnew (current-buffer) (qwen-companion-follow--watch-buffers watch))
-        (unless (or (qwen-companion-follow--watch-descriptor watch)
-                    (qwen-companion-follow--watch-timer watch))
-          (qwen-companion-follow--open watch))))))
-
-(defun qwen-companion-follow--unwatch (link)
-  "Stop to watch the directories of LINK for the current buffer."
-  (when (qwen-companion-follow--link-directories link)
-    (qwen-companion-follow--forget-file))
-  (dolist (directory (qwen-companion-follow--link-directories link))
-    (when-let ((watch (gethash directory qwen-companion-follow--watches)))
-      (setf (qwen-companion-follow--watch-buffers watch)
-            (delq (current-buffer) (qwen-companion-follow--watch-buffers watch)))
-      (unless (qwen-companion-follow--watch-buffers watch)
-        (qwen-companion-follow--close watch)
-        (remhash directory qwen-companion-follow--watches))))
-  (setf (qwen-companion-follow--link-directories link) nil))
-
-(defun qwen-companion-follow--forget-file ()
-  "Take the current buffer out of the table of watched files.
-By now it may visit another one."
-  (maphash (lambda (file buffers)
-             (when (memq (current-buffer) buffers)
-               (if (cdr buffers)
-                   (puthash file (delq (current-buffer) buffers)
-                            qwen-companion-follow--files)
-                 (remhash file qwen-companion-follow--files))))
-           qwen-companion-follow--files))
-
-(defun qwen-companion-follow--open (watch)
-  "Begin to watch the directory of WATCH; without success look now and then."
-  (condition-case err
-      (setf (qwen-companion-follow--watch-descriptor watch)
-            (file-notify-add-watch
-             (qwen-companion-follow--watch-directory watch) '(change)
-             (lambda (event) (qwen-companion-follow--noticed watch event))))
-    (file-notify-error
-     (qwen-companion-follow--look-later watch (cdr qwen-companion-follow--unwatched))
-     (qwen-companion-backend-notice-once
-      (format "some directories cannot be watched (%s); what is written there shows after up to %d seconds"
-              (error-message-string err) (cdr qwen-companion-follow--unwatched))))))
-
-(defun qwen-companion-follow--close (watch)
-  "Stop to watch the directory of WATCH."
-  (when-let ((timer (qwen-companion-follow--watch-timer watch)))
-    (cancel-timer timer)
-    (setf (qwen-companion-follow--watch-timer watch) nil))
-  (when-let ((descriptor (qwen-companion-follow--watch-descriptor watch)))
-    ;; First, because the end of a watch is an event too.
-    (setf (qwen-companion-follow--watch-descriptor watch) nil)
-    (file-notify-rm-watch descriptor)))
-
-(defun qwen-companion-follow--look-later (watch seconds)
-  "In SECONDS look at the files of WATCH, and try to watch it again."
-  (setf (qwen-companion-follow--watch-timer watch)
-        (run-at-time seconds nil
-                     (lambda ()
-                       (setf (qwen-companion-follow--watch-timer watch) nil)
-                       (when (file-directory-p (qwen-companion-follow--watch-directory watch))
-                         (qwen-companion-follow--open watch))
-                       (qwen-companion-follow--enqueue
-                        (qwen-companion-follow--watch-buffers watch))))))
-
-(defun qwen-companion-follow--noticed (watch event)
-  "Note EVENT in the directory of WATCH.
-That is all: there may be thousands."
-  (pcase-let ((`(,descriptor ,action ,file ,new) event))
-    (when (equal descriptor (qwen-companion-follow--watch-descriptor watch))
-      (let ((now (float-time)))
-        (if qwen-companion-follow--times
-            (setcdr qwen-companion-follow--times now)
-          (setq qwen-companion-follow--times (cons now now))))
-      (when (= 1 (cl-incf (qwen-companion-follow--watch-events watch)))
-        (push watch qwen-companion-follow--noisy))
-      (cond
-       ((eq action 'stopped)
-        ;; The directory has gone.
-        (setf (qwen-companion-follow--watch-descriptor watch) nil))
-       ((> (qwen-companion-follow--watch-events watch)
-           qwen-companion-follow--burst)
-        (qwen-companion-follow--close watch)
-        (qwen-companion-follow--look-later
-         watch (car qwen-companion-follow--unwatched)))
-       (t
-        (when (eq action 'renamed)
-          (push (cons file new) qwen-companion-follow--renames))
-        (mapc #'qwen-companion-follow--expect-change
-              (gethash (or new file) qwen-companion-follow--files))))
-      (unless qwen-companion-follow--timer
-        (qwen-companion-follow--arm qwen-companion-follow--quiet)))))
-
-(defun qwen-companion-follow--expect-change (buffer)
-  "Let no key ask whether to edit BUFFER, whose file has changed by an event.
-It is looked at a moment later."
-  (with-current-buffer buffer
-    (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
-                (qwen-companion-follow--link-mark qwen-companion-follow--link)
-                (verify-visited-file-modtime))
-      (qwen-companion-follow--put-time-aside))))
-
-(defun qwen-companion-follow--arm (seconds)
-  "Look after the noted events in SECONDS."
-  (setq qwen-companion-follow--timer
-        (run-at-time seconds nil #'qwen-companion-follow--look-after)))
-
-(defun qwen-companion-follow--look-after ()
-  "Look after the noted events, once no more come."
-  (setq qwen-companion-follow--timer nil)
-  (pcase-let* ((`(,first . ,last) qwen-companion-follow--times)
-               (now (float-time))
-               (quiet (- now last)))
-    (if (and (< quiet qwen-companion-follow--quiet)
-             (< (- now first) qwen-companion-follow--patience))
-        (qwen-companion-follow--arm (- qwen-companion-follow--quiet quiet))
-      (let ((watches qwen-companion-follow--noisy))
-        (setq qwen-companion-follow--times nil
-              qwen-companion-follow--noisy nil)
-        (dolist (watch watches)
-          (setf (qwen-companion-follow--watch-events watch) 0)
-          (qwen-companion-follow--enqueue
-           (qwen-companion-follow--watch-buffers watch)))))))
 
 ;;; Looking at files, a few at a time
 
@@ -404,6 +224,15 @@ It is looked at a moment later."
     (unless (memq buffer qwen-companion-follow--queue)
       (push buffer qwen-companion-follow--queue)))
   (qwen-companion-follow--go-on))
+
+(defun qwen-companion-follow--expect-change (buffer)
+  "Let no key ask whether to edit BUFFER, whose file has changed by an event.
+It is looked at a moment later."
+  (with-current-buffer buffer
+    (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
+                (qwen-companion-follow--link-mark qwen-companion-follow--link)
+                (verify-visited-file-modtime))
+      (qwen-companion-follow--put-time-aside))))
 
 (defun qwen-companion-follow--go-on ()
   "Go on with the queue in a moment."
@@ -425,7 +254,7 @@ It is looked at a moment later."
             (qwen-companion-follow--look))))))
   (cond
    ((null qwen-companion-follow--queue)
-    (setq qwen-companion-follow--renames nil)
+    (qwen-companion-watch-forget-names)
     (unless qwen-companion-follow--requests
       (qwen-companion-follow--report)))
    ((qwen-companion-follow--room-p)
@@ -450,8 +279,7 @@ It is looked at a moment later."
   "Look whether and how the current buffer is to follow its file."
   (if (qwen-companion-follow--wanted-p)
       (qwen-companion-follow--begin)
-    (when qwen-companion-follow--link
-      (qwen-companion-follow--unwatch qwen-companion-follow--link)))
+    (qwen-companion-watch-stop))
   (when qwen-companion-follow--link
     (qwen-companion-follow--check)
     (qwen-companion-follow--settle)))
@@ -460,7 +288,7 @@ It is looked at a moment later."
   "Forget the link of the current buffer if there is no more use for it."
   (let ((link qwen-companion-follow--link))
     (unless (or (null link)
-                (qwen-companion-follow--link-directories link)
+                (qwen-companion-watch-p)
                 (qwen-companion-follow--link-expected link)
                 (qwen-companion-follow--on-its-way-p link))
       (qwen-companion-follow--end))))
@@ -503,7 +331,7 @@ It is taken as it is when that goes on."
   (let ((since (qwen-companion-follow--link-since qwen-companion-follow--link)))
     (and (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time))
          (or (null since)
-             (< (- (float-time) since) qwen-companion-follow--patience)))))
+             (< (- (float-time) since) qwen-companion-watch-patience)))))
 
 (defun qwen-companion-follow--look-again ()
   "Look at the file of the current buffer again when it may be complete."
@@ -513,7 +341,7 @@ It is taken as it is when that goes on."
     (unless (qwen-companion-follow--link-since link)
       (setf (qwen-companion-follow--link-since link) (float-time)))
     (setf (qwen-companion-follow--link-timer link)
-          (run-at-time qwen-companion-follow--quiet nil
+          (run-at-time qwen-companion-watch-quiet nil
                        (lambda ()
                          (setf (qwen-companion-follow--link-timer link) nil)
                          (with-current-buffer buffer
@@ -624,7 +452,7 @@ Return a request without base and tick, or nil when it cannot be read."
 Return non-nil then.  A file that is not followed is left to Emacs."
   (let ((link qwen-companion-follow--link))
     (when (and (not (buffer-modified-p))
-               (qwen-companion-follow--link-directories link)
+               (qwen-companion-watch-p)
                (not (qwen-companion-follow--link-mark link))
                (file-exists-p buffer-file-name)
                (not (qwen-companion-follow--odd-p)))
@@ -736,7 +564,7 @@ about saving on what it was asked about."
       (qwen-companion-follow--drop-answer merged))
      ((with-current-buffer buffer (qwen-companion-follow--busy-p))
       (setf (qwen-companion-follow--request-timer request)
-            (run-at-time qwen-companion-follow--quiet nil
+            (run-at-time qwen-companion-watch-quiet nil
                          #'qwen-companion-follow--answered
                          buffer request merged)))
      (t
@@ -1038,8 +866,7 @@ Its file has changed already, or is about to."
 (defun qwen-companion-follow--mark-gone ()
   "Mark the current buffer, whose file is not there, unless it never was."
   (unless (memql (qwen-companion-follow--recorded-time) '(0 -1))
-    (let ((new (or (alist-get (expand-file-name buffer-file-truename)
-                              qwen-companion-follow--renames nil nil #'equal)
+    (let ((new (or (qwen-companion-watch-new-name (expand-file-name buffer-file-truename))
                    (let ((mark (qwen-companion-follow--link-mark
                                 qwen-companion-follow--link)))
                      (and (stringp mark) mark)))))
@@ -1115,6 +942,8 @@ Return non-nil when they are; it takes half a second at most each."
     (after-save-hook . qwen-companion-follow--synced)
     (after-revert-hook . qwen-companion-follow--synced)
     (qwen-companion-backend-connected-hook . qwen-companion-follow--retry)
+    (qwen-companion-watch-functions . qwen-companion-follow--enqueue)
+    (qwen-companion-watch-event-functions . qwen-companion-follow--expect-change)
     (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)
     (qwen-companion-disk-written-functions . qwen-companion-follow-file))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
@@ -1160,17 +989,13 @@ The symbol `off' while the mode is off.")
         (qwen-companion-follow--leave))))
   (mapc #'qwen-companion-follow--drop
         (copy-sequence qwen-companion-follow--requests))
-  (dolist (timer (list qwen-companion-follow--timer
-                       qwen-companion-follow--work-timer))
-    (when timer (cancel-timer timer)))
+  (when qwen-companion-follow--work-timer
+    (cancel-timer qwen-companion-follow--work-timer))
+  (qwen-companion-watch-forget)
   (qwen-companion-follow--forget-vc)
   (setq qwen-companion-follow--state 'off
-        qwen-companion-follow--timer nil
         qwen-companion-follow--work-timer nil
         qwen-companion-follow--queue nil
-        qwen-companion-follow--noisy nil
-        qwen-companion-follow--times nil
-        qwen-companion-follow--renames nil
         qwen-companion-follow--followed nil
         qwen-companion-follow--roots '(nil)))
 

@@ -109,8 +109,8 @@ are, and without waiting for other programs."
                  (total
                   (progn
                     (mapc #'burst-bench--watch
-                          '(qwen-companion-follow--noticed
-                            qwen-companion-follow--look-after
+                          '(qwen-companion-watch--noticed
+                            qwen-companion-watch--look-after
                             qwen-companion-follow--work
                             qwen-companion-follow--answered))
                     (benchmark-elapse

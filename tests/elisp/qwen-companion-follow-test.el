@@ -153,7 +153,7 @@ visits and that has changed."
 
 (defun qwen-companion-follow-test--behind-p ()
   "Return non-nil when the current buffer is to follow its file yet."
-  (or qwen-companion-follow--times
+  (or qwen-companion-watch--times
       qwen-companion-follow--queue
       (qwen-companion-follow--changed-p)
       (qwen-companion-follow--link-request qwen-companion-follow--link)))
@@ -326,23 +326,23 @@ visits and that has changed."
   "Thousands of events are not taken one by one, and nothing is missed."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((watch (gethash default-directory qwen-companion-follow--watches))
-            (qwen-companion-follow--unwatched '(0.1 . 5))
+      (let ((watch (gethash default-directory qwen-companion-watch--watches))
+            (qwen-companion-watch--unwatched '(0.1 . 5))
             (taken 0))
-        (cl-letf* ((noticed (symbol-function 'qwen-companion-follow--noticed))
-                   ((symbol-function 'qwen-companion-follow--noticed)
+        (cl-letf* ((noticed (symbol-function 'qwen-companion-watch--noticed))
+                   ((symbol-function 'qwen-companion-watch--noticed)
                     (lambda (&rest arguments)
                       (cl-incf taken)
                       (apply noticed arguments))))
           (dotimes (number 500)
             (write-region "x" nil (format "%d.new" number) nil 'silent))
           (qwen-companion-test-wait-for
-           (qwen-companion-follow--watch-timer watch))
-          (should-not (qwen-companion-follow--watch-descriptor watch))
+           (qwen-companion-watch--watch-timer watch))
+          (should-not (qwen-companion-watch--watch-descriptor watch))
           (qwen-companion-follow-test--write "a.txt" "two\n")
           (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
           (qwen-companion-test-wait-for
-           (qwen-companion-follow--watch-descriptor watch))
+           (qwen-companion-watch--watch-descriptor watch))
           ;; Each file gives two events at least.
           (should (< taken 800)))
         (qwen-companion-follow-test-written "a.txt" "three\n"
@@ -351,7 +351,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-without-a-watch ()
   "The files are looked at now and then, which is said once."
   (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b/b.txt" "one\n"))
-    (let ((qwen-companion-follow--unwatched '(0.5 . 0.1))
+    (let ((qwen-companion-watch--unwatched '(0.5 . 0.1))
           (qwen-companion-backend--noticed nil)
           said)
       (cl-letf (((symbol-function 'file-notify-add-watch)
@@ -380,7 +380,7 @@ visits and that has changed."
       (qwen-companion-follow-update)
       (qwen-companion-test-wait-for
        (null (buffer-local-value 'qwen-companion-follow--link inside)))
-      (should (zerop (hash-table-count qwen-companion-follow--watches)))
+      (should (zerop (hash-table-count qwen-companion-watch--watches)))
       ;; And again when one comes.
       (setq qwen-companion-backend--sessions '((:id "2")))
       (qwen-companion-follow-test--write "in/a.txt" "three\n")
@@ -403,9 +403,9 @@ visits and that has changed."
         (with-current-buffer buffer
           (should-not (local-variable-p 'qwen-companion-follow--link))
           (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
-      (should (zerop (hash-table-count qwen-companion-follow--watches)))
+      (should (zerop (hash-table-count qwen-companion-watch--watches)))
       (should-not (cl-remove-if-not (lambda (timer)
-                                      (string-match-p "qwen-companion-follow"
+                                      (string-match-p "qwen-companion-\\(?:follow\\|watch\\)"
                                                       (format "%S" (timer--function timer))))
                                     (append timer-list timer-idle-list)))
       (should-not (get-buffer " *qwen-companion disk*"))
@@ -419,7 +419,7 @@ visits and that has changed."
   "Whoever comes first, the other one finds nothing to do."
   (dolist (first '(follow auto-revert))
     (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-      (let ((reverts 0) (qwen-companion-follow--quiet
+      (let ((reverts 0) (qwen-companion-watch-quiet
                          (if (eq first 'follow) 0.01 0.2))
             (auto-revert-use-notify (eq first 'auto-revert))
             (auto-revert-interval 0.2)
