@@ -349,7 +349,7 @@ Another one would make the whole call fail."
   "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
       (list :text (substring-no-properties text))
-    (list :text-file (qwen-companion-backend--spool-text text 'utf-8-unix))))
+    (list :text-file (qwen-companion-backend-spool-text text 'utf-8-unix))))
 
 (defun qwen-companion-backend-pack-buffer ()
   "Return the text of the current buffer, widened, as part of a payload.
@@ -358,13 +358,15 @@ All of its characters must be Unicode."
       (list :text (buffer-substring-no-properties (point-min) (point-max)))
     ;; Emacs keeps such text as UTF-8: written as it is, in a twentieth of
     ;; the time that encoding it takes.
-    (list :text-file (qwen-companion-backend--spool-text nil 'no-conversion))))
+    (list :text-file (qwen-companion-backend-spool-text nil 'no-conversion))))
 
-(defun qwen-companion-backend--spool-text (text coding)
+(defun qwen-companion-backend-spool-text (text coding)
   "Put TEXT into a new private file, encoded as CODING, and return its name.
-When TEXT is nil, put the whole text of the current buffer there."
+When TEXT is nil, put the whole text of the current buffer there.  Without
+a Python process, it is among the temporary files of Emacs."
   (let ((file (make-temp-file
-               (expand-file-name "text-" qwen-companion-backend--spool)))
+               (expand-file-name "text-" (or qwen-companion-backend--spool
+                                             temporary-file-directory))))
         (coding-system-for-write coding)
         (write-region-annotate-functions nil)
         (write-region-post-annotation-function nil)

@@ -31,8 +31,7 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
-(require 'qwen-companion-disk)
-(require 'qwen-companion-sessions)
+(require 'qwen-companion-foreign)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
 (defvar ediff-after-quit-hook-internal)
@@ -60,7 +59,7 @@ twice where they could not be had."
 
 (defun qwen-companion-chat-changes-visible (text)
   "Return TEXT, of one line or more, with all that is in it visible."
-  (qwen-companion-sessions--plain text t))
+  (qwen-companion-foreign-text text t))
 
 (defconst qwen-companion-chat-changes--script
   "LC_ALL=C diff -a -u -- \"$1\" \"$2\" | tail -n +3"
@@ -147,19 +146,19 @@ CALLBACK is as for `qwen-companion-chat-changes-show'."
           (lambda (output)
             (display-buffer
              (let ((file-name-handler-alist nil))
-               (qwen-companion-difference--buffer (plist-get (car diffs) :path) output)))
+               (qwen-companion-difference-buffer (plist-get (car diffs) :path) output)))
             (qwen-companion-chat-changes--show-each tool (cdr diffs) callback))))))))
 
 (defun qwen-companion-chat-changes--side (path kind text)
   "Return a new buffer with TEXT, the side KIND of a change of PATH."
   (with-current-buffer (generate-new-buffer
                         (format "*qwen-companion %s: %s*" kind
-                                (qwen-companion-disk-plain
+                                (qwen-companion-foreign-text
                                  (file-name-nondirectory path))))
     (insert text)
     (goto-char (point-min))
     (let ((file-name-handler-alist nil))
-      (qwen-companion-diff--set-major-mode path))
+      (qwen-companion-foreign-set-major-mode path))
     (set-buffer-modified-p nil)
     (setq buffer-read-only t)
     (current-buffer)))

@@ -39,6 +39,7 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
 
 (declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
@@ -226,7 +227,7 @@ With ACTIVE non-nil, its choices can be chosen."
 
 (defun qwen-companion-chat-permissions--one-line (text)
   "Return TEXT visible and on one line."
-  (qwen-companion-sessions--plain (string-join (split-string text "[ \n\t]+" t) " ")))
+  (qwen-companion-foreign-text (string-join (split-string text "[ \n\t]+" t) " ")))
 
 (defun qwen-companion-chat-permissions--text (item tool front)
   "Return the text of the block about ITEM, which is about TOOL.

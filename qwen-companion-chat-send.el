@@ -34,7 +34,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-disk)
+(require 'qwen-companion-foreign)
 
 (declare-function qwen-companion-chat-buffers "qwen-companion-chat" ())
 (declare-function dired-get-marked-files "dired"
@@ -168,7 +168,7 @@ For `completion-at-point-functions'."
     (if (string-empty-p text)
         ""
       (concat "  " (truncate-string-to-width
-                    (qwen-companion-disk-plain text) 80 nil nil t)))))
+                    (qwen-companion-foreign-text text) 80 nil nil t)))))
 
 (defun qwen-companion-chat-send--complete-file ()
   "Complete the name of a file behind `@'.
@@ -289,7 +289,7 @@ used last; with a prefix argument, choose."
   "Refuse FILES of which one is on another machine."
   (when-let ((remote (cl-find-if #'file-remote-p files)))
     (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
-                (qwen-companion-disk-plain remote))))
+                (qwen-companion-foreign-text remote))))
 
 (defun qwen-companion-chat-send--files (files)
   "Put FILES into the prompt of a chat."

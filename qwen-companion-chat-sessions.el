@@ -34,7 +34,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-disk)
+(require 'qwen-companion-foreign)
 
 (defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
 
@@ -97,7 +97,7 @@ A dead one is known to its chat only."
 
 (defun qwen-companion-chat-sessions--title (session)
   "Return the title of SESSION on one line."
-  (let ((title (qwen-companion-disk-plain (or (plist-get session :title) ""))))
+  (let ((title (qwen-companion-foreign-text (or (plist-get session :title) ""))))
     (if (string-blank-p title) "(no title)" title)))
 
 (defun qwen-companion-chat-sessions--time (session)

@@ -32,7 +32,7 @@
 (require 'subr-x)
 (require 'jit-lock)
 (require 'qwen-companion-chat-blocks)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-foreign)
 
 (defface qwen-companion-chat-code
   '((t :inherit fixed-pitch))
@@ -210,7 +210,7 @@ open there, or nil."
         (with-temp-buffer
           (insert text)
           ;; The modes are those that a file of such a name would get.
-          (qwen-companion-diff--set-major-mode
+          (qwen-companion-foreign-set-major-mode
            (concat "code." (alist-get language qwen-companion-chat-text--extensions
                                       language nil #'equal)))
           (ignore-errors (font-lock-ensure))

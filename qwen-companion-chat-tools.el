@@ -30,7 +30,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-text)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-foreign)
 
 (declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
 (declare-function qwen-companion-chat--call "qwen-companion-chat"
@@ -196,7 +196,7 @@ with nil when it is not to be had."
     (buffer-disable-undo)
     (insert text)
     (goto-char (point-min))
-    (qwen-companion-diff--show-bidi-controls)
+    (qwen-companion-foreign-show-bidi-controls)
     (let ((bidi bidi-display-reordering)
           (glyphless glyphless-char-display))
       (special-mode)

@@ -241,7 +241,7 @@ only the ends of lines are the same in its edit buffers."
                     (max (line-beginning-position)
                          (- (line-end-position) left)))))))))
 
-(defun qwen-companion-context--region (view)
+(defun qwen-companion-context-region (view)
   "Return the selection in VIEW as (START END EACH-LINE CORNER), or nil.
 EACH-LINE is nil or, when a rectangle is selected, a function like
 `apply-on-rectangle'; CORNER tells one from another with the same START
@@ -289,7 +289,7 @@ Return nil when nothing is, or when it is a rectangle."
   (when-let ((view (qwen-companion-context--last-view))
              (region (and (equal file (buffer-file-name
                                        (caar qwen-companion-context--focused)))
-                          (qwen-companion-context--region view))))
+                          (qwen-companion-context-region view))))
     (pcase-let ((`(,start ,end ,each-line) region))
       (unless each-line (- end start)))))
 
@@ -310,7 +310,7 @@ of lines are known to the window only, which is selected for that."
 
 (defun qwen-companion-context--rectangle (start end each-line limit)
   "Return the lines of a rectangle as one string of at most LIMIT columns.
-START, END and EACH-LINE are as in `qwen-companion-context--region'."
+START, END and EACH-LINE are as in `qwen-companion-context-region'."
   (let ((room limit)
         lines)
     (catch 'full
@@ -336,7 +336,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
           (qwen-companion-context-unsaved-p)
           view
           (and view (qwen-companion-context--point view))
-          (and view (qwen-companion-context--region view))
+          (and view (qwen-companion-context-region view))
           (and view (buffer-chars-modified-tick view))
           ;; Another one than the view's in an Org edit buffer only.
           (and view (buffer-chars-modified-tick
@@ -345,7 +345,7 @@ START, END and EACH-LINE are as in `qwen-companion-context--region'."
 (defun qwen-companion-context--active-payload (buffer)
   "Return the part of a payload that is about the focused file of BUFFER."
   (let* ((view (qwen-companion-context--last-view))
-         (region (qwen-companion-context--region view))
+         (region (qwen-companion-context-region view))
          (position (qwen-companion-context--file-position
                     view (qwen-companion-context--point view))))
     (with-current-buffer buffer

@@ -36,6 +36,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-kept)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -85,15 +86,6 @@ The CLI is told so, and asks in its terminal only."
   :group 'qwen-companion
   :type 'natnum)
 
-(defconst qwen-companion-diff--mode-limit 250000
-  "Characters above which a review goes without syntax colours.
-To colour the end of a text, some major modes parse all of it: that of
-C took 0.8 seconds for so much, and four times that for four times it.")
-
-(defconst qwen-companion-diff--line-limit 5000
-  "Characters in a line above which a review goes without syntax colours.
-A line is coloured as a whole.")
-
 ;;; The proposal
 
 (cl-defstruct (qwen-companion-proposal
@@ -136,7 +128,7 @@ The outcome is the state of the proposal.")
 (defvar qwen-companion-diff-changed-hook nil
   "Hook run when the open proposals or the states of some have changed.")
 
-(defvar-local qwen-companion-diff--proposal nil
+(defvar-local qwen-companion-diff-proposal nil
   "The proposal that the current buffer is about.")
 
 (defun qwen-companion-diff-proposals ()
@@ -147,14 +139,14 @@ The outcome is the state of the proposal.")
   "Return non-nil when the user has edited PROPOSAL."
   (buffer-modified-p (qwen-companion-proposal-buffer proposal)))
 
-(defun qwen-companion-diff--by-id (id)
+(defun qwen-companion-diff-by-id (id)
   "Return the open proposal ID, or nil."
   (cl-find id qwen-companion-diff--proposals
            :key #'qwen-companion-proposal-id :test #'equal))
 
-(defun qwen-companion-diff--file (proposal)
+(defun qwen-companion-diff-file (proposal)
   "Return the file of PROPOSAL as shown to the user."
-  (qwen-companion-disk-name (qwen-companion-proposal-path proposal)))
+  (qwen-companion-foreign-path (qwen-companion-proposal-path proposal)))
 
 ;;; Front ends
 
@@ -213,7 +205,7 @@ The header lines of the buffers say so by themselves."
 (defun qwen-companion-diff--buffer-killed ()
   "Reject the proposal whose buffer is being killed.
 A third party just goes."
-  (let ((proposal qwen-companion-diff--proposal))
+  (let ((proposal qwen-companion-diff-proposal))
     (cond
      ((eq (current-buffer) (qwen-companion-proposal-yours-buffer proposal))
       (setf (qwen-companion-proposal-yours-buffer proposal) nil)
@@ -221,97 +213,32 @@ A third party just goes."
      ((memq proposal qwen-companion-diff--proposals)
       (qwen-companion-diff--decide proposal 'rejected)))))
 
-(defun qwen-companion-diff--make-buffer (proposal kind)
+(defun qwen-companion-diff-make-buffer (proposal kind)
   "Return a new buffer for the side KIND, a string, of PROPOSAL."
   (let* ((path (qwen-companion-proposal-path proposal))
          (buffer (generate-new-buffer
                   (format "*qwen-companion %s: %s*"
                           kind (file-name-nondirectory
-                                (qwen-companion-disk-name path))))))
+                                (qwen-companion-foreign-path path))))))
     (with-current-buffer buffer
       (setq default-directory (file-name-directory path)
-            qwen-companion-diff--proposal proposal)
+            qwen-companion-diff-proposal proposal)
       (setq-local buffer-auto-save-file-name nil))
     buffer))
 
-(defun qwen-companion-diff--mode (path)
-  "Return the major mode that the name PATH alone chooses, or nil.
-Only modes for text and programs: others act on the text they get."
-  (let* ((case-fold-search nil)
-         (mode (assoc-default (file-name-sans-versions path) auto-mode-alist
-                              #'string-match-p))
-         (mode (and (symbolp mode)
-                    (alist-get mode (bound-and-true-p major-mode-remap-alist)
-                               mode))))
-    (when (and mode (fboundp mode))
-      (ignore-errors (autoload-do-load (symbol-function mode) mode))
-      (and (cl-some (lambda (parent) (provided-mode-derived-p mode parent))
-                    '(prog-mode text-mode conf-mode))
-           mode))))
-
 (defun qwen-companion-diff--set-mode (path)
   "Give the current buffer, a side of a review, the major mode for PATH."
-  (let ((proposal qwen-companion-diff--proposal))
-    (qwen-companion-diff--set-major-mode path)
+  (let ((proposal qwen-companion-diff-proposal))
+    (qwen-companion-foreign-set-major-mode path)
     ;; The major mode has killed what was local.
-    (setq qwen-companion-diff--proposal proposal)
+    (setq qwen-companion-diff-proposal proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
       (qwen-companion-diff--protect))
     (qwen-companion-diff-buffer-mode 1)))
 
-(defun qwen-companion-diff--set-major-mode (path)
-  "Give the current buffer the major mode for PATH, and nothing more.
-No mode hook runs, no global minor mode gets at the buffer and no local
-variable is read.  The text is put aside meanwhile: a mode that reads
-it at its start may take seconds, and it may choose by it what to do."
-  (let ((mode (and (qwen-companion-diff--short-p)
-                   (qwen-companion-diff--mode path)))
-        (enable-local-variables nil))
-    (when mode
-      (let ((undo buffer-undo-list)
-            (point (point))
-            (text (progn (buffer-disable-undo)
-                         (delete-and-extract-region (point-min) (point-max)))))
-        ;; Through this hook the global minor modes get at new buffers.
-        (setq-local change-major-mode-hook nil)
-        (delay-mode-hooks
-          (condition-case nil
-              (funcall mode)
-            (error (fundamental-mode))))
-        (kill-local-variable 'delayed-mode-hooks)
-        (insert text)
-        (goto-char point)
-        (setq buffer-undo-list undo))
-      (font-lock-mode 1))
-    (qwen-companion-diff--show-bidi-controls)))
-
-(defun qwen-companion-diff--short-p ()
-  "Return non-nil when the text and its lines are short enough to be coloured."
-  (and (< (buffer-size) qwen-companion-diff--mode-limit)
-       (save-excursion
-         (goto-char (point-min))
-         (not (re-search-forward
-               (format "^.\\{%d\\}" qwen-companion-diff--line-limit) nil t)))))
-
-(defconst qwen-companion-diff--bidi-controls
-  '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
-  "Characters that change the order in which others are shown.")
-
-(defun qwen-companion-diff--show-bidi-controls ()
-  "Show characters that reorder the text as their codes, and reorder nothing.
-Else a text could look like another.  Does nothing where there are none."
-  (save-excursion
-    (goto-char (point-min))
-    (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
-    (unless (eobp)
-      (setq bidi-display-reordering nil)
-      (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
-      (dolist (range qwen-companion-diff--bidi-controls)
-        (set-char-table-range glyphless-char-display range 'hex-code)))))
-
 (defun qwen-companion-diff--fill (proposal payload)
   "Make the buffer of PROPOSAL from the text in PAYLOAD."
-  (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
+  (let ((buffer (qwen-companion-diff-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (buffer-disable-undo)
@@ -356,7 +283,7 @@ Return non-nil then, and leave the text alone otherwise."
 The other side is the text on disk, or what the CLI is about to write
 there after an earlier acceptance."
   (let ((path (qwen-companion-proposal-path proposal))
-        (disk (qwen-companion-diff--make-buffer proposal "disk")))
+        (disk (qwen-companion-diff-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
     (with-current-buffer disk
       (when (if-let ((text (qwen-companion-disk-expected-text path)))
@@ -404,9 +331,9 @@ changes are dropped."
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
-  (qwen-companion-diff--set-header (qwen-companion-diff--about proposal)))
+  (qwen-companion-diff--set-header (qwen-companion-diff-about proposal)))
 
-(defun qwen-companion-diff--about (proposal)
+(defun qwen-companion-diff-about (proposal)
   "Return who made PROPOSAL, and what the user should know of it."
   (concat (format "proposed by %s" (qwen-companion-proposal-client proposal))
           (when-let ((note (qwen-companion-proposal-note proposal)))
@@ -443,15 +370,15 @@ Only the side that shows the disk changes, never a proposed text."
                :key (lambda (proposal)
                       (file-truename (qwen-companion-proposal-path proposal))))))
 
-(defun qwen-companion-diff--place (proposal)
+(defun qwen-companion-diff-place (proposal)
   "Return the file of PROPOSAL as named in its project, with the project."
   (let* ((path (qwen-companion-proposal-path proposal))
          (root (qwen-companion-roots-of default-directory)))
     (if root
         (format "%s [%s]"
-                (qwen-companion-disk-name (file-relative-name path root))
-                (qwen-companion-disk-name (file-name-nondirectory root)))
-      (qwen-companion-diff--file proposal))))
+                (qwen-companion-foreign-path (file-relative-name path root))
+                (qwen-companion-foreign-path (file-name-nondirectory root)))
+      (qwen-companion-diff-file proposal))))
 
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
@@ -460,26 +387,22 @@ What the user has edited or not saved is said as long as that is so."
   (setq header-line-format
         (list (substitute-command-keys
                " \\[qwen-companion-diff-accept] accept  \\[qwen-companion-diff-reject] reject")
-              `(:eval (qwen-companion-diff--unsaved-hint
+              `(:eval (qwen-companion-diff-unsaved-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-show-unsaved]")))
               '(:eval (when (qwen-companion-proposal-lossy
-                             qwen-companion-diff--proposal)
+                             qwen-companion-diff-proposal)
                         (propertize "  loses text (U+FFFD)" 'face 'warning)))
-              (qwen-companion-diff--literal
+              (qwen-companion-foreign-mode-line
                (format "  %s: %s"
-                       (qwen-companion-diff--place qwen-companion-diff--proposal)
-                       (qwen-companion-disk-plain text)))
+                       (qwen-companion-diff-place qwen-companion-diff-proposal)
+                       (qwen-companion-foreign-text text)))
               '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
                         ", edited by you"))
               '(:eval (when (qwen-companion-diff--outdated-p)
                         ", which has changed since")))))
 
-(defun qwen-companion-diff--literal (text)
-  "Return TEXT as a mode line construct that stands for itself."
-  (string-replace "%" "%%" text))
-
-(defun qwen-companion-diff--text (proposal)
+(defun qwen-companion-diff-text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
   (let ((text (qwen-companion-disk-text
                (qwen-companion-proposal-buffer proposal)
@@ -562,9 +485,9 @@ A text that is no longer unsaved may be on disk now."
       (force-mode-line-update t)
       (run-hooks 'qwen-companion-diff-changed-hook))))
 
-(defun qwen-companion-diff--unsaved-hint (key)
+(defun qwen-companion-diff-unsaved-hint (key)
   "Return the part of a header line about unsaved text, KEY being for that."
-  (let ((proposal qwen-companion-diff--proposal))
+  (let ((proposal qwen-companion-diff-proposal))
     (cond
      ((qwen-companion-proposal-yours-buffer proposal)
       (format "  %s without your text" key))
@@ -581,7 +504,7 @@ A text that is no longer unsaved may be on disk now."
 (defun qwen-companion-diff--make-yours (proposal)
   "Make the third party of PROPOSAL from the user's unsaved text."
   (let ((unsaved (qwen-companion-proposal-unsaved proposal))
-        (yours (qwen-companion-diff--make-buffer proposal "yours")))
+        (yours (qwen-companion-diff-make-buffer proposal "yours")))
     (with-current-buffer yours
       (insert (qwen-companion-disk-text unsaved "\n"))
       (goto-char (point-min))
@@ -632,7 +555,7 @@ Its own buffer is left to the caller."
       (kill-buffer disk))
     (qwen-companion-diff--drop-yours proposal)
     (force-mode-line-update t)
-    (qwen-companion-diff--schedule)))
+    (qwen-companion-diff-schedule)))
 
 (defun qwen-companion-diff--decide (proposal outcome &optional text)
   "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
@@ -650,14 +573,14 @@ Its own buffer is left to the caller."
   "Keep TEXT, which was accepted of PROPOSAL and is not on disk.
 CHANGED is non-nil when the file is another one than at the acceptance,
 HOW says for how long it was looked at."
-  (let ((file (qwen-companion-diff--file proposal)))
+  (let ((file (qwen-companion-diff-file proposal)))
     (qwen-companion-diff--revive proposal text)
     (qwen-companion-diff--keep
      proposal
      (if changed
          (format "%s does not hold what was accepted" file)
        (format "%s has not written %s %s"
-               (qwen-companion-disk-plain
+               (qwen-companion-foreign-text
                 (qwen-companion-proposal-client proposal))
                file how)))
     (when changed
@@ -696,7 +619,7 @@ void.  Return that text, or nil for a rejection."
 
 (defun qwen-companion-diff--revive (proposal text)
   "Give PROPOSAL, whose buffer was killed, a new one with TEXT."
-  (let ((buffer (qwen-companion-diff--make-buffer proposal "proposal")))
+  (let ((buffer (qwen-companion-diff-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (insert (string-replace
@@ -749,7 +672,7 @@ One that is known is the same review, proposed again."
         (path (plist-get payload :path))
         (session (plist-get payload :session)))
     (cond
-     ((or (qwen-companion-diff--by-id id)
+     ((or (qwen-companion-diff-by-id id)
           (qwen-companion-diff--undelivered-by-id id))
       (qwen-companion-backend-drop-text payload)
       nil)
@@ -813,14 +736,14 @@ Return its text as a payload, nil when it was not open or was rejected
 here at the same time."
   (let* ((id (plist-get payload :id))
          (undelivered (qwen-companion-diff--undelivered-by-id id))
-         (proposal (or (car undelivered) (qwen-companion-diff--by-id id))))
+         (proposal (or (car undelivered) (qwen-companion-diff-by-id id))))
     (when proposal
       (let* ((path (qwen-companion-proposal-path proposal))
              (reason (qwen-companion-diff--why-closed
                       proposal (plist-get payload :keeps-edits)))
              (text (if undelivered
                        (qwen-companion-diff--void undelivered reason)
-                     (qwen-companion-diff--text proposal))))
+                     (qwen-companion-diff-text proposal))))
         (unless undelivered
           (qwen-companion-diff--end proposal 'closed)
           (qwen-companion-diff--keep-or-kill proposal reason))
@@ -841,7 +764,7 @@ KEEPS-EDITS says whether the CLI then writes the edits."
   "Keep the text of the proposal in PAYLOAD: its CLI has gone.
 It may have been accepted already, only that the CLI never got to know."
   (let* ((id (plist-get payload :id))
-         (proposal (qwen-companion-diff--by-id id))
+         (proposal (qwen-companion-diff-by-id id))
          (undelivered (qwen-companion-diff--undelivered-by-id id)))
     (cond
      (proposal
@@ -861,7 +784,7 @@ It may have been accepted already, only that the CLI never got to know."
    proposal
    (format "%s has gone before it could write %s"
            (qwen-companion-proposal-client proposal)
-           (qwen-companion-diff--file proposal))))
+           (qwen-companion-diff-file proposal))))
 
 (defun qwen-companion-diff--undelivered-by-id (id)
   "Return the outcome of the proposal ID that is not delivered, or nil."
@@ -885,10 +808,10 @@ It may have been accepted already, only that the CLI never got to know."
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
   (message "qwen-companion: %s proposes a change of %s"
-           (qwen-companion-disk-plain
+           (qwen-companion-foreign-text
             (qwen-companion-proposal-client proposal))
-           (qwen-companion-diff--file proposal))
-  (qwen-companion-diff--schedule)
+           (qwen-companion-diff-file proposal))
+  (qwen-companion-diff-schedule)
   (run-hook-wrapped 'qwen-companion-attention-functions
                     #'qwen-companion-diff--call-attention proposal))
 
@@ -902,7 +825,7 @@ The CLI is not to suffer from its errors."
               (error-message-string err))))
   nil)
 
-(defun qwen-companion-diff--schedule ()
+(defun qwen-companion-diff-schedule ()
   "See to it that the next unseen proposal is shown at a good moment.
 Called after each change of the open proposals and of their states."
   (qwen-companion-diff--unschedule)
@@ -930,7 +853,7 @@ Called after each change of the open proposals and of their states."
   (cl-remove-if #'qwen-companion-proposal-seen
                 qwen-companion-diff--proposals))
 
-(defun qwen-companion-diff--shown ()
+(defun qwen-companion-diff-shown ()
   "Return the proposal that is on the screen, or nil."
   (cl-find-if (lambda (proposal)
                 (and (eq (qwen-companion-proposal-state proposal) 'shown)
@@ -968,7 +891,7 @@ It may be on any terminal: `get-buffer-window' with the argument
                        (memq (tty-top-frame frame) (list nil frame)))))
               (get-buffer-window-list buffer 'nomini t)))
 
-(defun qwen-companion-diff--frame-for (proposal)
+(defun qwen-companion-diff-frame-for (proposal)
   "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
 That of its terminal, else the selected one.  When the terminal is in
 a tab that is not selected there is none."
@@ -996,7 +919,7 @@ a tab that is not selected there is none."
       defining-kbd-macro
       track-mouse
       (not (qwen-companion-context-frame-p))
-      (qwen-companion-diff--shown)
+      (qwen-companion-diff-shown)
       (cl-some (lambda (buffer)
                  (and (buffer-live-p buffer)
                       (get-buffer-window buffer 'visible)))
@@ -1012,7 +935,7 @@ a tab that is not selected there is none."
   "Show the oldest unseen proposal that can be, unless that would disturb."
   (when (and (qwen-companion-diff--idle-p)
              (not (qwen-companion-diff--busy-p)))
-    (when-let ((proposal (cl-find-if #'qwen-companion-diff--frame-for
+    (when-let ((proposal (cl-find-if #'qwen-companion-diff-frame-for
                                      (qwen-companion-diff--unseen))))
       (qwen-companion-diff--display proposal qwen-companion-diff-select))))
 
@@ -1033,10 +956,10 @@ a tab that is not selected there is none."
      (setf (qwen-companion-proposal-state proposal) 'pending)
      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
      (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
-              (qwen-companion-diff--file proposal)
+              (qwen-companion-diff-file proposal)
               (error-message-string err)
               (buffer-name (qwen-companion-proposal-buffer proposal)))))
-  (qwen-companion-diff--schedule))
+  (qwen-companion-diff-schedule))
 
 (defun qwen-companion-diff-frame-deleted (frame)
   "Let the review that was shown in FRAME, which is gone, come again."
@@ -1047,7 +970,7 @@ a tab that is not selected there is none."
       (setf (qwen-companion-proposal-state proposal) 'pending
             (qwen-companion-proposal-seen proposal) nil)
       (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
-      (qwen-companion-diff--schedule))))
+      (qwen-companion-diff-schedule))))
 
 (defun qwen-companion-diff-bury ()
   "Put the review aside; the proposal stays pending.
@@ -1057,9 +980,9 @@ a tab that is not selected there is none."
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
-    (qwen-companion-diff--schedule)
+    (qwen-companion-diff-schedule)
     (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
-             (qwen-companion-diff--file proposal))))
+             (qwen-companion-diff-file proposal))))
 
 ;;; Commands
 
@@ -1083,10 +1006,10 @@ when there is none or several."
      ((cdr candidates)
       (user-error "Which one to %s?  %d proposals wait: %s" verb
                   (length candidates)
-                  (mapconcat #'qwen-companion-diff--file candidates ", ")))
+                  (mapconcat #'qwen-companion-diff-file candidates ", ")))
      ((not (memq (car candidates) qwen-companion-diff--proposals))
       (user-error "The proposal for %s is %s already"
-                  (qwen-companion-diff--file (car candidates))
+                  (qwen-companion-diff-file (car candidates))
                   (qwen-companion-proposal-state (car candidates))))
      (t (car candidates)))))
 
@@ -1099,8 +1022,8 @@ when there is none or several."
 
 (defun qwen-companion-diff--here ()
   "Return the proposals that a command in the current buffer may be about."
-  (if qwen-companion-diff--proposal
-      (list qwen-companion-diff--proposal)
+  (if qwen-companion-diff-proposal
+      (list qwen-companion-diff-proposal)
     (or (qwen-companion-diff-of-terminal (current-buffer))
         qwen-companion-diff--proposals)))
 
@@ -1110,7 +1033,7 @@ when there is none or several."
       nil
     (let ((choices (mapcar (lambda (proposal)
                              (cons (format "%s (%s)"
-                                           (qwen-companion-diff--file proposal)
+                                           (qwen-companion-diff-file proposal)
                                            (qwen-companion-proposal-client proposal))
                                    proposal))
                            qwen-companion-diff--proposals)))
@@ -1125,7 +1048,7 @@ It is the one the current buffer is about, else the only one that
 waits; FILE names another one by its file."
   (interactive (list (qwen-companion-diff--read "Accept")))
   (let* ((proposal (qwen-companion-diff--find file "accept"))
-         (text (qwen-companion-diff--text proposal))
+         (text (qwen-companion-diff-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-empty proposal)))
@@ -1135,7 +1058,7 @@ waits; FILE names another one by its file."
                   (1+ odd)))
     (qwen-companion-diff--decide proposal 'accepted text)
     (message "qwen-companion: accepted %s%s"
-             (qwen-companion-diff--file proposal)
+             (qwen-companion-diff-file proposal)
              (if-let ((others (qwen-companion-diff--of-file
                                (qwen-companion-proposal-path proposal))))
                  (format "; the proposal of %s for it still waits"
@@ -1150,7 +1073,7 @@ waits; FILE names another one by its file."
   (interactive (list (qwen-companion-diff--read "Reject")))
   (let ((proposal (qwen-companion-diff--find file "reject")))
     (qwen-companion-diff--decide proposal 'rejected)
-    (message "qwen-companion: rejected %s" (qwen-companion-diff--file proposal))))
+    (message "qwen-companion: rejected %s" (qwen-companion-diff-file proposal))))
 
 ;;;###autoload
 (defun qwen-companion-diff-empty (&optional file)
@@ -1181,7 +1104,7 @@ waits; FILE names another one by its file."
 It is the only one that waits; FILE names another one by its file."
   (interactive (list (qwen-companion-diff--read "Review")))
   (let ((proposal (qwen-companion-diff--find file "review"))
-        (shown (qwen-companion-diff--shown)))
+        (shown (qwen-companion-diff-shown)))
     (when (and shown (not (eq shown proposal)))
       (setf (qwen-companion-proposal-state shown) 'pending)
       (qwen-companion-diff-hide (qwen-companion-proposal-style shown) shown))
@@ -1203,11 +1126,11 @@ that waits; FILE names another one by its file."
       (qwen-companion-diff--drop-yours proposal))
      ((null (qwen-companion-proposal-unsaved proposal))
       (user-error "You have no unsaved text of %s"
-                  (qwen-companion-diff--file proposal)))
+                  (qwen-companion-diff-file proposal)))
      (t
       (qwen-companion-diff--make-yours proposal)
       (qwen-companion-diff--show-third proposal)
-      (unless (eq proposal (qwen-companion-diff--shown))
+      (unless (eq proposal (qwen-companion-diff-shown))
         (qwen-companion-diff-open proposal))))))
 
 ;;;###autoload

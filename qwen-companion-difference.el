@@ -25,25 +25,13 @@
 
 ;;; Code:
 
-(require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
-
-(declare-function qwen-companion-diff--show-bidi-controls "qwen-companion-diff" ())
+(require 'qwen-companion-foreign)
 
 (defvar diff-font-lock-syntax)
 (defvar diff-font-lock-prettify)
-
-(defun qwen-companion-difference--write (text)
-  "Write TEXT to a file of its own, for diff, and return its name."
-  ;; With mode 0600, like every temporary file of Emacs.
-  (let ((file (make-temp-file
-               (expand-file-name "text-" (or qwen-companion-backend--spool
-                                             temporary-file-directory))))
-        (coding-system-for-write 'utf-8-emacs-unix))
-    (write-region text nil file nil 'silent)
-    file))
 
 (defun qwen-companion-difference-run (old new script callback)
   "Let SCRIPT, for sh(1), compare OLD with NEW; return the process.
@@ -53,7 +41,8 @@ what it has printed."
   (let* ((written nil)
          (name (lambda (side)
                  (cond ((stringp side)
-                        (push (qwen-companion-difference--write side) written)
+                        (push (qwen-companion-backend-spool-text side 'utf-8-emacs-unix)
+                              written)
                         (car written))
                        ((file-exists-p (car side)) (car side))
                        (t null-device))))
@@ -90,13 +79,13 @@ CALLBACK is called with that buffer, or with nil when they are the same."
    qwen-companion-difference--script
    (lambda (output)
      (funcall callback (unless (string-empty-p output)
-                         (qwen-companion-difference--buffer path output))))))
+                         (qwen-companion-difference-buffer path output))))))
 
-(defun qwen-companion-difference--buffer (path output)
+(defun qwen-companion-difference-buffer (path output)
   "Return a buffer with OUTPUT of diff, which is about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"
-                         (file-name-nondirectory (qwen-companion-disk-name path)))))
+                         (file-name-nondirectory (qwen-companion-foreign-path path)))))
         (enable-local-variables nil))
     (with-current-buffer buffer
       (let ((inhibit-read-only t))
@@ -109,7 +98,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
       (setq-local diff-font-lock-syntax nil
                   diff-font-lock-prettify nil)
       (font-lock-mode 1)
-      (qwen-companion-diff--show-bidi-controls)
+      (qwen-companion-foreign-show-bidi-controls)
       (goto-char (point-min))
       (set-buffer-modified-p nil)
       (setq buffer-read-only t))

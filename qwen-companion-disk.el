@@ -73,18 +73,6 @@ LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
      (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
                               'utf-8-unix t)))))
 
-(defun qwen-companion-disk-plain (text)
-  "Return TEXT, which a stranger chose, fit for one line on the screen.
-Characters that act on the display are written out."
-  (replace-regexp-in-string
-   "[[:cntrl:]\u061c\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-   (lambda (char) (format "\\x%x" (aref char 0)))
-   text t t))
-
-(defun qwen-companion-disk-name (path)
-  "Return PATH as it is shown to the user."
-  (qwen-companion-disk-plain (abbreviate-file-name path)))
-
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."

@@ -82,10 +82,10 @@ Emacs draws windows of the system's; with the parameters of
   "Return the help of the current control panel for unsaved text.
 That is a cons cell, short and long, of empty strings where there is none."
   (cond
-   ((qwen-companion-proposal-yours-buffer qwen-companion-diff--proposal)
+   ((qwen-companion-proposal-yours-buffer qwen-companion-diff-proposal)
     (cons "u without your text   "
           "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n"))
-   ((qwen-companion-proposal-unsaved qwen-companion-diff--proposal)
+   ((qwen-companion-proposal-unsaved qwen-companion-diff-proposal)
     (cons "u your unsaved text   "
           "  u -your unsaved text as a third party\n"))
    (t '("" . ""))))
@@ -181,7 +181,7 @@ SPLIT is the function that does so, if there is room for what it does."
 Does nothing when they are in order."
   (unless (ediff-keep-window-config (current-buffer))
     (let* ((control (current-buffer))
-           (proposal qwen-companion-diff--proposal)
+           (proposal qwen-companion-diff-proposal)
            (view (qwen-companion-proposal-view proposal))
            (kept (qwen-companion-windows-view-kept view))
            (window-min-height 1)
@@ -218,7 +218,7 @@ Does nothing when they are in order."
 
 (defun qwen-companion-ediff--adopt-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
-  (setq qwen-companion-diff--proposal proposal)
+  (setq qwen-companion-diff-proposal proposal)
   (setf (qwen-companion-windows-view-control
          (qwen-companion-proposal-view proposal))
         (current-buffer))

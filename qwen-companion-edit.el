@@ -26,6 +26,7 @@
 ;;; Code:
 
 (require 'qwen-companion-diff)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-hunks)
 
 (defvar-local qwen-companion-edit--about nil
@@ -50,10 +51,10 @@ between them.")
             #'qwen-companion-edit--query nil t)
   (setq-local buffer-offer-save t)
   (setq header-line-format
-        (qwen-companion-diff--literal
+        (qwen-companion-foreign-mode-line
          (format (substitute-command-keys
                   " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  %s")
-                 (qwen-companion-diff--file
+                 (qwen-companion-diff-file
                   (car qwen-companion-edit--about))))))
 
 (defun qwen-companion-edit (proposal &optional line count at)
@@ -63,7 +64,7 @@ Without these edit all of them, with point in the line AT if non-nil."
          (bounds (if line
                      (qwen-companion-hunks-bounds source line count)
                    (with-current-buffer source (cons 1 (1+ (buffer-size))))))
-         (buffer (qwen-companion-diff--make-buffer proposal "edit")))
+         (buffer (qwen-companion-diff-make-buffer proposal "edit")))
     (with-current-buffer buffer
       (with-current-buffer source
         (save-restriction
@@ -71,7 +72,7 @@ Without these edit all of them, with point in the line AT if non-nil."
           (let ((text (buffer-substring-no-properties (car bounds) (cdr bounds))))
             (with-current-buffer buffer (insert text)))))
       (goto-char (point-min))
-      (qwen-companion-diff--set-major-mode (qwen-companion-proposal-path proposal))
+      (qwen-companion-foreign-set-major-mode (qwen-companion-proposal-path proposal))
       (when at
         (qwen-companion-hunks-goto at))
       (setq buffer-undo-list nil

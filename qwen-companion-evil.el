@@ -32,7 +32,7 @@
 
 (defun qwen-companion-evil-region ()
   "Return the visual selection as (START END EACH-LINE), or nil.
-EACH-LINE is as in `qwen-companion-context--region'."
+EACH-LINE is as in `qwen-companion-context-region'."
   (when (eq evil-state 'visual)
     (pcase-let ((`(,start ,end ,type) (evil-visual-range)))
       (list start end

@@ -46,6 +46,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
 (require 'qwen-companion-watch)
@@ -524,7 +525,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
     (qwen-companion-follow--mark 'changed)
     (when (buffer-modified-p)
       (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
-               (qwen-companion-disk-name buffer-file-name) (buffer-name)))))
+               (qwen-companion-foreign-path buffer-file-name) (buffer-name)))))
 
 ;;; Editing
 
@@ -760,7 +761,7 @@ to look at before saving, see to it that saving is refused: an error
 here would only be reported."
   (when-let ((link (and buffer-file-name qwen-companion-follow--link)))
     (let ((qwen-companion-follow--saving t)
-          (name (qwen-companion-disk-name buffer-file-name)))
+          (name (qwen-companion-foreign-path buffer-file-name)))
       (qwen-companion-follow--check)
       (qwen-companion-follow--wait)
       (when-let ((refusal
@@ -886,7 +887,7 @@ Its file has changed already, or is about to."
       ((and (pred stringp) name)
        (propertize " renamed" 'face 'warning
                    'help-echo (format "The file is now %s"
-                                      (qwen-companion-disk-name name)))))))
+                                      (qwen-companion-foreign-path name)))))))
 
 ;;; Writes that are expected, and commands
 

@@ -487,8 +487,8 @@ by itself."
            (first (qwen-companion-hunks--first-lines old removed))
            (tail (substring new (length head))))
       ;; The parts of a text are put together in any choice.
-      (when (or (qwen-companion-hunks--open-p head)
-                (qwen-companion-hunks--open-p first))
+      (when (or (qwen-companion-hunks-open-p head)
+                (qwen-companion-hunks-open-p first))
         (user-error "Not here: a line above has no newline at its end, so that nothing can follow it"))
       (let ((part (make-qwen-companion-hunks-change
                    :old (+ (qwen-companion-hunks-change-old change) removed)
@@ -520,7 +520,7 @@ by itself."
                   (length text))))
     (substring text 0 end)))
 
-(defun qwen-companion-hunks--open-p (text)
+(defun qwen-companion-hunks-open-p (text)
   "Return non-nil when the last line of TEXT lacks its line feed."
   (not (or (string-empty-p text) (string-suffix-p "\n" text))))
 

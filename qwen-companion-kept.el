@@ -34,6 +34,7 @@
 (require 'qwen-companion-difference)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
+(require 'qwen-companion-foreign)
 
 (cl-defstruct (qwen-companion-kept (:copier nil))
   "What a kept text is about.
@@ -66,7 +67,7 @@ of the text in the file."
 
 (defun qwen-companion-kept--header ()
   "Return the header line for the current buffer with its kept text."
-  (let ((name (qwen-companion-disk-name
+  (let ((name (qwen-companion-foreign-path
                (qwen-companion-kept-path qwen-companion-kept--about))))
     (string-replace
      "%" "%%"
@@ -89,7 +90,7 @@ Tell the user."
     (rename-buffer
      (format "*qwen-companion kept: %s*"
              (file-name-nondirectory
-              (qwen-companion-disk-name (qwen-companion-kept-path about))))
+              (qwen-companion-foreign-path (qwen-companion-kept-path about))))
      t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"
@@ -118,9 +119,9 @@ that they can now be applied."
           (progn
             (kill-buffer buffer)
             (message "qwen-companion: %s holds your edits"
-                     (qwen-companion-disk-name path)))
+                     (qwen-companion-foreign-path path)))
         (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
-                 (qwen-companion-disk-name path))))))
+                 (qwen-companion-foreign-path path))))))
 
 (defun qwen-companion-kept--text (buffer)
   "Return the kept text in BUFFER as it would be in the file."
@@ -179,10 +180,10 @@ file visited here, else the only one; BUFFER names another one."
     (when (and (qwen-companion-disk-expected-p path)
                (equal stamp (qwen-companion-kept-stamp about)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
-                  (qwen-companion-disk-name path)))
+                  (qwen-companion-foreign-path path)))
     (unless (qwen-companion-follow-now path)
       (user-error "%s has just changed on disk; try again in a moment"
-                  (qwen-companion-disk-name path)))
+                  (qwen-companion-foreign-path path)))
     (let ((target (qwen-companion-disk-visit path)))
       (if (and (not (buffer-modified-p target))
                (verify-visited-file-modtime target)
@@ -192,7 +193,7 @@ file visited here, else the only one; BUFFER names another one."
           (qwen-companion-kept--put kept target)
         (ediff-buffers target kept)
         (message "qwen-companion: %s has other changes too; take over what you want"
-                 (qwen-companion-disk-name path))))))
+                 (qwen-companion-foreign-path path))))))
 
 (defun qwen-companion-kept--put (kept target)
   "Make the text of the buffer TARGET that of KEPT, which is killed; show it."
@@ -233,7 +234,7 @@ Which text that is, and what BUFFER means, is as in
   "Compare the file on disk with the kept text in BUFFER, and say the result.
 DISPLAY is called with the buffer that shows it."
   (let* ((path (qwen-companion-kept--path buffer))
-         (file (qwen-companion-disk-name path)))
+         (file (qwen-companion-foreign-path path)))
     (qwen-companion-difference-with-disk
      (qwen-companion-disk-text buffer "\n") path
      (lambda (difference)

@@ -33,6 +33,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-roots)
 
 ;;; The next one
@@ -40,10 +41,10 @@
 (defun qwen-companion-reviews--next ()
   "Return the proposal to go to from the current buffer, or nil."
   (let ((all (qwen-companion-diff-proposals)))
-    (if-let ((here (memq qwen-companion-diff--proposal all)))
+    (if-let ((here (memq qwen-companion-diff-proposal all)))
         (or (cadr here) (car all))
       (or (car (qwen-companion-diff-of-terminal (current-buffer)))
-          (qwen-companion-diff--shown)
+          (qwen-companion-diff-shown)
           (car all)))))
 
 ;;;###autoload
@@ -123,7 +124,7 @@ lines, or nil where they were not counted.")
         (ignore-errors
           (qwen-companion-difference-run
            (list (qwen-companion-proposal-path proposal))
-           (qwen-companion-diff--text proposal)
+           (qwen-companion-diff-text proposal)
            qwen-companion-reviews--script
            (lambda (output)
              (pcase (mapcar #'string-to-number (split-string output))
@@ -169,7 +170,7 @@ lines, or nil where they were not counted.")
          (root (qwen-companion-roots-of (file-name-directory path))))
     (list (qwen-companion-proposal-id proposal)
           (vconcat
-           (mapcar #'qwen-companion-disk-plain
+           (mapcar #'qwen-companion-foreign-text
                    (list (if root
                              (file-relative-name path root)
                            (abbreviate-file-name path))
@@ -184,7 +185,7 @@ lines, or nil where they were not counted.")
 (defun qwen-companion-reviews--lines (entry)
   "Return the size of the change in the line ENTRY as a number.
 Those that are not counted are the largest."
-  (pcase (qwen-companion-reviews--size (qwen-companion-diff--by-id (car entry)))
+  (pcase (qwen-companion-reviews--size (qwen-companion-diff-by-id (car entry)))
     (`(,added . ,removed) (+ added removed))
     (_ most-positive-fixnum)))
 
@@ -194,8 +195,8 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-reviews--younger-p (a b)
   "Return non-nil when the proposal of entry A came after that of entry B."
-  (> (qwen-companion-proposal-arrived (qwen-companion-diff--by-id (car a)))
-     (qwen-companion-proposal-arrived (qwen-companion-diff--by-id (car b)))))
+  (> (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car a)))
+     (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car b)))))
 
 (defun qwen-companion-reviews--buffer ()
   "Return the buffer of the list, or nil."
@@ -255,7 +256,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-reviews--at-point ()
   "Return the proposal of the line at point."
-  (or (qwen-companion-diff--by-id (tabulated-list-get-id))
+  (or (qwen-companion-diff-by-id (tabulated-list-get-id))
       (user-error "There is no proposal on this line")))
 
 (defun qwen-companion-reviews-open ()

@@ -37,6 +37,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -195,7 +196,7 @@ names in what goes over the wire are known here and nowhere else."
   (or (qwen-companion-sessions--report-pretty report)
       (setf (qwen-companion-sessions--report-pretty report)
             (let ((text (qwen-companion-sessions--report-text report)))
-              (qwen-companion-sessions--plain
+              (qwen-companion-foreign-text
                (if (qwen-companion-sessions--report-context report)
                    (qwen-companion-sessions--indent-json text)
                  text)
@@ -229,29 +230,9 @@ names in what goes over the wire are known here and nowhere else."
 
 ;;; In words
 
-(defconst qwen-companion-sessions--unseen
-  "[\u0000-\u001F\u007F-\u009F\u00AD\u061C\u200B-\u200F\u2028-\u202E\u2060-\u206F\uFEFF]"
-  "Matches what is not seen or changes how the text around it is laid out.")
-
-(defun qwen-companion-sessions--plain (text &optional lines)
-  "Return TEXT without properties and with all that is in it visible.
-With LINES non-nil, line ends and tabs stay what they are."
-  (let ((text (substring-no-properties text)))
-    (if (not (string-match-p qwen-companion-sessions--unseen text))
-        text
-      (replace-regexp-in-string
-       qwen-companion-sessions--unseen
-       (lambda (unseen)
-         (pcase (aref unseen 0)
-           ((and (or ?\n ?\t) (guard lines)) unseen)
-           (?\n (propertize "\\n" 'face 'escape-glyph))
-           (character (propertize (format "\\u%04X" character)
-                                  'face 'escape-glyph))))
-       text t t))))
-
 (defun qwen-companion-sessions--label (session)
   "Return the name of the CLI of SESSION."
-  (let ((name (qwen-companion-sessions--plain
+  (let ((name (qwen-companion-foreign-text
                (string-trim (concat (plist-get session :client) " "
                                     (plist-get session :version))))))
     (if (string-empty-p name) "A CLI that has not said its name" name)))
@@ -268,7 +249,7 @@ With LINES non-nil, line ends and tabs stay what they are."
   "Return PATH for a reader: below the only one of ROOTS, else abbreviated."
   (let ((root (and (consp roots) (null (cdr roots))
                    (file-name-as-directory (car roots)))))
-    (qwen-companion-sessions--plain
+    (qwen-companion-foreign-text
      (if (and root (string-prefix-p root path))
          (substring path (length root))
        (let ((directory-abbrev-alist nil)
@@ -344,7 +325,7 @@ With LINES non-nil, line ends and tabs stay what they are."
                                     (substitute-command-keys
                                      "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
     (list (cons '(state)
-                (concat (propertize (qwen-companion-sessions--plain text)
+                (concat (propertize (qwen-companion-foreign-text text)
                                     'face 'qwen-companion-sessions-warning)
                         "\n\n")))))
 
@@ -392,7 +373,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
      (when terminal
        (qwen-companion-sessions--field
         "Terminal" (qwen-companion-sessions--link
-                    (qwen-companion-sessions--plain (buffer-name terminal))
+                    (qwen-companion-foreign-text (buffer-name terminal))
                     'link)))
      (when report
        (qwen-companion-sessions--field
@@ -493,7 +474,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
          (qwen-companion-sessions--say " ..."))
        "\n"
        (qwen-companion-sessions--block
-        (qwen-companion-sessions--plain shown t))))))
+        (qwen-companion-foreign-text shown t))))))
 
 (defun qwen-companion-sessions--json-item (id report)
   "Return the item of the JSON of REPORT, told to the session ID."
@@ -551,7 +532,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
                           (qwen-companion-sessions--pad name width 'default)
                           "  "
                           (qwen-companion-sessions--say
-                           (qwen-companion-sessions--plain
+                           (qwen-companion-foreign-text
                             (plist-get exclusion :rule)))
                           "\n")))
                  exclusions names))

@@ -37,8 +37,8 @@
 (require 'smerge-mode)
 (require 'subr-x)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-disk)
 (require 'qwen-companion-edit)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-windows)
@@ -140,7 +140,7 @@ This mode has a hook of its own.
 
 (defun qwen-companion-unified--make-buffer (proposal)
   "Return a new buffer that will show PROPOSAL."
-  (let ((buffer (qwen-companion-diff--make-buffer proposal "hunks")))
+  (let ((buffer (qwen-companion-diff-make-buffer proposal "hunks")))
     (with-current-buffer buffer
       (let ((enable-local-variables nil)
             (diff-default-read-only nil)
@@ -149,9 +149,9 @@ This mode has a hook of its own.
         (delay-mode-hooks (qwen-companion-unified-mode))
         (kill-local-variable 'delayed-mode-hooks)
         (run-hooks 'qwen-companion-unified-mode-hook))
-      (setq qwen-companion-diff--proposal proposal
+      (setq qwen-companion-diff-proposal proposal
             qwen-companion-unified--context qwen-companion-unified-context
-            qwen-companion-unified--place (qwen-companion-diff--place proposal)
+            qwen-companion-unified--place (qwen-companion-diff-place proposal)
             qwen-companion-unified--keys
             (cons (substitute-command-keys
                    "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
@@ -164,7 +164,7 @@ This mode has a hook of its own.
 
 (defun qwen-companion-unified--difference (&optional proposal)
   "Return the difference of PROPOSAL, by default that of this buffer."
-  (let ((proposal (or proposal qwen-companion-diff--proposal)))
+  (let ((proposal (or proposal qwen-companion-diff-proposal)))
     (or (qwen-companion-proposal-difference proposal)
         (setf (qwen-companion-proposal-difference proposal)
               (make-qwen-companion-hunks
@@ -174,15 +174,15 @@ This mode has a hook of its own.
 (defun qwen-companion-unified--header ()
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
-  (qwen-companion-diff--literal
+  (qwen-companion-foreign-mode-line
    (format " %s  %s%s  %s  %s: %s"
            (car qwen-companion-unified--keys)
            qwen-companion-unified--status
-           (or (qwen-companion-diff--unsaved-hint "C-c C-u") "")
+           (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
-           (qwen-companion-disk-plain
-            (qwen-companion-diff--about qwen-companion-diff--proposal)))))
+           (qwen-companion-foreign-text
+            (qwen-companion-diff-about qwen-companion-diff-proposal)))))
 
 (defun qwen-companion-unified--count ()
   "Return how many hunks are kept, or what prevents counting."
@@ -229,7 +229,7 @@ The count comes early: it must not be pushed off the screen."
 (defun qwen-companion-unified--drawn ()
   "Finish drawing; point is right here, and has to be so in the windows.
 A character that reorders others may have come, and nothing is to save."
-  (qwen-companion-diff--show-bidi-controls)
+  (qwen-companion-foreign-show-bidi-controls)
   (set-buffer-modified-p nil)
   (qwen-companion-unified--note-status)
   (dolist (window (get-buffer-window-list nil nil t))
@@ -259,9 +259,9 @@ A character that reorders others may have come, and nothing is to save."
 
 (defun qwen-companion-unified--draw-file ()
   "Insert the header of the file."
-  (let* ((path (qwen-companion-proposal-path qwen-companion-diff--proposal))
+  (let* ((path (qwen-companion-proposal-path qwen-companion-diff-proposal))
          (root (qwen-companion-roots-of default-directory))
-         (name (qwen-companion-disk-plain
+         (name (qwen-companion-foreign-text
                 (if root (file-relative-name path root) path)))
          (start (point)))
     (insert "--- "
@@ -410,7 +410,7 @@ where LINE is that of the first one on disk, or (`removed' CHANGE),
       (qwen-companion-unified--draw-button
        (format "%d more lines: RET here shows them" left)
        #'qwen-companion-unified--show-whole))
-     ((qwen-companion-hunks--open-p text)
+     ((qwen-companion-hunks-open-p text)
       (insert "\\ No newline at end of file\n")))))
 
 (defun qwen-companion-unified--show-whole ()
@@ -691,7 +691,7 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
     (setq qwen-companion-unified--timer
           (run-at-time qwen-companion-unified--delay nil
                        #'qwen-companion-unified--text-settled
-                       qwen-companion-diff--proposal))))
+                       qwen-companion-diff-proposal))))
 
 (defun qwen-companion-unified--text-settled (proposal)
   "Compare the text of PROPOSAL again, if it was not changed by ourselves."
@@ -703,7 +703,7 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
 (defun qwen-companion-unified--revert (&rest _)
   "Compare the texts anew."
   (setf (qwen-companion-hunks-asked (qwen-companion-unified--difference)) nil)
-  (qwen-companion-unified--update qwen-companion-diff--proposal))
+  (qwen-companion-unified--update qwen-companion-diff-proposal))
 
 ;;; Front end
 
@@ -771,7 +771,7 @@ If the user has put other things on the screen meanwhile, they stay."
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "The texts are being compared; a moment"))
     (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
-         (qwen-companion-unified--update qwen-companion-diff--proposal)
+         (qwen-companion-unified--update qwen-companion-diff-proposal)
          (user-error "The text has been changed elsewhere; look at what is shown now")))))
 
 (defun qwen-companion-unified--here ()
@@ -915,7 +915,7 @@ Without context, each change is a hunk."
   (interactive)
   (unless (eq qwen-companion-unified--state 'failed)
     (qwen-companion-unified--ready))
-  (qwen-companion-diff-accept qwen-companion-diff--proposal))
+  (qwen-companion-diff-accept qwen-companion-diff-proposal))
 
 (defun qwen-companion-unified-visit ()
   "Visit the line at point in the file, in another window.
@@ -925,11 +925,11 @@ that stands for others, show these."
   (if-let ((press (get-text-property (point) 'qwen-companion-unified-press)))
       (funcall press)
     (let ((lines (qwen-companion-unified--lines-here))
-          (path (qwen-companion-proposal-path qwen-companion-diff--proposal)))
+          (path (qwen-companion-proposal-path qwen-companion-diff-proposal)))
       (if (file-exists-p path)
           (pop-to-buffer (find-file-noselect path))
         (pop-to-buffer (qwen-companion-proposal-buffer
-                        qwen-companion-diff--proposal)))
+                        qwen-companion-diff-proposal)))
       (widen)
       (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
@@ -968,7 +968,7 @@ With a prefix argument WHOLE, or outside of the hunks, edit all of the
 proposed text."
   (interactive "P")
   (qwen-companion-unified--ready)
-  (let* ((proposal qwen-companion-diff--proposal)
+  (let* ((proposal qwen-companion-diff-proposal)
          (hunk (and (not whole) (qwen-companion-unified--hunk-at (point)))))
     (cond
      ((null hunk)

@@ -57,7 +57,7 @@ PANEL-FRAME the frame of CONTROL when it has one of its own."
 (defun qwen-companion-windows-frame (proposal)
   "Return the frame in which PROPOSAL is to be shown now.
 That of the terminal in which its CLI runs, else the selected frame."
-  (or (qwen-companion-diff--frame-for proposal)
+  (or (qwen-companion-diff-frame-for proposal)
       (selected-frame)))
 
 (defun qwen-companion-windows-buffers (proposal)
@@ -281,13 +281,13 @@ that cannot be changed takes no harm from it."
 
 (defun qwen-companion-windows-control-killed ()
   "Put the review aside when its control buffer is killed by hand."
-  (let ((proposal qwen-companion-diff--proposal))
+  (let ((proposal qwen-companion-diff-proposal))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq (current-buffer) (qwen-companion-windows-control proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-windows-restore proposal)
       (qwen-companion-windows-forget-view proposal)
-      (qwen-companion-diff--schedule))))
+      (qwen-companion-diff-schedule))))
 
 (provide 'qwen-companion-windows)
 ;;; qwen-companion-windows.el ends here

@@ -55,7 +55,7 @@
        '(:id "x" :title "Else\u202ewhere" :clients 0 :busy t)
        '(:id "y" :title nil :clients 0))
       (should (equal '(("*" "Here" "2026-11-21 09:30" "2" "idle")
-                       ("" "Else\\x202ewhere" "" "0" "busy")
+                       ("" "Else\\u202Ewhere" "" "0" "busy")
                        ("" "(no title)" "" "0" "idle"))
                      (qwen-companion-chat-sessions-test--lines))))))
 

@@ -146,7 +146,7 @@
 
 (ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
   (qwen-companion-chat-test-with
-    (let ((file (qwen-companion-backend--spool-text "long" 'utf-8-unix)))
+    (let ((file (qwen-companion-backend-spool-text "long" 'utf-8-unix)))
       (qwen-companion-chat-test-turn
        (list :kind 'text :turn "t1" :voice 'answer :text-file file))
       (should (equal "\nlong\n" (qwen-companion-chat-test-conversation)))
@@ -155,7 +155,7 @@
 (ert-deftest qwen-companion-chat-test-texts-for-nobody-are-removed ()
   (qwen-companion-chat-test-with
     (let ((files (cl-loop repeat 2 collect
-                          (qwen-companion-backend--spool-text "long" 'utf-8-unix))))
+                          (qwen-companion-backend-spool-text "long" 'utf-8-unix))))
       (qwen-companion-chat-test-tell
        'daemon-turn :session "unknown"
        :changes (list (list :kind 'text :voice 'answer :text-file (car files))))

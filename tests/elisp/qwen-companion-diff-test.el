@@ -440,16 +440,16 @@ is kept."
                                                  :client "%b %d")))
       (qwen-companion-diff--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p (regexp-quote "%%b%%n%%s\\x202e\\xa\\x1b[31m.txt")
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E\\n\\u001B[31m.txt")
                                 (qwen-companion-test-header)))
         (should (string-match-p "by %%b %%d\\'" (qwen-companion-test-header)))
-        (should (string-match-p (regexp-quote "%b%n%s\\x202e\\xa\\x1b[31m.txt")
+        (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
                                 (buffer-name))))
       (qwen-companion-diff-test--edit proposal "mine\n")
       (qwen-companion-diff-on-close
        (list :id (qwen-companion-proposal-id proposal)))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p (regexp-quote "%%b%%n%%s\\x202e") header-line-format))))))
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E") header-line-format))))))
 
 (ert-deftest qwen-companion-diff-test-what-reorders-text-is-shown ()
   "Characters that make a line look like another are seen as codes."
@@ -518,10 +518,10 @@ is kept."
 
 (ert-deftest qwen-companion-diff-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."
-  (should (eq 'python-mode (qwen-companion-diff--mode "/x/a.py")))
-  (should (eq 'emacs-lisp-mode (qwen-companion-diff--mode "/x/a.el")))
+  (should (eq 'python-mode (qwen-companion-foreign--mode "/x/a.py")))
+  (should (eq 'emacs-lisp-mode (qwen-companion-foreign--mode "/x/a.el")))
   (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
-    (should-not (qwen-companion-diff--mode name))))
+    (should-not (qwen-companion-foreign--mode name))))
 
 (ert-deftest qwen-companion-diff-test-left-side-is-what-was-accepted-before ()
   "A second proposal for a file is compared with the first one's text."

@@ -277,7 +277,7 @@
       (let ((control (car ediff-session-registry)))
         (with-current-buffer control
           (should (eq 'ediff-quit (key-binding "q")))
-          (should-not qwen-companion-diff--proposal)
+          (should-not qwen-companion-diff-proposal)
           (should-not (memq 'qwen-companion-ediff--layout
                             ediff-before-setup-windows-hook)))
         (qwen-companion-diff-reject)
@@ -311,7 +311,7 @@
       (qwen-companion-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-suffix-p
-                 (format "sub/%%%%e\\xa\\x202e.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
+                 (format "sub/%%%%e\\n\\u202E.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
                  (qwen-companion-test-header)))
         (insert "mine")
         (should (string-suffix-p ", edited by you" (qwen-companion-test-header)))
@@ -342,12 +342,12 @@
         (insert "mine\n"))
       ;; In batch there is one frame only: all but the end of it.
       (qwen-companion-diff-frame-deleted nil)
-      (should (qwen-companion-diff--shown))
+      (should (qwen-companion-diff-shown))
       (qwen-companion-diff-frame-deleted (selected-frame))
-      (should-not (qwen-companion-diff--shown))
+      (should-not (qwen-companion-diff-shown))
       (should-not ediff-session-registry)
-      (qwen-companion-test-wait-for (qwen-companion-diff--shown))
-      (should (equal "two\nmine\n" (qwen-companion-diff--text proposal)))
+      (qwen-companion-test-wait-for (qwen-companion-diff-shown))
+      (should (equal "two\nmine\n" (qwen-companion-diff-text proposal)))
       (qwen-companion-diff-bury)
       (qwen-companion-diff-frame-deleted (selected-frame))
       (should-not qwen-companion-diff--timers)
@@ -393,21 +393,21 @@
                     (push (qwen-companion-proposal-path proposal) called))))
            (said (qwen-companion-test-messages
                    (qwen-companion-test-propose "a.txt" "two\n" :client "Qwen\nCode")
-                   (qwen-companion-test-wait-for (qwen-companion-diff--shown))
+                   (qwen-companion-test-wait-for (qwen-companion-diff-shown))
                    (qwen-companion-diff-bury)
                    (qwen-companion-diff-open))))
       (should (equal (list (expand-file-name "a.txt")) called))
       (should (string-match-p "error in .qwen-companion-attention-functions.: No bell"
                               said))
-      (should (equal 2 (length (split-string said "Qwen\\\\xaCode proposes a change of .*a\\.txt")))))))
+      (should (equal 2 (length (split-string said "Qwen\\\\nCode proposes a change of .*a\\.txt")))))))
 
 (ert-deftest qwen-companion-ediff-test-arrival-on-command ()
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (should-not qwen-companion-diff--timers)
-      (should-not (qwen-companion-diff--shown))
+      (should-not (qwen-companion-diff-shown))
       (qwen-companion-diff-open)
-      (should (eq proposal (qwen-companion-diff--shown))))))
+      (should (eq proposal (qwen-companion-diff-shown))))))
 
 (ert-deftest qwen-companion-ediff-test-arrival-when-idle ()
   "Not before half a second without input has passed."
@@ -424,7 +424,7 @@
       (cl-letf (((symbol-function 'current-idle-time)
                  (lambda () (seconds-to-time 0.5))))
         (qwen-companion-diff--show-next))
-      (should (eq proposal (qwen-companion-diff--shown)))
+      (should (eq proposal (qwen-companion-diff-shown)))
       (should-not qwen-companion-diff--timers)
       (should-not (cl-find #'qwen-companion-diff--show-next timer-idle-list
                            :key #'timer--function)))))
@@ -465,7 +465,7 @@
         (should (get-buffer-window one))
         (with-current-buffer control
           (ediff-really-quit nil))
-        (qwen-companion-test-wait-for (qwen-companion-diff--shown))))))
+        (qwen-companion-test-wait-for (qwen-companion-diff-shown))))))
 
 (defmacro qwen-companion-ediff-test-with-terminal (&rest body)
   "Run BODY with the buffer *terminal* as that of the CLI session-1."
@@ -561,7 +561,7 @@
                               (qwen-companion-test-propose "b.txt" "two\n"))))
         (qwen-companion-diff-open (nth 0 proposals))
         (qwen-companion-diff-open (nth 1 proposals))
-        (should (eq (nth 1 proposals) (qwen-companion-diff--shown)))
+        (should (eq (nth 1 proposals) (qwen-companion-diff-shown)))
         (qwen-companion-diff-on-close
          (list :id (qwen-companion-proposal-id (nth first-to-end proposals))))
         (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
@@ -658,7 +658,7 @@
     (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
       (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
       (delete-window (get-buffer-window gone))
-      (should (qwen-companion-diff--shown))
+      (should (qwen-companion-diff-shown))
       (qwen-companion-diff-accept)
       (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
 

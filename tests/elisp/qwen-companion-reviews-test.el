@@ -176,8 +176,8 @@
   (qwen-companion-reviews-test-with nil
     (qwen-companion-test-propose "a\nb%s.txt" "2\n" :client "evil\n\u202ecli %b")
     (qwen-companion-diffs)
-    (should (equal '("a\\xab%s.txt") (qwen-companion-reviews-test--column 0)))
-    (should (equal '("evil\\xa\\x202ecli %b") (qwen-companion-reviews-test--column 1)))))
+    (should (equal '("a\\nb%s.txt") (qwen-companion-reviews-test--column 0)))
+    (should (equal '("evil\\n\\u202Ecli %b") (qwen-companion-reviews-test--column 1)))))
 
 ;;; The next one
 
@@ -185,7 +185,7 @@
   "Return the file of the review whose window is selected."
   (file-name-nondirectory
    (qwen-companion-proposal-path
-    (buffer-local-value 'qwen-companion-diff--proposal (window-buffer)))))
+    (buffer-local-value 'qwen-companion-diff-proposal (window-buffer)))))
 
 (ert-deftest qwen-companion-reviews-test-review-goes-round ()
   (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))

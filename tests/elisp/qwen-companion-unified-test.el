@@ -75,7 +75,7 @@ Return the proposal."
 
 (defun qwen-companion-unified-test--text (proposal)
   "Return the text of PROPOSAL as it would be accepted."
-  (qwen-companion-diff--text proposal))
+  (qwen-companion-diff-text proposal))
 
 (defun qwen-companion-unified-test--press (&rest keys)
   "Press KEYS in the selected window."
@@ -527,12 +527,12 @@ A text that is nil removes the line."
     (let ((proposal (qwen-companion-unified-test--review
                      "- a/x\n+ b/x\n@ -1 +1 @@\n\\ No newline\n\u202eevil\nEnd %s %p"
                      "sub/%e\n+++ \u202e.txt")))
-      (should (string-prefix-p "--- /dev/null\n+++ b/sub/%e\\xa+++ \\x202e.txt\n@@ "
+      (should (string-prefix-p "--- /dev/null\n+++ b/sub/%e\\n+++ \\u202E.txt\n@@ "
                                (buffer-string)))
       (should-not bidi-display-reordering)
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
       (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
-      (should (string-match-p "%%e\\\\xa" (qwen-companion-unified--header)))
+      (should (string-match-p "%%e\\\\n" (qwen-companion-unified--header)))
       (search-forward "++ b/x")
       (qwen-companion-unified--fontify (point-min) (point-max))
       (should-not (eq 'diff-file-header (get-text-property (1- (point)) 'face)))

@@ -1,0 +1,138 @@
+;;; qwen-companion-foreign.el --- Text that strangers wrote, shown safely  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Titles, names of files, commands and whole texts come from models, CLIs
+;; and daemons, and may be made to look like something else.  In one line
+;; of ours, all that cannot be seen or turns others around is written out;
+;; a buffer with such a text gets a major mode and nothing else that acts.
+
+;;; Code:
+
+(require 'cl-lib)
+
+;;; In one line
+
+(defconst qwen-companion-foreign--unseen
+  "[\u0000-\u001F\u007F-\u009F\u00AD\u061C\u200B-\u200F\u2028-\u202E\u2060-\u206F\uFEFF]"
+  "Matches what is not seen or changes how the text around it is laid out.")
+
+(defun qwen-companion-foreign-text (text &optional lines)
+  "Return TEXT without properties and with all that is in it visible.
+With LINES non-nil, line ends and tabs stay what they are."
+  (let ((text (substring-no-properties text)))
+    (if (not (string-match-p qwen-companion-foreign--unseen text))
+        text
+      (replace-regexp-in-string
+       qwen-companion-foreign--unseen
+       (lambda (unseen)
+         (pcase (aref unseen 0)
+           ((and (or ?\n ?\t) (guard lines)) unseen)
+           (?\n (propertize "\\n" 'face 'escape-glyph))
+           (character (propertize (format "\\u%04X" character)
+                                  'face 'escape-glyph))))
+       text t t))))
+
+(defun qwen-companion-foreign-path (path)
+  "Return PATH as it is shown to the user."
+  (qwen-companion-foreign-text (abbreviate-file-name path)))
+
+(defun qwen-companion-foreign-mode-line (text)
+  "Return TEXT as a mode line construct that stands for itself."
+  (string-replace "%" "%%" text))
+
+;;; In a buffer
+
+(defconst qwen-companion-foreign--mode-limit 250000
+  "Characters above which a text goes without syntax colours.
+To colour the end of a text, some major modes parse all of it: that of
+C took 0.8 seconds for so much, and four times that for four times it.")
+
+(defconst qwen-companion-foreign--line-limit 5000
+  "Characters in a line above which a text goes without syntax colours.
+A line is coloured as a whole.")
+
+(defun qwen-companion-foreign-set-major-mode (path)
+  "Give the current buffer the major mode for PATH, and nothing more.
+No mode hook runs, no global minor mode gets at the buffer and no local
+variable is read.  The text is put aside meanwhile: a mode that reads
+it at its start may take seconds, and it may choose by it what to do."
+  (let ((mode (and (qwen-companion-foreign--short-p)
+                   (qwen-companion-foreign--mode path)))
+        (enable-local-variables nil))
+    (when mode
+      (let ((undo buffer-undo-list)
+            (point (point))
+            (text (progn (buffer-disable-undo)
+                         (delete-and-extract-region (point-min) (point-max)))))
+        ;; Through this hook the global minor modes get at new buffers.
+        (setq-local change-major-mode-hook nil)
+        (delay-mode-hooks
+          (condition-case nil
+              (funcall mode)
+            (error (fundamental-mode))))
+        (kill-local-variable 'delayed-mode-hooks)
+        (insert text)
+        (goto-char point)
+        (setq buffer-undo-list undo))
+      (font-lock-mode 1))
+    (qwen-companion-foreign-show-bidi-controls)))
+
+(defun qwen-companion-foreign--short-p ()
+  "Return non-nil when the text and its lines are short enough to be coloured."
+  (and (< (buffer-size) qwen-companion-foreign--mode-limit)
+       (save-excursion
+         (goto-char (point-min))
+         (not (re-search-forward
+               (format "^.\\{%d\\}" qwen-companion-foreign--line-limit) nil t)))))
+
+(defun qwen-companion-foreign--mode (path)
+  "Return the major mode that the name PATH alone chooses, or nil.
+Only modes for text and programs: others act on the text they get."
+  (let* ((case-fold-search nil)
+         (mode (assoc-default (file-name-sans-versions path) auto-mode-alist
+                              #'string-match-p))
+         (mode (and (symbolp mode)
+                    (alist-get mode (bound-and-true-p major-mode-remap-alist)
+                               mode))))
+    (when (and mode (fboundp mode))
+      (ignore-errors (autoload-do-load (symbol-function mode) mode))
+      (and (cl-some (lambda (parent) (provided-mode-derived-p mode parent))
+                    '(prog-mode text-mode conf-mode))
+           mode))))
+
+(defconst qwen-companion-foreign--bidi-controls
+  '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
+  "Characters that change the order in which others are shown.")
+
+(defun qwen-companion-foreign-show-bidi-controls ()
+  "Show characters that reorder the text as their codes, and reorder nothing.
+Else a text could look like another.  Does nothing where there are none."
+  (save-excursion
+    (goto-char (point-min))
+    (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
+    (unless (eobp)
+      (setq bidi-display-reordering nil)
+      (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
+      (dolist (range qwen-companion-foreign--bidi-controls)
+        (set-char-table-range glyphless-char-display range 'hex-code)))))
+
+(provide 'qwen-companion-foreign)
+;;; qwen-companion-foreign.el ends here
