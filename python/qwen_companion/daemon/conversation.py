@@ -290,12 +290,13 @@ def _choices(session: str, state: models.ContextState) -> SessionChoices:
     return SessionChoices(
         session,
         tuple(
-            Choice(local_id("model", item.model_id), line(item.name or item.model_id), None)
+            _choice(local_id("model", item.model_id), item.name or item.model_id, item.description)
             for item in state.models.available_models
         ),
-        tuple(
-            Choice(item.id, line(item.name or item.id), None if item.description is None else line(item.description))
-            for item in state.modes.available_modes
-        ),
+        tuple(_choice(item.id, item.name or item.id, item.description) for item in state.modes.available_modes),
         MODEL_WRITES,
     )
+
+
+def _choice(identifier: str, name: str, description: str | None) -> Choice:
+    return Choice(identifier, line(name), None if description is None else line(description))

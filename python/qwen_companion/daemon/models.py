@@ -768,6 +768,7 @@ class ModelInfo(Wire):
 
     model_id: str
     name: str | None = None
+    description: str | None = None
 
 
 class Models(Wire):

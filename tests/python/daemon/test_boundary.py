@@ -176,6 +176,7 @@ async def test_an_open_session_tells_what_can_be_chosen(emacs: Emacs, chatting: 
     await emacs.until(lambda: emacs.all(SessionChoices))
     choices = emacs.last(SessionChoices)
     assert [mode.id for mode in choices.modes] == ["plan", "default", "auto-edit", "auto", "yolo"]
+    assert choices.modes[-1].description == "Automatically approve all tools"
     assert [model.name for model in choices.models] == ["scripted"]
     assert choices.model_writes == "user"
     await emacs.until(lambda: chatting[2].state and chatting[2].state.model == "scripted")
