@@ -212,22 +212,18 @@ With ACTIVE non-nil, its choices can be chosen."
         (let ((label (plist-get choice :label))
               (description (plist-get choice :description)))
           (funcall line label (member label chosen)
-                   (concat (qwen-companion-chat-permissions--one-line label)
+                   (concat (qwen-companion-foreign-line label)
                            (if description
                                (propertize
-                                (concat "  " (qwen-companion-chat-permissions--one-line
+                                (concat "  " (qwen-companion-foreign-line
                                               description))
                                 'face 'shadow)
                              "")))))
       (plist-get question :choices) "")
      (funcall line nil own
               (if own
-                  (mapconcat #'qwen-companion-chat-permissions--one-line own ", ")
+                  (mapconcat #'qwen-companion-foreign-line own ", ")
                 "an answer of your own")))))
-
-(defun qwen-companion-chat-permissions--one-line (text)
-  "Return TEXT visible and on one line."
-  (qwen-companion-foreign-text (string-join (split-string text "[ \n\t]+" t) " ")))
 
 (defun qwen-companion-chat-permissions--text (item tool front)
   "Return the text of the block about ITEM, which is about TOOL.
@@ -494,7 +490,7 @@ Signal a `user-error' when there is none."
                                          number))
                   '(("0 no answer: dismiss it" . 0)))))
     (alist-get (completing-read
-                (format "%s: " (qwen-companion-chat-permissions--one-line
+                (format "%s: " (qwen-companion-foreign-line
                                 (or (qwen-companion-chat-permissions--get item :title)
                                     "Answer")))
                 choices nil t)

@@ -266,15 +266,9 @@ that has ended or that is dead; the latter are loaded again.
 ;;; One by its title
 
 (defun qwen-companion-chat-sessions--choices ()
-  "Return the sessions by their titles: an alist (TITLE . SESSION).
-A title that there was already gets a number."
-  (let ((seen (make-hash-table :test #'equal)))
-    (mapcar (lambda (session)
-              (let* ((title (qwen-companion-chat-sessions--title session))
-                     (count (cl-incf (gethash title seen 0))))
-                (cons (if (= count 1) title (format "%s <%d>" title count))
-                      session)))
-            (qwen-companion-chat-sessions--all))))
+  "Return the sessions by their titles: an alist (TITLE . SESSION)."
+  (qwen-companion-chat-choices-by-name
+   (qwen-companion-chat-sessions--all) #'qwen-companion-chat-sessions--title))
 
 (defun qwen-companion-chat-sessions--table (string predicate action)
   "Complete STRING to the title of a session; see `try-completion'.

@@ -36,6 +36,7 @@
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
+(require 'qwen-companion-chat-choices)
 (require 'qwen-companion-chat-export)
 (require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-chat-send)
@@ -653,21 +654,13 @@ string or nil.")
           qwen-companion-chat--mode-line
           (concat " "
                   (mapconcat #'identity
-                             (delq nil (list (plist-get qwen-companion-chat--state :model)
-                                             (qwen-companion-chat--mode-name)
+                             (delq nil (list (qwen-companion-chat-choices-lighter 'model)
+                                             (qwen-companion-chat-choices-lighter 'mode)
                                              (if state (symbol-name state) "opening")
                                              (run-hook-with-args-until-success
                                               'qwen-companion-chat-mode-line-functions)))
                              " ")))
     (force-mode-line-update)))
-
-(defun qwen-companion-chat--mode-name ()
-  "Return the approval mode as it is shown, nil when it is not known."
-  (when-let ((id (plist-get qwen-companion-chat--state :mode)))
-    (or (plist-get (cl-find id (plist-get qwen-companion-chat--choices :modes)
-                            :key (lambda (mode) (plist-get mode :id)) :test #'equal)
-                   :name)
-        id)))
 
 ;;; The daemon comes and goes
 
@@ -803,6 +796,8 @@ That also brings back a session that has ended or was left."
                      ("C-c C-k" . qwen-companion-chat-cancel)
                      ("C-c C-a" . qwen-companion-chat-answer)
                      ("C-c C-v" . qwen-companion-chat-show-change)
+                     ("C-c C-m" . qwen-companion-chat-set-mode)
+                     ("C-c M-m" . qwen-companion-chat-set-model)
                      ("C-c C-n" . qwen-companion-chat-next-turn)
                      ("C-c C-p" . qwen-companion-chat-previous-turn)
                      ("C-c C-l" . qwen-companion-chat-reload)

@@ -50,6 +50,11 @@ With LINES non-nil, line ends and tabs stay what they are."
                                   'face 'escape-glyph))))
        text t t))))
 
+(defun qwen-companion-foreign-line (text)
+  "Return TEXT like `qwen-companion-foreign-text', with its lines as one."
+  (qwen-companion-foreign-text
+   (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
+
 (defun qwen-companion-foreign-path (path)
   "Return PATH as it is shown to the user."
   (qwen-companion-foreign-text (abbreviate-file-name path)))

@@ -1,0 +1,267 @@
+;;; qwen-companion-chat-choices.el --- The model and the approval mode of a chat  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; What the mode line of a chat says of the model and the approval mode, and
+;; the commands that change them.  What there is to choose, how it is called
+;; and what it means is the daemon's word; nothing of that is known here.
+;;
+;; Both hold for all clients of the session.  A change of the model outlives
+;; the session, too: the daemon writes it into settings on its host, and the
+;; user is asked before.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-foreign)
+
+(declare-function qwen-companion-chat--call "qwen-companion-chat"
+                  (method payload &optional callback))
+(declare-function qwen-companion-chat--trouble "qwen-companion-chat" ())
+(defvar qwen-companion-chat--choices)
+(defvar qwen-companion-chat--id)
+(defvar qwen-companion-chat--state)
+
+(defconst qwen-companion-chat-choices--kinds
+  '((model :title "Model" :all :models :in-use :model :told-by :name
+           :category qwen-companion-model :method daemon-model)
+    (mode :title "Approval mode" :all :modes :in-use :mode :told-by :id
+          :category qwen-companion-approval-mode :method daemon-mode))
+  "What can be chosen: an alist (KIND . PLIST).
+In PLIST, :title is what it is called; :all is the key of those there are
+in `qwen-companion-chat--choices', :in-use the key of the one in use in
+`qwen-companion-chat--state', where it is told by its :told-by; :category
+is that of the completion, and :method sets it.")
+
+(defun qwen-companion-chat-choices--fact (kind key)
+  "Return what KEY of KIND is, see `qwen-companion-chat-choices--kinds'."
+  (plist-get (alist-get kind qwen-companion-chat-choices--kinds) key))
+
+(defun qwen-companion-chat-choices--all (kind)
+  "Return all that there are of KIND, as they were told."
+  (plist-get qwen-companion-chat--choices
+             (qwen-companion-chat-choices--fact kind :all)))
+
+;;; What is in use
+
+(defun qwen-companion-chat-choices--current (kind)
+  "Return what is in use of KIND, as it can be chosen, nil when not known."
+  (let* ((key (qwen-companion-chat-choices--fact kind :told-by))
+         (value (plist-get qwen-companion-chat--state
+                           (qwen-companion-chat-choices--fact kind :in-use)))
+         (found (cl-remove value (qwen-companion-chat-choices--all kind)
+                           :key (lambda (choice) (plist-get choice key))
+                           :test-not #'equal)))
+    ;; Two models may have the same name.
+    (and (not (cdr found)) (car found))))
+
+(defun qwen-companion-chat-choices--name (choice)
+  "Return the name of CHOICE as it is shown."
+  (qwen-companion-foreign-line (plist-get choice :name)))
+
+(defun qwen-companion-chat-choices--current-name (kind)
+  "Return how that of KIND that is in use is called, nil when not known."
+  (if-let ((choice (qwen-companion-chat-choices--current kind)))
+      (qwen-companion-chat-choices--name choice)
+    (when-let ((told (plist-get qwen-companion-chat--state
+                                (qwen-companion-chat-choices--fact kind :in-use))))
+      (qwen-companion-foreign-line told))))
+
+(defun qwen-companion-chat-choices--description (choice)
+  "Return the description of CHOICE on one line, or nil."
+  (when-let ((description (plist-get choice :description)))
+    (truncate-string-to-width (qwen-companion-foreign-line description)
+                              120 nil nil t)))
+
+(defun qwen-companion-chat-choices--in-words (choice)
+  "Return the name and the description of CHOICE."
+  (string-join (delq nil (list (qwen-companion-chat-choices--name choice)
+                               (qwen-companion-chat-choices--description choice)))
+               ": "))
+
+;;; In the mode line
+
+(defconst qwen-companion-chat-choices--columns 24
+  "Columns of the mode line that a name may have.")
+
+(defun qwen-companion-chat-choices--mouse-map (command)
+  "Return a keymap with COMMAND on a click in the mode line.
+That is in the window of that mode line."
+  (make-mode-line-mouse-map
+   'mouse-1 (lambda (event)
+              (interactive "e")
+              (select-window (posn-window (event-start event)))
+              (call-interactively command))))
+
+(defconst qwen-companion-chat-choices--mouse-maps
+  (list (cons 'model (qwen-companion-chat-choices--mouse-map #'qwen-companion-chat-set-model))
+        (cons 'mode (qwen-companion-chat-choices--mouse-map #'qwen-companion-chat-set-mode)))
+  "Alist of the keymaps of what is in the mode line, by their kinds.")
+
+(defun qwen-companion-chat-choices-lighter (kind)
+  "Return the part of the mode line about KIND, `model' or `mode'.
+The value is nil as long as it is not known."
+  (when-let ((name (qwen-companion-chat-choices--current-name kind)))
+    (let ((current (qwen-companion-chat-choices--current kind)))
+      (propertize
+       (truncate-string-to-width name qwen-companion-chat-choices--columns nil nil t)
+       'mouse-face 'mode-line-highlight
+       'local-map (alist-get kind qwen-companion-chat-choices--mouse-maps)
+       'help-echo (format "%s %s\nmouse-1: choose another"
+                          (qwen-companion-chat-choices--fact kind :title)
+                          ;; Emacs takes a backslash there for a command's name.
+                          (string-replace
+                           "\\" "\\=\\"
+                           (if current
+                               (qwen-companion-chat-choices--in-words current)
+                             name)))))))
+
+;;; Choosing
+
+(defun qwen-companion-chat-choices-by-name (things namer)
+  "Return an alist (NAME . THING) of THINGS.
+NAMER is a function for the name of one.  A name that there was already
+gets a number."
+  (let ((counts (make-hash-table :test #'equal)))
+    (mapcar (lambda (thing)
+              (let* ((name (funcall namer thing))
+                     (unique name))
+                (while (gethash unique counts)
+                  (setq unique (format "%s <%d>" name (cl-incf (gethash name counts)))))
+                (puthash unique 1 counts)
+                (cons unique thing)))
+            things)))
+
+(defun qwen-companion-chat-choices--check ()
+  "Refuse, with the reason, where nothing can be chosen."
+  (unless (derived-mode-p 'qwen-companion-chat-mode)
+    (user-error "This is no chat"))
+  (unless qwen-companion-chat--id
+    (user-error "There is no session yet"))
+  (when-let ((trouble (qwen-companion-chat--trouble)))
+    (user-error "%s" trouble))
+  (unless (plist-get qwen-companion-chat--state :state)
+    (user-error "The session is not open yet")))
+
+(defun qwen-companion-chat-choices--annotation (choice current)
+  "Return what is said beside CHOICE in a list, or nil.
+CURRENT is the one in use."
+  (let ((said (delq nil (list (and (eq choice current) "(in use)")
+                              (qwen-companion-chat-choices--description choice)))))
+    (and said (propertize (string-join said " ") 'face 'completions-annotations))))
+
+(defun qwen-companion-chat-choices--table (choices current category)
+  "Return a completion table of CHOICES, an alist of their names.
+CURRENT is the one in use, CATEGORY that of the completion."
+  (let ((width (apply #'max (mapcar (lambda (choice) (string-width (car choice)))
+                                    choices))))
+    (lambda (string predicate action)
+      (if (eq action 'metadata)
+          `(metadata
+            (category . ,category)
+            ;; The daemon's order.
+            (display-sort-function . ,#'identity)
+            (cycle-sort-function . ,#'identity)
+            (annotation-function
+             . ,(lambda (name)
+                  (if-let ((said (qwen-companion-chat-choices--annotation
+                                  (cdr (assoc name choices)) current)))
+                      (concat (make-string (- (+ width 2) (string-width name)) ?\s) said)
+                    ""))))
+        (complete-with-action action choices string predicate)))))
+
+(defun qwen-companion-chat-choices--read (kind)
+  "Let the user choose one of KIND, `model' or `mode', that is not in use."
+  (qwen-companion-chat-choices--check)
+  (let* ((title (qwen-companion-chat-choices--fact kind :title))
+         (current (qwen-companion-chat-choices--current kind))
+         (choices (qwen-companion-chat-choices-by-name
+                   (or (qwen-companion-chat-choices--all kind)
+                       (user-error "The daemon offers no %s yet; the session is %s"
+                                   (downcase title)
+                                   (plist-get qwen-companion-chat--state :state)))
+                   #'qwen-companion-chat-choices--name))
+         (default (car (rassq current choices)))
+         (completion-ignore-case t)
+         (name (completing-read (format-prompt title default)
+                                (qwen-companion-chat-choices--table
+                                 choices current
+                                 (qwen-companion-chat-choices--fact kind :category))
+                                nil t nil nil default))
+         (choice (or (cdr (assoc name choices))
+                     (user-error "No %s was chosen" (downcase title)))))
+    (when (eq choice current)
+      (user-error "The %s is %s already" (downcase title) name))
+    choice))
+
+(defun qwen-companion-chat-choices--confirm-model (model)
+  "Return MODEL if the user agrees to what a change to it writes."
+  (let ((settings (pcase (plist-get qwen-companion-chat--choices :model-writes)
+                    ('nil nil)
+                    ('project "the settings of the workspace")
+                    ('user "the user's settings")
+                    (_ "settings"))))
+    (unless (or (not settings)
+                (y-or-n-p (format "Use %s, which rewrites %s on the daemon's host? "
+                                  (qwen-companion-chat-choices--name model) settings)))
+      (user-error "The model stays %s"
+                  (or (qwen-companion-chat-choices--current-name 'model) "what it is")))
+    model))
+
+(defun qwen-companion-chat-choices--set (kind id)
+  "Use the one of KIND that has ID."
+  ;; The user may have taken long to choose.
+  (qwen-companion-chat-choices--check)
+  (let ((title (qwen-companion-chat-choices--fact kind :title))
+        (choice (cl-find id (qwen-companion-chat-choices--all kind)
+                         :key (lambda (choice) (plist-get choice :id)) :test #'equal)))
+    (qwen-companion-chat--call
+     (qwen-companion-chat-choices--fact kind :method)
+     (list :session qwen-companion-chat--id
+           (qwen-companion-chat-choices--fact kind :in-use) id)
+     (lambda (reply)
+       (if-let ((error (plist-get reply :error)))
+           (qwen-companion-backend-notice error)
+         (message "%s now: %s" title
+                  (if choice (qwen-companion-chat-choices--in-words choice) id)))))))
+
+(defun qwen-companion-chat-set-model (model)
+  "Use MODEL in the session of this chat, for all its clients.
+It is the id of one that the daemon offers; interactively, choose it by
+its name.  The daemon rewrites settings on its host for that, which you
+are asked about before; from Lisp nothing is asked."
+  (interactive (list (plist-get (qwen-companion-chat-choices--confirm-model
+                                 (qwen-companion-chat-choices--read 'model))
+                                :id))
+               qwen-companion-chat-mode)
+  (qwen-companion-chat-choices--set 'model model))
+
+(defun qwen-companion-chat-set-mode (mode)
+  "Use the approval mode MODE in the session of this chat, for all its clients.
+It decides which tools run without asking you.  MODE is the id of one
+that the daemon offers; interactively, choose it by its name."
+  (interactive (list (plist-get (qwen-companion-chat-choices--read 'mode) :id))
+               qwen-companion-chat-mode)
+  (qwen-companion-chat-choices--set 'mode mode))
+
+(provide 'qwen-companion-chat-choices)
+;;; qwen-companion-chat-choices.el ends here
