@@ -37,3 +37,15 @@ def send(stage: Stage, text: str) -> None:
     """Type TEXT into the prompt and send it."""
     stage.screen.type(text)
     stage.screen.keys("C-c", "C-c")
+
+
+def answer(stage: Stage, label: str) -> None:
+    """Press the key of the option LABEL of the question on the screen, once it takes keys."""
+    screen = stage.screen.wait_for(label)
+    number = re.search(rf"C-c (\d)  {re.escape(label)} *$", screen, re.MULTILINE)
+    assert number is not None
+    stage.emacs.wait_until(
+        f'(with-current-buffer "{CHAT}" (ignore-errors'
+        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))"
+    )
+    stage.screen.keys("C-c", number[1])
