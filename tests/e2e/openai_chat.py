@@ -84,6 +84,8 @@ def stream(answer: Answer) -> Iterator[bytes]:
         return _event({**envelope, "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
+    if answer.thought:
+        yield event({"reasoning_content": answer.thought})
     for piece in answer.streamed():
         yield event({"content": piece})
     for call in _tool_calls(answer):

@@ -11,8 +11,6 @@ import itertools
 import json
 import queue
 import re
-import secrets
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +19,13 @@ from typing import Any, Final, cast
 from urllib.parse import quote
 
 import httpx2
+import psutil
 
+from clis import QWEN_SETTINGS
 from model_types import Answer, Call
-from sandbox import BUILD, CHECKOUT, Sandbox
+from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
+from serve import Serve
 
 Json = dict[str, Any]
 
@@ -33,6 +34,7 @@ PATIENCE: Final = 60.0
 COMMANDS: Final = 3
 """How many slash commands are kept."""
 
+MARKDOWN: Final = "Two *things*:\n\n- one\n- `two`\n\n```python\nprint(1)\n```\n"
 UNKNOWN: Final = "5b1b0b0e-0000-4000-8000-000000000000"
 ALLOW: Final = "proceed_once"
 QUESTIONS: Final = [
@@ -99,7 +101,7 @@ def is_kind(*kinds: str) -> Callable[[Json], bool]:
 
 def ends(prompt: str) -> Callable[[Json], bool]:
     """Whether an event ends the turn of PROMPT."""
-    return lambda event: event["type"] == "turn_complete" and event["data"]["promptId"] == prompt
+    return lambda event: event["type"] in ("turn_complete", "turn_error") and event["data"]["promptId"] == prompt
 
 
 class Recorder:
@@ -238,6 +240,57 @@ class Recorder:
         self.refusal("bad_model", "POST", f"{below}/model", {"modelId": "none"})
         self.refusal("too_large", "POST", f"{below}/prompt", {"prompt": [{"type": "text", "text": "x" * 11_000_000}]})
 
+    def record_tools(self) -> None:
+        """Go through what tools and a failing model do, in a session of its own that is loaded in three ways."""
+        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
+        session = created["sessionId"]
+        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
+        stream = Stream(self.http, session)
+        stream.until(is_kind("available_commands_update"))
+        below = f"/session/{session}"
+        greeting, fresh = str(self.project / "greeting.py"), str(self.project / "fresh.txt")
+
+        def play(name: str, *answers: Answer, meanwhile: Callable[[], object] = lambda: None) -> None:
+            """Record a turn in which the model gives ANSWERS; what it asks is allowed, after MEANWHILE."""
+            for answer in answers:
+                self.model.answer(answer)
+            prompt = self.prompt(session, f"please {name}")
+            events: list[Json] = []
+            while not events or not ends(prompt)(events[-1]):
+                events += stream.until(lambda event: is_kind("permission_request")(event) or ends(prompt)(event))
+                if is_kind("permission_request")(events[-1]):
+                    meanwhile()
+                    self.vote(session, events[-1], ALLOW)
+            self.turns[name] = events
+
+        play("think", Answer(MARKDOWN, thought="First this,\nthen that."))
+        play("read", Answer(calls=(Call("read_file", {"file_path": greeting}),)), Answer("I have read it."))
+        play(
+            "edit",
+            Answer(calls=(Call("edit", {"file_path": greeting, "old_string": "hello ", "new_string": "good day "}),)),
+            Answer("It greets better now."),
+            meanwhile=lambda: self.reply("load_waiting", "POST", f"{below}/load", {}),
+        )
+        create = {"file_path": fresh, "old_string": "", "new_string": "new\n"}
+        play("create", Answer(calls=(Call("edit", create),)), Answer("It is there."))
+        steps = zip(("Look", "Write", "Test"), ("completed", "in_progress", "pending"), strict=True)
+        todos = [{"id": content, "content": content, "status": status} for content, status in steps]
+        play("plan", Answer(calls=(Call("todo_write", {"todos": todos}),)), Answer("That is the plan."))
+        agent = {"description": "Look around", "prompt": "look around", "subagent_type": "general-purpose"}
+        # The agent and the model that began it ask at the same time: both get the same.
+        play("agent", Answer(calls=(Call("agent", agent),)), *[Answer("I look around.")] * 2, Answer("It has looked."))
+        write = Call("write_file", {"file_path": str(self.project / "more.txt"), "content": "more\n"})
+        play(
+            "inject",
+            Answer(calls=(write,)),
+            Answer("I have heard."),
+            meanwhile=lambda: self.reply("injected", "POST", f"{below}/mid-turn-message", {"message": "also this"}),
+        )
+        play("fail", Answer(refusal=401))
+        self.reply("load_live", "POST", f"{below}/load", {})
+        assert self.http.delete(below).status_code == httpx2.codes.NO_CONTENT
+        self.reply("load_disk", "POST", f"{below}/load", {})
+
     def busy(self) -> None:
         """Provoke the refusals for too much at once, in a session of its own."""
         call = Call("write_file", {"file_path": str(self.project / "busy.txt"), "content": "x"})
@@ -263,6 +316,20 @@ class Recorder:
         self.http.delete(path)
         for listener in listeners:
             listener.rest()
+
+    def kill(self, agents: Sequence[psutil.Process]) -> None:
+        """Record how a turn and its session end with the daemon's AGENTS."""
+        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
+        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
+        stream = Stream(self.http, created["sessionId"])
+        stream.until(is_kind("available_commands_update"))
+        call = Call("run_shell_command", {"command": "touch y", "is_background": False})
+        self.model.answer(Answer("I need a tool.", (call,)))
+        self.prompt(created["sessionId"], "please wait")
+        before = stream.until(is_kind("permission_request"))
+        for agent in agents:
+            agent.kill()
+        self.turns["killed"] = before + stream.rest()
 
     def die(self, end: Callable[[], None]) -> None:
         """Record how a session ends when the daemon does, which END makes it do."""
@@ -330,34 +397,29 @@ def in_lines(found: Mapping[str, Mapping[str, Any]]) -> str:
 def main() -> None:
     """Run the daemon, record, write."""
     sandbox = Sandbox()
-    token = secrets.token_hex(16)
+    sandbox.write_cli_settings({**QWEN_SETTINGS, "tools": {**QWEN_SETTINGS["tools"], "todoWrite": {"enabled": True}}})
     with ScriptedModel() as model:
-        environment = {**sandbox.environment(), **model.environment(), "QWEN_SERVER_TOKEN": token}
-        command = [str(BUILD / "bin/qwen"), "serve", "--hostname", "127.0.0.1", "--port", "0", "--no-web"]
-        with subprocess.Popen(
-            command, cwd=sandbox.project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                assert process.stdout is not None
-                lines = (re.search(r"listening on (http://\S+)", line) for line in process.stdout)
-                url = next(match[1] for match in lines if match)
-                threading.Thread(target=process.stdout.read, daemon=True).start()
-                http = httpx2.Client(
-                    base_url=url,
-                    headers={"Authorization": f"Bearer {token}"},
-                    trust_env=False,
-                    timeout=PATIENCE,
-                    limits=httpx2.Limits(max_connections=None),
-                )
-                recorder = Recorder(http, model, sandbox.project)
-                with http:
-                    recorder.record()
-                    recorder.busy()
-                    recorder.die(process.terminate)
-            finally:
-                process.terminate()
+        serve = Serve(sandbox, {**sandbox.environment(), **model.environment()})
+        try:
+            serve.start()
+            http = httpx2.Client(
+                base_url=serve.url,
+                headers={"Authorization": f"Bearer {serve.token}"},
+                trust_env=False,
+                timeout=PATIENCE,
+                limits=httpx2.Limits(max_connections=None),
+            )
+            recorder = Recorder(http, model, sandbox.project)
+            with http:
+                recorder.record()
+                recorder.record_tools()
+                recorder.busy()
+                recorder.kill([process for process in sandbox.processes() if "--acp" in process.cmdline()])
+                recorder.die(serve.close)
+        finally:
+            serve.close()
     text = in_lines({"replies": recorder.replies, "refusals": recorder.refusals, "turns": recorder.turns})
-    assert token not in text
+    assert serve.token not in text
     TARGET.write_text(Names(sandbox.root).clean(text), encoding="ascii")
     sandbox.remove()
 

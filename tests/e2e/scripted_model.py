@@ -110,14 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         """Answer REQUEST in the words of STREAM, or of WHOLE when it does not want a stream."""
         answer = self.responder(request)
-        if request.streaming:
+        if answer.refusal:
+            self._send_json({"error": {"message": "The model is not to be had."}}, answer.refusal)
+        elif request.streaming:
             self._send_stream(stream(answer))
         else:
             self._send_json(whole(answer))
 
-    def _send_json(self, value: Mapping[str, Any]) -> None:
+    def _send_json(self, value: Mapping[str, Any], status: int = 200) -> None:
         body = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
