@@ -68,11 +68,12 @@
 REPORT is how the Python process told it last.  SINCE is when the keys
 came to mean this one, in seconds since the epoch, nil while they do not.
 ANSWERS has for each question of a form the list of its answers.
-DIFFS is an alist of the numbers of the changes and their texts: a
-string, `large', or `failed'.  SEEN is non-nil when all there is was
-shown in a buffer of its own.  SENT is non-nil while an answer is under
-way, PROBLEM why the one before it has failed."
-  report since answers diffs seen sent problem)
+REVISION is that of the tool that is shown; of that one are DIFFS, an
+alist of the numbers of the changes and their texts: a string, `large',
+or `failed'; and SEEN, non-nil when all there is was shown in a buffer of
+its own.  SENT is non-nil while an answer is under way, PROBLEM why the
+one before it has failed."
+  report since answers revision diffs seen sent problem)
 
 (defvar-local qwen-companion-chat-permissions--items nil
   "What waits for the user in this chat, oldest first.")
@@ -137,9 +138,9 @@ way, PROBLEM why the one before it has failed."
 (defun qwen-companion-chat-permissions--given (tool)
   "Return what TOOL was given, as it may be shown: (TEXT . MORE) or nil.
 MORE is the number of characters that are left out, or nil.  For a tool
-that changes files it is the change that counts."
-  (cond ((plist-get tool :diffs) nil)
-        ((plist-get tool :input)
+that changes files it is the change that counts, and what it runs."
+  (cond ((and (plist-get tool :input)
+              (or (plist-get tool :command) (not (plist-get tool :diffs))))
          (cons (plist-get tool :input) (plist-get tool :input-more)))
         ((plist-get tool :command)
          (cons (plist-get tool :command) (plist-get tool :command-more)))))
@@ -167,19 +168,30 @@ that changes files it is the change that counts."
 
 (defun qwen-companion-chat-permissions--diff-lines (item tool)
   "Return the lines about what TOOL, of ITEM, does to files."
-  (mapconcat
-   (lambda (diff)
-     (concat
-      "    " (propertize (plist-get diff :path) 'face 'bold)
-      (if (plist-get diff :old-size) "" " (new file)") "\n"
-      (pcase (alist-get (plist-get diff :index)
-                        (qwen-companion-chat-permissions--item-diffs item))
-        ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
-        ('large (qwen-companion-chat-permissions--rest "The change is long"))
-        ('failed (qwen-companion-chat-permissions--rest "The change could not be fetched"))
-        ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
-        (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
-   (plist-get tool :diffs) ""))
+  (concat
+   (mapconcat
+    (lambda (diff)
+      (concat
+       "    " (propertize (plist-get diff :path) 'face 'bold)
+       (pcase (plist-get diff :old-size)
+         ('nil " (new file)")
+         (0 " (new file, or an empty one)")
+         (_ ""))
+       "\n"
+       (pcase (alist-get (plist-get diff :index)
+                         (qwen-companion-chat-permissions--item-diffs item))
+         ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
+         ('large (qwen-companion-chat-permissions--rest "The change is long"))
+         ('failed (qwen-companion-chat-permissions--rest "The change could not be fetched"))
+         ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
+         (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
+    (plist-get tool :diffs) "")
+   (if-let ((count (plist-get tool :diffs-more)))
+       (concat "    "
+               (propertize (format "%d more changes, which cannot be shown here" count)
+                           'face 'warning)
+               "\n")
+     "")))
 
 (defun qwen-companion-chat-permissions--question-lines (item number question active)
   "Return the QUESTION with NUMBER, from 0, of the form ITEM.
@@ -344,11 +356,22 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                   :answers (make-list (length (plist-get report :questions)) nil))
             qwen-companion-chat-permissions--items
             (append qwen-companion-chat-permissions--items (list item)))
-      (qwen-companion-chat-permissions--draw item)
       (qwen-companion-chat-permissions--fetch-changes item)))
     (qwen-companion-chat-permissions--settle-front))
   (qwen-companion-chat-permissions--note-chat)
   nil)
+
+(defun qwen-companion-chat-permissions-on-tool (tool)
+  "Use what is told of TOOL, if something in the current chat is about it.
+What it would do may be another thing than before: then that has to be
+shown, and read, anew."
+  (dolist (item qwen-companion-chat-permissions--items)
+    (when (and (equal (plist-get tool :id) (qwen-companion-chat-permissions--get item :tool))
+               (not (eql (plist-get tool :revision)
+                         (qwen-companion-chat-permissions--item-revision item))))
+      (when (qwen-companion-chat-permissions--item-since item)
+        (setf (qwen-companion-chat-permissions--item-since item) (float-time)))
+      (qwen-companion-chat-permissions--fetch-changes item))))
 
 (defun qwen-companion-chat-permissions--close (item report)
   "Show that ITEM is closed, according to REPORT."
@@ -369,16 +392,22 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 ;;; What is to be seen before
 
 (defun qwen-companion-chat-permissions--fetch-changes (item)
-  "Get what ITEM is asked for that is done to files, and show it."
-  (let ((tool (qwen-companion-chat-permissions--tool item)))
+  "Show ITEM, and get what it would do to files, to be shown as well."
+  (let* ((tool (qwen-companion-chat-permissions--tool item))
+         (revision (plist-get tool :revision)))
+    (setf (qwen-companion-chat-permissions--item-revision item) revision
+          (qwen-companion-chat-permissions--item-diffs item) nil
+          (qwen-companion-chat-permissions--item-seen item) nil)
+    (qwen-companion-chat-permissions--draw item)
     (dolist (diff (plist-get tool :diffs))
       (qwen-companion-chat-changes-lines
        tool diff
        (lambda (lines)
-         (setf (alist-get (plist-get diff :index)
-                          (qwen-companion-chat-permissions--item-diffs item))
-               lines)
-         (when (memq item qwen-companion-chat-permissions--items)
+         (when (and (memq item qwen-companion-chat-permissions--items)
+                    (eql revision (qwen-companion-chat-permissions--item-revision item)))
+           (setf (alist-get (plist-get diff :index)
+                            (qwen-companion-chat-permissions--item-diffs item))
+                 lines)
            (qwen-companion-chat-permissions--draw item)))))))
 
 (defun qwen-companion-chat-permissions--unseen (item)
@@ -406,14 +435,21 @@ in the front end that `qwen-companion-diff-style' names."
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (plist-get tool :diffs) (qwen-companion-chat-permissions--given tool))
       (user-error "There is nothing more to see of this"))
-    (let ((note (lambda (shown)
-                  (when shown
-                    (setf (qwen-companion-chat-permissions--item-seen item) t)))))
-      (if-let ((diffs (plist-get tool :diffs)))
-          (qwen-companion-chat-changes-show tool diffs note)
-        (qwen-companion-chat-tools-show-whole
-         (plist-get tool :id) 'input
-         (or (plist-get tool :title) (plist-get tool :name) "a tool") note)))))
+    (let* ((diffs (plist-get tool :diffs))
+           (revision (plist-get tool :revision))
+           (note (lambda (shown)
+                   (when (and shown (eql revision
+                                         (qwen-companion-chat-permissions--item-revision item)))
+                     (setf (qwen-companion-chat-permissions--item-seen item) t))))
+           (show-diffs (lambda (shown)
+                         (if (and shown diffs)
+                             (qwen-companion-chat-changes-show tool diffs note)
+                           (funcall note shown)))))
+      (if (qwen-companion-chat-permissions--given tool)
+          (qwen-companion-chat-tools-show-whole
+           (plist-get tool :id) 'input
+           (or (plist-get tool :title) (plist-get tool :name) "a tool") show-diffs)
+        (funcall show-diffs t)))))
 
 ;;; Answering
 
@@ -445,6 +481,8 @@ Signal a `user-error' when there is none."
         (answers (qwen-companion-chat-permissions--item-answers item))
         (allows (plist-get option :allows)))
     (when allows
+      (when (plist-get (qwen-companion-chat-permissions--tool item) :diffs-more)
+        (user-error "Not allowed from here: some of the changes cannot be shown; it can be rejected"))
       (when-let ((reason (qwen-companion-chat-permissions--unseen item)))
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys

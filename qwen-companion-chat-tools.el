@@ -98,7 +98,10 @@
      (qwen-companion-chat-tools--text tool "Input" :input :input-more 'input))
    (mapconcat (lambda (diff) (qwen-companion-chat-tools--diff tool diff))
               (plist-get tool :diffs) "")
+   (qwen-companion-chat-tools--more "more changes that cannot be shown here"
+                                    (plist-get tool :diffs-more))
    (mapconcat #'qwen-companion-chat-tools--place (plist-get tool :places) "")
+   (qwen-companion-chat-tools--more "more files" (plist-get tool :places-more))
    (qwen-companion-chat-tools--text tool "Output" :output :output-more 'output)))
 
 (defun qwen-companion-chat-tools--text (tool name key more part)
@@ -126,10 +129,17 @@ is fetched as PART."
             (qwen-companion-chat--button
              (plist-get diff :path)
              #'qwen-companion-chat-changes-show tool (list diff))
-            (if old
-                (format "  %d to %d characters" old new)
-              (format "  a new file of %d characters" new))
+            (cond ((not old) (format "  a new file of %d characters" new))
+                  ;; Which of both it is, the daemon does not always say.
+                  ((zerop old) (format "  %d characters; the file is new or was empty" new))
+                  (t (format "  %d to %d characters" old new)))
             "\n")))
+
+(defun qwen-companion-chat-tools--more (text count)
+  "Return a line about COUNT things left out, with TEXT for what; \"\" for nil."
+  (if count
+      (propertize (format "%d %s\n" count text) 'face 'warning)
+    ""))
 
 (defun qwen-companion-chat-tools--place (place)
   "Return a line about PLACE in a file of the daemon's host."

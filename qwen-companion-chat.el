@@ -307,7 +307,8 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   "Show CHANGE of the conversation."
   (pcase (plist-get change :kind)
     ('text (qwen-companion-chat--show-text change))
-    ('tool (qwen-companion-chat-tools-show change))
+    ('tool (qwen-companion-chat-tools-show change)
+           (qwen-companion-chat-permissions-on-tool change))
     ('plan (qwen-companion-chat-tools-show-plan change))
     ('usage (setq qwen-companion-chat--usage change)
             (qwen-companion-chat--update))

@@ -410,6 +410,105 @@
                                       (string-match-p "\\`\\( \\|\\*\\(ediff-\\(errors\\|diff\\)\\|Ediff Reg\\)\\)" (buffer-name buffer))))
                                 (buffer-list))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-new-or-empty-is-not-called-new ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/a.txt" :old-size 0 :new-size 4)))
+    (qwen-companion-chat-permissions-test--ask)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "    /project/a.txt (new file, or an empty one)\n"))))
+
+(ert-deftest qwen-companion-chat-permissions-test-command-beside-a-change ()
+  "A tool that runs something and says how a file would change shows both."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :command "sed -i s/a/b/ a.txt" :input "command: sed -i s/a/b/ a.txt\nis_background: false"
+     :diffs '((:index 0 :path "/project/a.txt" :old-size 1 :new-size 1)))
+    (qwen-companion-chat-permissions-test--ask)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "command: sed -i s/a/b/ a.txt\nis_background: false\n    /project/a.txt\n"))))
+
+(ert-deftest qwen-companion-chat-permissions-test-long-command-and-change-are-both-seen ()
+  (qwen-companion-chat-permissions-test-with
+    (let ((qwen-companion-diff-style 'unified))
+      (qwen-companion-chat-permissions-test--tool
+       :command "sed" :command-more 9 :input "command: sed" :input-more 9
+       :diffs '((:index 0 :path "/project/a.txt" :old-size 100000 :new-size 1)))
+      (qwen-companion-chat-permissions-test--ask)
+      (qwen-companion-chat-permissions-test--press "C-c C-v")
+      (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
+      (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
+      (qwen-companion-chat-permissions-test--refused
+       #'qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--text 'new "b\n")
+      (qwen-companion-chat-permissions-test--text 'old "a\n")
+      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
+      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-changes-left-out-are-never-allowed ()
+  "It is said how many there are; even having looked at the rest is not enough."
+  (qwen-companion-chat-permissions-test-with
+    (let ((qwen-companion-diff-style 'unified))
+      (qwen-companion-chat-permissions-test--tool
+       :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)) :diffs-more 30)
+      (qwen-companion-chat-permissions-test--ask)
+      (should (qwen-companion-chat-permissions-test--shown-p
+               "    30 more changes, which cannot be shown here\n"))
+      (qwen-companion-chat-permissions-test--text 'new "one\n")
+      (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+one\n"))
+      (qwen-companion-chat-permissions-test--press "C-c C-v")
+      (qwen-companion-chat-permissions-test--text 'new "one\n")
+      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
+      (should (string-match-p "Not allowed from here"
+                              (qwen-companion-chat-permissions-test--refused
+                               #'qwen-companion-chat-permissions-test--press "C-c 3")))
+      (qwen-companion-chat-permissions-test--press "C-c 4")
+      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-seen-anew ()
+  "Also where its size has not; and no text of before counts for it."
+  (qwen-companion-chat-permissions-test-with
+    (let ((diffs '((:index 0 :path "/project/a.txt" :old-size 4 :new-size 4))))
+      (qwen-companion-chat-permissions-test--tool :revision 1 :diffs diffs)
+      (qwen-companion-chat-permissions-test--ask)
+      (qwen-companion-chat-permissions-test--text 'new "one\n")
+      ;; The comparison of before is not over when another change is told.
+      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (qwen-companion-chat-permissions-test--tool :revision 2 :diffs diffs)
+      (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
+      (qwen-companion-test-wait-for
+       (not (cl-some (lambda (process) (string-prefix-p "qwen-companion-diff" (process-name process)))
+                     (process-list))))
+      (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
+      (qwen-companion-chat-permissions-test--refused
+       #'qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--text 'new "two\n")
+      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
+      (should-not (qwen-companion-chat-permissions-test--shown-p "\\+one"))
+      ;; Told again as it is, it stays.
+      (qwen-companion-chat-permissions-test--tool :revision 2 :diffs diffs :status 'running)
+      (should (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
+      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-read-before-a-key ()
+  "The keys wait again, and what is cut has to be looked at again."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool :revision 1 :input "command: echo" :input-more 5)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-permissions-test--press "C-c C-v")
+    (qwen-companion-chat-permissions-test--text 'input "command: echo 1234")
+    (qwen-companion-chat-permissions-test--tool :revision 2 :input "command: echo" :input-more 5)
+    (should (string-match-p "cut here"
+                            (qwen-companion-chat-permissions-test--refused
+                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+    (let ((qwen-companion-chat-permissions--settle 60))
+      (should (string-match-p "only just come up"
+                              (qwen-companion-chat-permissions-test--refused
+                               #'qwen-companion-chat-permissions-test--press "C-c 4"))))))
+
 ;;; Forms
 
 (defun qwen-companion-chat-permissions-test--form ()

@@ -92,9 +92,14 @@
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "x" :status done :title "Edit"
              :diffs ((:index 0 :path "/project/new" :new-size 5)
-                     (:index 1 :path "/project/old" :old-size 7 :new-size 9))))
+                     (:index 1 :path "/project/old" :old-size 7 :new-size 9)
+                     (:index 2 :path "/project/any" :old-size 0 :new-size 9))
+             :diffs-more 30 :places ((:path "/project/new")) :places-more 10))
     (should (string-match-p (concat "Change: /project/new  a new file of 5 characters\n"
-                                    "Change: /project/old  7 to 9 characters\n")
+                                    "Change: /project/old  7 to 9 characters\n"
+                                    "Change: /project/any  9 characters; the file is new or was empty\n"
+                                    "30 more changes that cannot be shown here\n"
+                                    "File: /project/new\n10 more files\n")
                             (qwen-companion-chat-test-conversation)))
     (let (shown)
       (cl-letf (((symbol-function 'qwen-companion-chat-changes-show)

@@ -254,8 +254,13 @@ class Conversation:
 
     async def fetch(self, tool: str, part: str, index: int) -> None:
         """Tell a whole text of TOOL."""
-        # Ten megabytes are not made fit in no time.
-        text = await in_thread(lambda session: session.tool_text(tool, part, index), self.session)
+        while True:
+            revision = self.session.tool_revision(tool)
+            # Ten megabytes are not made fit in no time.
+            text = await in_thread(lambda session: session.tool_text(tool, part, index), self.session)
+            # Emacs must not take it for a text of a later revision, which may be on its way by now.
+            if revision == self.session.tool_revision(tool):
+                break
         if text is None:
             raise GoneError("That text is not held here (any more); load the session again.")
         self._outbox.tell(ToolText(self.id, tool, part, index, text))

@@ -321,7 +321,10 @@ class TextChange(Change):
 
 @dataclass(frozen=True)
 class DiffInfo:
-    """A change of the file PATH: sizes in characters; OLD_SIZE is None for a new file."""
+    """A change of the file PATH: sizes in characters.
+
+    OLD_SIZE is None for a new file, where that is known; with 0 it is either new or empty.
+    """
 
     path: str
     old_size: int | None
@@ -341,7 +344,9 @@ class ToolChange(Change):
     """All that is known of a tool call, in place of what was known before.
 
     NAME is the tool's own, TITLE one line about this call, TYPE the daemon's word for the sort of tool.  COMMAND is the
-    shell command where that is what it runs.  STARTED and ENDED are in ms since the epoch.
+    shell command where that is what it runs.  STARTED and ENDED are in ms since the epoch.  REVISION is another number
+    whenever what it is given or a text of its DIFFS is another one: what was shown of it before counts no more.
+    DIFFS_MORE and PLACES_MORE are how many are not told, because they are too many or cannot be read.
     """
 
     kind = "tool"
@@ -354,16 +359,20 @@ class ToolChange(Change):
     command: Capped | None = None
     input: Capped | None = None
     output: Capped | None = None
+    revision: int = 0
     diffs: tuple[DiffInfo, ...] = ()
+    diffs_more: int = 0
     places: tuple[Place, ...] = ()
+    places_more: int = 0
     started: int | None = None
     ended: int | None = None
 
     def _details(self, spool: Spool) -> list[Sexp]:
         """`:id :status preparing|pending|running|done|failed :name :title :type :parent :started :ended`.
 
-        Also `:diffs ((:index :path :old-size :new-size)...) :places ((:path :line)...)`, and where there are any
-        `:command S :command-more N`, likewise `:input` and `:output`.
+        Also `:revision N :diffs ((:index :path :old-size :new-size)...) :diffs-more N :places ((:path :line)...)
+        :places-more N`, nil for 0, and where there are any `:command S :command-more N`, likewise `:input` and
+        `:output`.
         """
         head = plist(
             id=self.id,
@@ -374,11 +383,14 @@ class ToolChange(Change):
             parent=self.parent,
             started=self.started,
             ended=self.ended,
+            revision=self.revision,
             diffs=[
                 plist(index=index, path=diff.path, old_size=diff.old_size, new_size=diff.new_size)
                 for index, diff in enumerate(self.diffs)
             ],
+            diffs_more=self.diffs_more or None,
             places=[plist(path=place.path, line=place.line) for place in self.places],
+            places_more=self.places_more or None,
         )
         for name in ("command", "input", "output"):
             head += _capped(name, getattr(self, name))

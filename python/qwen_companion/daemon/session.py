@@ -149,6 +149,11 @@ class DaemonSession:
         found = self._tools.get(tool)
         return None if found is None else found.text(part, index)
 
+    def tool_revision(self, tool: str) -> int | None:
+        """Which one of its revisions the tool Emacs calls TOOL is in, see `ToolChange`."""
+        found = self._tools.get(tool)
+        return None if found is None else found.revision
+
     # --- What it is told
 
     def load(self, reply: models.LoadReply) -> list[Output]:

@@ -20,7 +20,7 @@ HELD_CHARACTERS = 64 * 1024 * 1024
 """How much text of the tools of one session is held; beyond that the oldest tools lose theirs."""
 
 SHOWN_ITEMS = 100
-"""How many diffs and how many places of one tool are told."""
+"""How many diffs and how many places of one tool are told; of the others, how many they are."""
 
 _STATUS = {"pending": "pending", "in_progress": "running", "completed": "done", "failed": "failed"}
 _FINAL = ("done", "failed")
@@ -29,6 +29,8 @@ _PREPARING = "preparing"
 
 @dataclass(frozen=True)
 class _Diff:
+    """A change of the file PATH; OLD is None when the file is known not to have been there."""
+
     path: str
     old: str | None
     new: str
@@ -49,14 +51,22 @@ class Tool:
         self._command: str | None = None
         self._input = ""
         self._output = ""
+        self._creates = False
         self._diffs: tuple[_Diff, ...] = ()
+        self._unreadable_diffs = 0
         self._places: tuple[Place, ...] = ()
+        self._revision = 0
         self._ended: int | None = None
 
     @property
     def ended(self) -> bool:
         """Whether there is no more to come."""
         return self._status in _FINAL
+
+    @property
+    def revision(self) -> int:
+        """Counts how often what it is given, or what it does to files, has become something else."""
+        return self._revision
 
     @property
     def size(self) -> int:
@@ -79,25 +89,28 @@ class Tool:
 
     def describe(self, fields: ToolFields) -> None:
         """Add what FIELDS says of what the tool does, and not how far it is."""
+        before = self._command, self._input, self._diffs, self._unreadable_diffs
         self._title = fields.title or self._title
         self._type = fields.kind or self._type
         if fields.locations:
-            self._places = tuple(map(_place, fields.locations[:SHOWN_ITEMS]))
+            self._places = tuple(map(_place, fields.locations))
         if fields.raw_input:
             self._input = _as_text(fields.raw_input)
-            self._command = _command(fields.raw_input)
+            self._command = _argument(fields.raw_input, "command")
             if self._status == _PREPARING:
                 self._status = "pending"
         self._set_content(fields)
+        if before != (self._command, self._input, self._diffs, self._unreadable_diffs):
+            self._revision += 1
 
     def _set_content(self, fields: ToolFields) -> None:
         content = fields.content or ()
-        diffs = tuple(
-            _Diff(item.path or "", item.old_text, item.new_text or "") for item in content if item.type == "diff"
-        )
-        texts = [item.content.text for item in content if item.type == "content" and item.content is not None]
+        self._creates = self._creates or _creates(fields)
+        diffs = [item for item in content if item.type == "diff"]
         if diffs:
-            self._diffs = diffs
+            readable = [_diff(item, self._creates) for item in diffs if item.path and item.new_text is not None]
+            self._diffs, self._unreadable_diffs = tuple(readable), len(diffs) - len(readable)
+        texts = [text for text in map(_text, content) if text is not None]
         if texts:
             self._output = "\n".join(texts)
         elif isinstance(fields.raw_output, str) and not self._output:
@@ -117,11 +130,14 @@ class Tool:
             command=None if self._command is None else cap(self._command, SHOWN_CHARACTERS, reveal),
             input=cap(self._input, SHOWN_CHARACTERS, reveal) if self._input else None,
             output=cap(self._output, SHOWN_CHARACTERS, clean) if self._output else None,
+            revision=self._revision,
             diffs=tuple(
                 DiffInfo(reveal(diff.path), None if diff.old is None else len(diff.old), len(diff.new))
                 for diff in self._diffs[:SHOWN_ITEMS]
             ),
-            places=self._places,
+            diffs_more=max(0, len(self._diffs) - SHOWN_ITEMS) + self._unreadable_diffs,
+            places=self._places[:SHOWN_ITEMS],
+            places_more=max(0, len(self._places) - SHOWN_ITEMS),
             started=self._time,
             ended=self._ended,
         )
@@ -195,22 +211,54 @@ class Tools:
         for tool in self._by_id.values():
             if held <= HELD_CHARACTERS:
                 return
+            # What the user may be asked about has to stay.
+            if not tool.ended:
+                continue
             held -= tool.size
             tool.drop_texts()
 
 
 def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
-    """The sorts of CONTENT of which nothing is shown."""
-    return [item.type for item in content or () if item.type not in ("content", "diff")]
+    """The sorts of CONTENT of which nothing is shown; a change that cannot be read is told with the tool."""
+    return [
+        item.content.type if item.content is not None else item.type
+        for item in content or ()
+        if item.type != "diff" and _text(item) is None
+    ]
+
+
+def _text(item: ToolContent) -> str | None:
+    """The text that ITEM is, None when it is something else."""
+    content = item.content if item.type == "content" else None
+    return content.text if content is not None and content.type == "text" else None
+
+
+def _diff(item: ToolContent, creates: bool) -> _Diff:
+    return _Diff(item.path or "", None if creates and not item.old_text else item.old_text, item.new_text or "")
+
+
+def _creates(fields: ToolFields) -> bool:
+    """Whether FIELDS says that the file was not there before.
+
+    The old text does not: of a file that is new, as of one that is empty, it is the empty string.  As seen on 0.24.4
+    nothing tells when a file is written as a whole.
+    """
+    output = fields.raw_output
+    if isinstance(output, Mapping):
+        return cast("Mapping[str, object]", output).get("originalContent", "") is None
+    # To replace nothing makes a file, and is refused where there is one.
+    is_edit = fields.meta is not None and fields.meta.tool_name == "edit"
+    return is_edit and _argument(fields.raw_input, "old_string") == ""
 
 
 def _place(location: Location) -> Place:
     return Place(reveal(location.path), location.line)
 
 
-def _command(raw_input: object) -> str | None:
-    command = cast("Mapping[str, object]", raw_input).get("command") if isinstance(raw_input, Mapping) else None
-    return command if isinstance(command, str) else None
+def _argument(raw_input: object, name: str) -> str | None:
+    """The argument NAME in RAW_INPUT if it is a text."""
+    value = cast("Mapping[str, object]", raw_input).get(name) if isinstance(raw_input, Mapping) else None
+    return value if isinstance(value, str) else None
 
 
 def _as_text(raw_input: object) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import fake_daemon
 from daemon_emacs import Chatting, Emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, chunk, event
 from qwen_companion.daemon import boundary as module
+from qwen_companion.daemon import conversation
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
     ContextUsage,
@@ -22,6 +24,7 @@ from qwen_companion.daemon.messages import (
     ToolText,
     Turns,
 )
+from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.emacs.messages import INLINE_TEXT_BYTES
 from support import as_dict
 
@@ -327,6 +330,38 @@ async def test_10mb_frame_trimmed_before_it_crosses(emacs: Emacs, chatting: Chat
     payload = as_dict(lisp(emacs.frames[-2])[1])
     assert emacs.spool.read(payload["text-file"]) == new
     assert await emacs.refused("daemon-fetch", session=session, tool=tool.id, part=lisp("old"), index=7) == "gone"
+
+
+async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
+    emacs: Emacs, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, theirs, chat = chatting
+    texts = ["one", "two", "three"]
+
+    def propose(text: str) -> None:
+        proposed = event("tool_call_update")
+        proposed["data"]["update"] = {
+            "sessionUpdate": "tool_call_update",
+            "toolCallId": "call_1",
+            "content": [{"type": "diff", "path": f"{ROOT}/a.txt", "oldText": "", "newText": text}],
+        }
+        theirs.emit(proposed)
+
+    async def in_thread(work: Callable[[DaemonSession], str | None], known: DaemonSession) -> str | None:
+        text = work(known)
+        if text in texts[:2]:
+            before = chat.tools[tool.id].revision
+            propose(texts[texts.index(text) + 1])
+            await emacs.until(lambda: chat.tools[tool.id].revision != before)
+        return text
+
+    propose("one")
+    await emacs.until(lambda: chat.tools)
+    (tool,) = chat.tools.values()
+    monkeypatch.setattr(conversation, "in_thread", in_thread)
+    await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
+    # In Emacs it comes after the revision of the tool that it is of.
+    assert [item.text for item in emacs.all(ToolText)] == ["three"]
 
 
 async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: FakeDaemon) -> None:

@@ -146,8 +146,11 @@ CHANGES: list[tuple[Change, dict[str, Any]]] = [
             "status": "done",
             **dict.fromkeys(("name", "title", "type", "parent", "ended")),
             "started": 5,
+            "revision": 0,
             "diffs": [],
+            "diffs-more": None,
             "places": [],
+            "places-more": None,
         },
     ),
     (
@@ -179,12 +182,16 @@ def test_a_tool_with_all_it_has(spool: Spool) -> None:
         status="running",
         command=Capped("ls", 0),
         output=Capped("out", 7),
+        revision=2,
         diffs=(DiffInfo("/a", None, 3), DiffInfo("/b", 2, 4)),
+        diffs_more=1,
         places=(Place("/a", 3),),
+        places_more=5,
     )
     shape = plain(change.to_plist(spool))
     assert [shape[key] for key in ("command", "command-more", "output", "output-more")] == ["ls", None, "out", 7]
     assert "input" not in shape
+    assert [shape[key] for key in ("revision", "diffs-more", "places-more")] == [2, 1, 5]
     assert shape["places"] == [{"path": "/a", "line": 3}]
     assert shape["diffs"] == [
         {"index": 0, "path": "/a", "old-size": None, "new-size": 3},

@@ -338,8 +338,72 @@ def test_the_texts_of_old_tools_are_not_held_for_ever(monkeypatch: pytest.Monkey
     seen = Seen().go(tool_call("a"), tool_update("a", content=said("x" * 60)))
     first = seen.tool.id
     seen.take(tool_call("b"), tool_update("b", content=said("y" * 60)))
+    # The user may be asked about one that has not ended, and needs all of it.
+    assert seen.session.tool_text(first, "output", 0) == "x" * 60
+    seen.take(tool_update("a", status="completed"))
     assert seen.session.tool_text(first, "output", 0) is None
+    seen.take(tool_update("b", status="completed"))
     assert seen.session.tool_text(seen.tool.id, "output", 0) == "y" * 60
+
+
+def old_sizes(*values: Json) -> list[int | None]:
+    return [item.old_size for item in Seen().go(tool_call("call_1", name="edit"), *values).tool.diffs]
+
+
+def test_a_new_file_is_one_the_daemon_says_was_not_there() -> None:
+    created = tool_update(content=diff("/w/a", "", "x"), rawOutput={"originalContent": None, "newContent": "x"})
+    assert old_sizes(created) == [None]
+    replacing_nothing = {"file_path": "/w/a", "old_string": "", "new_string": "x"}
+    asked = tool_update(_meta={"toolName": "edit"}, content=diff("/w/a", "", "x"), rawInput=replacing_nothing)
+    assert old_sizes(asked) == [None]
+    # What was known when it was asked for stays known.
+    assert old_sizes(asked, tool_update(content=diff("/w/a", "", "x"))) == [None]
+    assert old_sizes(tool_update(content=[{"type": "diff", "path": "/w/a", "oldText": None, "newText": "x"}])) == [None]
+
+
+def test_of_a_file_that_was_empty_or_not_there_none_is_claimed() -> None:
+    written = tool_update(content=diff("/w/a", "", "x"), rawOutput={"originalContent": "", "newContent": "x"})
+    assert old_sizes(written) == [0]
+    assert old_sizes(tool_update(content=diff("/w/a", "", "x"), rawInput={"file_path": "/w/a", "content": "x"})) == [0]
+    # Another tool may call something else so.
+    named = tool_update(_meta={"toolName": "mcp__x__edit"}, content=diff("/w/a", "", "x"), rawInput={"old_string": ""})
+    assert old_sizes(named) == [0]
+    emptied = tool_update(content=diff("/w/a", "old", ""), rawOutput={"originalContent": None})
+    assert old_sizes(emptied) == [3]
+
+
+def test_what_is_left_out_of_a_tool_is_counted() -> None:
+    many = [piece for number in range(130) for piece in diff(f"/w/{number}", "a", "b")]
+    places = [{"path": f"/w/{number}"} for number in range(110)]
+    seen = Seen().go(tool_call(), tool_update(content=many, locations=places))
+    assert (len(seen.tool.diffs), seen.tool.diffs_more) == (100, 30)
+    assert (len(seen.tool.places), seen.tool.places_more) == (100, 10)
+    assert seen.session.tool_text(seen.tool.id, "new", 129) == "b"
+    unreadable = [{"type": "diff", "path": "/w/a", "newText": {"new": "shape"}}, {"type": "diff", "newText": "x"}]
+    seen.take(tool_update(content=[*diff("/w/b", "a", "b"), *unreadable]))
+    assert ([item.path for item in seen.tool.diffs], seen.tool.diffs_more) == (["/w/b"], 2)
+
+
+def test_what_would_be_allowed_has_another_revision_when_it_is_another() -> None:
+    seen = Seen().go(tool_call(), tool_update(content=diff("/w/a", "old", "one"), rawInput={"command": "x"}))
+    before = seen.tool.revision
+    assert seen.session.tool_revision(seen.tool.id) == before
+    for same in (
+        tool_update(content=diff("/w/a", "old", "one"), rawInput={"command": "x"}),
+        tool_update(status="in_progress", title="other"),
+        tool_update(content=said("done"), status="completed"),
+    ):
+        assert seen.take(same).tool.revision == before
+    others = (
+        tool_update(content=diff("/w/a", "old", "two")),
+        tool_update(content=diff("/w/a", "odd", "two")),
+        tool_update(content=diff("/w/b", "odd", "two")),
+        tool_update(content=[*diff("/w/b", "odd", "two"), {"type": "diff"}]),
+        tool_update(rawInput={"command": "y"}),
+    )
+    revisions = [before, *(seen.take(other).tool.revision for other in others)]
+    assert revisions == sorted(set(revisions))
+    assert seen.session.tool_revision("unknown") is None
 
 
 def test_a_plan_takes_the_place_of_the_one_before() -> None:
@@ -686,6 +750,8 @@ def test_unknown_event_logged(caplog: pytest.LogCaptureFixture) -> None:
         (update("plan", P1, entries="none"), "plan"),
         (update("agent_message_chunk", P1, content={"type": "image", "data": "AAAA"}), "answer/image"),
         (tool_update(content=[{"type": "terminal", "terminalId": "t"}]), "tool_call/terminal"),
+        (tool_update(content=[{"type": "content", "content": {"type": "image", "data": "A"}}]), "tool_call/image"),
+        (tool_update(content=[{"type": "content"}]), "tool_call/content"),
     ],
 )
 def test_what_cannot_be_shown_is_named_once(value: Json, name: str) -> None:
