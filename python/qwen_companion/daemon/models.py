@@ -122,7 +122,8 @@ class Meta(Wire):
     """What is of use of the `_meta` of an update; the rest must not leave this process."""
 
     source: str | None = None
-    """`bridge-echo` for the echo of a prompt, `background_notification...` for a background agent's words."""
+    """`bridge-echo` for the echo of a prompt, `background_notification...` for a background agent's words,
+    `mid_turn_message_injected` for what was put into a turn, where that is read from the disk."""
     prompt_id: str | None = None
     """The prompt this belongs to, where the envelope does not say so: in a session that was read from the disk."""
     qwen_discrete_message: bool = False
@@ -392,6 +393,8 @@ class MidTurnMessageInjected(Payload):
 
     KIND = "mid_turn_message_injected"
     messages: tuple[str, ...] = ()
+    message_ids: tuple[str, ...] = ()
+    """By which they were told as prompts that wait."""
 
 
 class FollowupSuggestion(Payload):

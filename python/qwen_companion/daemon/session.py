@@ -42,6 +42,7 @@ MODEL_WRITES = "user"
 
 _QUESTION = "user_question"
 _BACKGROUND = "background_notification"
+_INJECTED = "mid_turn_message_injected"
 _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
@@ -300,6 +301,13 @@ class DaemonSession:
         return ME if client_id == self._client_id else OTHER
 
     def _user_chunk(self, envelope: models.Envelope, payload: models.UserMessageChunk) -> Iterator[Output]:
+        # Read from the disk, what was put into a turn or came of an agent comes as if the user had said it (0.24.4).
+        if payload.meta is not None and payload.meta.source == _INJECTED:
+            yield self._note(envelope, "injected", clean(payload.content.text)[:_SHORT_TEXT])
+            return
+        if _in_background(payload.meta):
+            yield from self._words(envelope, "answer", payload.content, payload.meta)
+            return
         if envelope.prompt_id is not None:
             self._begin(envelope.prompt_id)
         elif self._replaying:
@@ -336,9 +344,8 @@ class DaemonSession:
             yield from self._unsupported(f"{voice}/{content.type}", envelope)
             return
         parent = None if meta is None or meta.parent_tool_call_id is None else meta.parent_tool_call_id
-        background = meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))
         name = None if parent is None else self._tools.name_of(parent)
-        yield from self._text(envelope, voice, content.text, name, background=background)
+        yield from self._text(envelope, voice, content.text, name, background=_in_background(meta))
 
     def _text(
         self,
@@ -427,6 +434,9 @@ class DaemonSession:
         yield self._note(envelope, "setting", line(payload.key))
 
     def _injected(self, envelope: models.Envelope, payload: models.MidTurnMessageInjected) -> Iterator[Output]:
+        for message_id in payload.message_ids:
+            # It waited like a prompt, and becomes none.
+            self._queue.pop(message_id, None)
         for message in payload.messages:
             yield self._note(envelope, "injected", clean(message)[:_SHORT_TEXT])
 
@@ -617,6 +627,11 @@ EVENTS: Mapping[str, _Handler | Treatment] = {
 
 An event with a handler that comes in a shape the handler cannot read is unsupported, too.
 """
+
+
+def _in_background(meta: models.Meta | None) -> bool:
+    """Whether META is that of a message by itself, beside all turns."""
+    return meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))
 
 
 def _time(envelope: models.Envelope) -> int | None:

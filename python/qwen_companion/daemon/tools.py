@@ -56,6 +56,7 @@ class Tool:
         self._unreadable_diffs = 0
         self._places: tuple[Place, ...] = ()
         self._revision = 0
+        self._told = False
         self._ended: int | None = None
 
     @property
@@ -79,8 +80,10 @@ class Tool:
         meta = fields.meta
         if not self.ended and fields.status is not None:
             self._status = _STATUS.get(fields.status, self._status)
-            if self.ended:
+            # Of one that was over when it was first told of, nobody knows how long it took.
+            if self.ended and self._told:
                 self._ended = time
+        self._told = True
         if meta is not None:
             self._name = meta.tool_name or self._name
             if meta.phase == _PREPARING and self._status == "pending":

@@ -9,6 +9,7 @@ from daemon_wire import (
     EPOCH,
     P1,
     P2,
+    P3,
     SESSION,
     THEM,
     US,
@@ -289,6 +290,12 @@ def test_partial_tool_merge() -> None:
     seen.take(tool_update(status="in_progress", content=[], rawInput={}))
     assert (seen.tool.status, seen.tool.output, seen.tool.input) == ("done", ("Output: hi", 0), tool.input)
     assert len({item.id for item in seen.outputs if isinstance(item, ToolChange)}) == 1
+
+
+def test_how_long_a_tool_took_is_not_made_up() -> None:
+    # In a load all of a tool is in one event.
+    tool = Seen(update("tool_call", P1, toolCallId="call_1", status="completed", title="Read")).tool
+    assert (tool.status, tool.ended) == ("done", None)
 
 
 def test_an_update_of_a_tool_that_never_began_is_shown() -> None:
@@ -653,6 +660,28 @@ def test_a_session_read_from_the_disk_has_turns_although_it_names_no_prompts() -
     assert (seen.text("user"), seen.text()) == ("c", "C")
 
 
+def test_in_a_session_read_from_the_disk_the_user_said_only_what_the_user_said() -> None:
+    def old(kind: str, text: str, **meta: Any) -> Json:
+        return update(kind, None, None, content={"type": "text", "text": text}, _meta=meta)
+
+    seen = Seen(
+        old("user_message_chunk", "a", promptId=P1),
+        old("user_message_chunk", "The agent is done.", source="background_notification", qwenDiscreteMessage=True),
+        old("agent_message_chunk", "A"),
+        old("user_message_chunk", "also X", source="mid_turn_message_injected", qwenDiscreteMessage=True),
+        old("agent_message_chunk", "B"),
+    )
+    texts = [item for item in seen.outputs if isinstance(item, TextChange)]
+    assert [(item.voice, item.background, item.text) for item in texts] == [
+        ("user", False, "a"),
+        ("answer", True, "The agent is done."),
+        ("answer", False, "A"),
+        ("answer", False, "B"),
+    ]
+    assert {item.turn for item in texts} == {turn(P1)}
+    assert seen.notes == [("injected", "also X")]
+
+
 def test_a_running_turn_nothing_is_known_of_is_busy_until_one_ends() -> None:
     seen = Seen(hasActivePrompt=True).go()
     assert (seen.state, seen.info.turn) == ("busy", None)
@@ -725,6 +754,12 @@ def test_notes_say_what_happens_beside_the_turn() -> None:
         ("suggestion", "Plain answer."),
     ]
     assert "private" not in repr(seen.outputs)
+
+
+def test_what_was_put_into_a_turn_waits_no_more() -> None:
+    seen = Seen().go(echo(P1), queued(P2, "also X"), queued(P3, "later"))
+    seen.take(event("mid_turn_message_injected", P1, messages=["also X"], messageIds=[P2]))
+    assert [item.text for item in seen.info.queue] == ["later"]
 
 
 # --- What is not known
