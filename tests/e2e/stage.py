@@ -112,7 +112,7 @@ class Stage:
         for number in itertools.count(1):
             # The CLI ignores the number; it tells this answer from those above it.
             question = f"/ide status {number}"
-            self.ask(question)
+            self.ask_command("/ide status", f" {number}")
             answer = re.compile(f"  > {question}.*(Connected to|Disconnected)", re.DOTALL)
             screen = self.screen.wait_for(answer)
             if wanted in screen[screen.rindex(question) :]:
@@ -126,6 +126,18 @@ class Stage:
         # Nothing to be seen tells that this time is over.
         time.sleep(cli.pause)
         screen.keys("Enter")
+
+    def ask_command(self, command: str, more: str = "") -> None:
+        """Type COMMAND and MORE to Qwen Code, and Enter when what it offers has come that far: COMMAND, then nothing.
+
+        Before that, Enter would take what it still offers for the slash alone.
+        """
+        offered = f"  > {command.removeprefix('/').split()[-1]}  "
+        self.screen.type(command, seen=re.compile("^" + re.escape(offered), re.MULTILINE))
+        if more:
+            self.screen.type(more)
+            self.screen.wait_gone(offered)
+        self.screen.keys("Enter")
 
     def asked(self, question: str) -> str:
         """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""

@@ -60,11 +60,11 @@ def test_yes_to_the_nudge_connects(stage: Stage) -> None:
 def test_disabled_and_enabled_again(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
-    stage.ask("/ide disable")
+    stage.ask_command("/ide disable")
     stage.screen.wait_for("Disconnected: IDE integration disabled")
     stage.screen.wait_for(NO_CLI)
     stage.screen.wait_for("Type your message")
-    stage.ask("/ide enable")
+    stage.ask_command("/ide enable")
     stage.screen.wait_for("✓ Connected to Emacs")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("Type your message")
@@ -79,7 +79,8 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     stage.screen.wait_for("Type your message")
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for(NO_CLI)
-    stage.ask("/ide status")
+    # There, it does not offer the status.
+    stage.ask_command("/ide", " status")
     stage.screen.wait_for("IDE integration is not supported in your current environment")
     files = stage.sandbox.discovery_files
     assert files
@@ -129,7 +130,7 @@ def test_fifteen_minutes_of_silence(stage: Stage) -> None:
         assert select.select([clock], [], [], 2 * SILENCE_S)[0], "the clock of the CLI's HTTP client stands still"
     finally:
         os.close(clock)
-    stage.ask("/ide status")
+    stage.ask_command("/ide status")
     assert "Disconnected" not in stage.screen.wait_for("Connected to Emacs")
     assert_context_and_review_work(stage)
 

@@ -29,7 +29,7 @@ def test_the_cli_connects_without_a_question(stage: Stage) -> None:
         assert json.loads(file.read_text())["workspacePath"] == str(stage.sandbox.project)
     stage.start_cli()
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-    stage.ask("/ide status")
+    stage.ask_command("/ide status")
     screen = stage.screen.wait_for("Connected to Emacs")
     assert "Disconnected" not in screen
     stage.screen.wait_for("greeting.py (active)")
