@@ -144,10 +144,14 @@ class Meta(Wire):
 
 
 class Content(Wire):
-    """A piece of a message.  `text` is its text for TYPE `text`; other types have members that are not read."""
+    """A piece of a message.  `text` is its text for TYPE `text`, `uri` what one of TYPE `resource_link` is about.
+
+    Other types have members that are not read.
+    """
 
     type: str = "text"
     text: str = ""
+    uri: str = ""
 
 
 class Location(Wire):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
+from urllib.parse import unquote
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.ids import local_id
@@ -29,7 +30,7 @@ from qwen_companion.daemon.messages import (
     UsageChange,
 )
 from qwen_companion.daemon.permissions import ME, OTHER, Permissions
-from qwen_companion.daemon.sanitize import TextStream, clean, line
+from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
 from qwen_companion.daemon.tools import Tools, unknown_content
 
@@ -47,6 +48,7 @@ _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "do
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
 _UNKNOWN_PROMPT = ""
+_FILE = "file://"
 _KIND = re.compile(r"[\w./-]{1,80}")
 _SHORT_TEXT = 2000
 
@@ -316,7 +318,14 @@ class DaemonSession:
             known = None if payload.meta is None else payload.meta.prompt_id
             self._past_turn = local_id("turn", known or f"{self.session_id} {self._past_turns}")
         content = payload.content
-        text = content.text if content.type == "text" else f"[{line(content.type)}]\n"
+        match content.type:
+            case "text":
+                text = content.text
+            case "resource_link":
+                # In what was read from the disk, links come behind all of the text.
+                text = f"\n{_linked(content.uri)}" if envelope.prompt_id is None else _linked(content.uri)
+            case other:
+                text = f"[{line(other)}]\n"
         yield from self._text(envelope, "user", text, None, by=self._who(envelope.originator_client_id))
 
     def _answer_chunk(self, envelope: models.Envelope, payload: models.AgentMessageChunk) -> Iterator[Output]:
@@ -632,6 +641,12 @@ An event with a handler that comes in a shape the handler cannot read is unsuppo
 def _in_background(meta: models.Meta | None) -> bool:
     """Whether META is that of a message by itself, beside all turns."""
     return meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))
+
+
+def _linked(uri: str) -> str:
+    """What a link in a prompt to URI is about, as it is written in a prompt."""
+    path = unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
+    return f"@{line(reveal(path))}"
 
 
 def _time(envelope: models.Envelope) -> int | None:

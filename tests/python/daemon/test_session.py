@@ -798,6 +798,28 @@ def test_an_image_in_a_prompt_is_mentioned() -> None:
     assert seen.text("user") == "[image]\n"
 
 
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("file:///project/a%20b.py", "@/project/a b.py"),
+        ("file:///project/a%0Ab%E2%80%AE.py", "@/project/a b[U+202E].py"),
+        ("https://example.org/a%20b", "@https://example.org/a%20b"),
+    ],
+)
+def test_a_link_in_a_prompt_is_shown_as_it_is_written_there(uri: str, shown: str) -> None:
+    link = {"type": "resource_link", "uri": uri, "name": "a"}
+    seen = Seen().go(echo(P1, "see "), update("user_message_chunk", P1, content=link), echo(P1, " again"))
+    assert seen.text("user") == f"see {shown} again"
+
+
+def test_a_link_in_a_session_read_from_the_disk_is_behind_the_text() -> None:
+    contents = ({"type": "text", "text": "see  again"}, {"type": "resource_link", "uri": "file:///project/a.py"})
+    seen = Seen(
+        *(update("user_message_chunk", None, None, content=content, _meta={"promptId": P1}) for content in contents)
+    )
+    assert seen.text("user") == "see  again\n@/project/a.py"
+
+
 def test_every_event_the_models_know_has_its_treatment() -> None:
     def kinds(payload: type[models.Payload]) -> set[str]:
         own = {payload.KIND} if "KIND" in vars(payload) else set[str]()
