@@ -283,9 +283,9 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
              (qwen-companion-chat-changes-visible
               (or (plist-get report :title) "Permission"))
              (pcase (plist-get report :by)
-               ('me (format "you answered%s"
-                            (if label (concat " \"" (qwen-companion-chat-changes-visible label) "\"")
-                              "")))
+               ('me (if label
+                        (format "you answered \"%s\"" (qwen-companion-chat-changes-visible label))
+                      "you dismissed it"))
                ('other (format "answered by another client%s"
                                (if label
                                    (concat ": \"" (qwen-companion-chat-changes-visible label) "\"")

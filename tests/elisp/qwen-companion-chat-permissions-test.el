@@ -231,6 +231,7 @@
   (pcase-dolist (`(,by ,label ,text)
                  '((other "Allow" "touch x: answered by another client: \"Allow\"")
                    (me "Reject" "touch x: you answered \"Reject\"")
+                   (me nil "touch x: you dismissed it")
                    (nil nil "touch x: closed without an answer that is known here")))
     (qwen-companion-chat-permissions-test-with
       (qwen-companion-chat-permissions-test--tool)
