@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from editor import lisp_string
+from serve import Serve
 from stage import Stage
 
 CHAT: Final = "*qwen-companion chat*"
@@ -15,22 +17,41 @@ FORMS: Final = (
     # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
     "(setq suggest-key-bindings nil)",
 )
+MODE_LINE: Final = f'(buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))'
 
 
 def open_chat(stage: Stage, forms: tuple[str, ...] = ()) -> None:
     """Start Emacs, which evaluates FORMS too, and a daemon; open a chat that fills the frame."""
     stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, *forms))
     stage.emacs.command("qwen-companion-daemon-start")
+    begin_chat(stage)
+
+
+def connect_chat(stage: Stage, serve: Serve, port: int) -> None:
+    """Start Emacs, connect it to SERVE, which it reaches at PORT, and open a chat as `open_chat` does."""
+    serve.write_authinfo(port=port)
+    url = lisp_string(f"http://127.0.0.1:{port}")
+    stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, f"(setq qwen-companion-daemon-url {url})"))
+    stage.emacs.command("qwen-companion-daemon-connect")
+    begin_chat(stage)
+
+
+def begin_chat(stage: Stage) -> None:
+    """Open a chat that fills the frame, as soon as Emacs is connected to a daemon."""
     stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
     stage.emacs.command("qwen-companion-chat")
-    wait_until_idle(stage)
+    stage.emacs.wait_until(f'(string-match-p " \\\\(?:idle\\\\|off\\\\)\\\\\'" {MODE_LINE})')
+    if stage.emacs.eval(f'(string-suffix-p " off" {MODE_LINE})') == "t":
+        # On a busy machine an agent may take longer to start than the daemon waits.  The chat says what to do then.
+        stage.screen.wait_for("M-x qwen-companion-chat here tries again")
+        stage.emacs.command("qwen-companion-chat")
+        wait_until_idle(stage)
     stage.screen.keys("C-x", "1")
 
 
 def wait_until_idle(stage: Stage) -> None:
     """Wait until no turn runs in the chat."""
-    mode_line = f'(buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))'
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {mode_line})')
+    stage.emacs.wait_until(f'(string-suffix-p " idle" {MODE_LINE})')
 
 
 def send(stage: Stage, text: str) -> None:
@@ -39,13 +60,23 @@ def send(stage: Stage, text: str) -> None:
     stage.screen.keys("C-c", "C-c")
 
 
-def answer(stage: Stage, label: str) -> None:
-    """Press the key of the option LABEL of the question on the screen, once it takes keys."""
-    screen = stage.screen.wait_for(label)
-    number = re.search(rf"C-c (\d)  {re.escape(label)} *$", screen, re.MULTILINE)
-    assert number is not None
+def wait_until_askable(stage: Stage) -> None:
+    """Wait until the oldest question of the chat takes keys: one that has just come up does not."""
     stage.emacs.wait_until(
         f'(with-current-buffer "{CHAT}" (ignore-errors'
         " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))"
     )
-    stage.screen.keys("C-c", number[1])
+
+
+def option_key(screen: str, label: str) -> str:
+    """The key behind C-c that chooses the option with LABEL, as SCREEN shows it."""
+    found = re.search(rf"C-c (\d)  {re.escape(label)}(?:  .*)?$", screen, re.MULTILINE)
+    assert found is not None, screen
+    return found[1]
+
+
+def answer(stage: Stage, label: str) -> None:
+    """Choose the option with LABEL of the question on the screen by its key, once it takes keys."""
+    stage.screen.wait_for(label)
+    wait_until_askable(stage)
+    stage.screen.keys("C-c", option_key(stage.screen.capture(), label))

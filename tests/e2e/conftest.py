@@ -17,6 +17,7 @@ import pytest
 
 from editor import EmacsError
 from sandbox import BUILD
+from serve import Serve
 from stage import Stage
 
 INTEROP = "--interop"
@@ -66,6 +67,15 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         finally:
             if not clean:
                 keep_records(stage, BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name))
+
+
+@pytest.fixture
+def serve(stage: Stage) -> Iterator[Serve]:
+    """A daemon that was started by somebody else."""
+    serve = Serve(stage.sandbox, stage.environment)
+    serve.start()
+    yield serve
+    serve.close()
 
 
 def keep_records(stage: Stage, folder: Path) -> None:

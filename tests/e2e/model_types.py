@@ -75,6 +75,8 @@ class Answer:
 
     text: str = ""
     calls: tuple[Call, ...] = ()
+    thought: str = ""
+    """What it thinks before; only OpenAI's protocol carries it here, and only as a stream."""
     pieces: int = 2
     """In how many pieces the text is streamed."""
     halfway: threading.Event | None = None

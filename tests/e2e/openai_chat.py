@@ -76,7 +76,7 @@ def completion(answer: Answer) -> dict[str, Any]:
 
 
 def stream(answer: Answer) -> Iterator[bytes]:
-    """The answer as server-sent events: the text in pieces, each call's arguments in two, the end."""
+    """The answer as server-sent events: the thought, the text in pieces, each call's arguments in two, the end."""
     envelope = _envelope("chat.completion.chunk")
 
     def event(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:

@@ -45,6 +45,12 @@ class Serve:
         """What the daemon has printed and written about itself."""
         return "".join(self._output) + (self._sandbox.home / ".qwen/debug/daemon/daemon.log").read_text()
 
+    def write_authinfo(self, token: str | None = None, port: int | None = None) -> None:
+        """Make TOKEN, else the right one, that which the user has for this daemon at PORT, else at its own."""
+        file = self._sandbox.home / ".authinfo"
+        file.write_text(f"machine 127.0.0.1 port {port or self._port} login qwen password {token or self.token}\n")
+        file.chmod(0o600)
+
     def start(self, *arguments: str) -> None:
         """Start it with ARGUMENTS; returns when it listens."""
         command = [self._program, "serve", "--port", str(self._port), "--require-auth", "--no-web", *arguments]
@@ -101,6 +107,7 @@ class Network:
         self._marker = b""
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._broken = False
         self.cuts = 0
         """How often a connection was cut."""
 
@@ -113,19 +120,33 @@ class Network:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self.break_down()
         await self._server.wait_closed()
 
     @property
-    def url(self) -> str:
+    def port(self) -> int:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self._server.sockets[0].getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def cut_at(self, marker: bytes) -> None:
         """Cut the next connection on which the daemon sends MARKER, in the middle of that."""
         self._marker = marker
+
+    async def break_down(self) -> None:
+        """Cut all connections and let nobody through."""
+        self._broken = True
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def mend(self) -> None:
+        """Let everybody through again."""
+        self._broken = False
 
     def stall(self) -> None:
         """Carry nothing more to the clients: they seem to have stopped reading."""
@@ -136,6 +157,9 @@ class Network:
         self._flowing.set()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._broken:
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)

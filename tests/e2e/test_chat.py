@@ -7,7 +7,8 @@ import re
 import threading
 
 from chat import CHAT, open_chat, send, wait_until_idle
-from model_types import Answer
+from clis import QWEN_SETTINGS
+from model_types import Answer, Call
 from stage import Stage
 
 RESETS = (
@@ -52,3 +53,50 @@ def test_who_reads_above_is_left_alone(stage: Stage) -> None:
     assert re.findall(r"^line \d+$", stage.screen.capture(), re.MULTILINE) == seen
     stage.screen.keys("M->")
     stage.screen.wait_for("The end.")
+
+
+def toggle(stage: Stage, line: str) -> None:
+    """Fold or open what begins with LINE, in the conversation."""
+    stage.screen.keys("M-<", "C-s")
+    stage.screen.wait_for("I-search:")
+    stage.screen.type(line, seen=f"I-search: {line}")
+    stage.screen.keys("Enter", "Tab")
+
+
+def test_thoughts_and_tools_are_folded_and_the_plan_is_kept(stage: Stage) -> None:
+    # Off unless it is asked for.
+    stage.sandbox.write_cli_settings(
+        {**QWEN_SETTINGS, "tools": {**QWEN_SETTINGS["tools"], "todoWrite": {"enabled": True}}}
+    )
+    open_chat(stage)
+
+    def plan(*states: str) -> Call:
+        steps = [
+            {"id": str(number), "content": f"Step {number}", "status": state}
+            for number, state in enumerate(states, start=1)
+        ]
+        return Call("todo_write", {"todos": steps})
+
+    more = threading.Event()
+    stage.model.answer(Answer(thought="First I look.\nThen I act.", calls=(plan("in_progress", "pending"),)))
+    stage.model.answer(
+        Answer("Now I look.", calls=(Call("run_shell_command", {"command": "pwd", "is_background": False}),))
+    )
+    stage.model.answer(Answer("I have seen it.", halfway=more, calls=(plan("completed", "in_progress"),)))
+    stage.model.say("The end.")
+    send(stage, "do it by a plan")
+    screen = stage.screen.wait_for("I have s")
+    assert "Plan\n[-] Step 1\n[ ] Step 2\n" in screen
+    more.set()
+    screen = stage.screen.wait_for("The end.")
+    wait_until_idle(stage)
+    assert "Plan\n[x] Step 1\n[-] Step 2\n" in screen
+    assert screen.count("Plan") == 1
+    assert "Then I act." not in screen
+    assert "Directory:" not in screen
+    toggle(stage, "Thought")
+    stage.screen.wait_for("Then I act.")
+    toggle(stage, "Thought")
+    stage.screen.wait_gone("Then I act.")
+    toggle(stage, "pwd")
+    stage.screen.wait_for("Directory:")

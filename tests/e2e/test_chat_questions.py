@@ -3,18 +3,52 @@
 
 from __future__ import annotations
 
-from chat import answer, open_chat, send
+import json
+import re
+
+from chat import CHAT, answer, open_chat, send, wait_until_idle
+from clis import QWEN_SETTINGS_FILE
+from sandbox import GREETING
 from stage import Stage
 
+QUESTIONS = (
+    {
+        "question": "Which database?",
+        "header": "Database",
+        "options": [{"label": "sqlite", "description": "one file"}, {"label": "postgres", "description": "a server"}],
+        "multiSelect": False,
+    },
+    {
+        "question": "Which colours?",
+        "header": "Colours",
+        "options": [{"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}],
+        "multiSelect": True,
+    },
+    {
+        "question": "Which name?",
+        "header": "Name",
+        "options": [{"label": "Anna", "description": "short"}, {"label": "Bernadette", "description": "long"}],
+        "multiSelect": False,
+    },
+)
 
-def test_a_change_is_seen_and_allowed(stage: Stage) -> None:
+
+def choose(stage: Stage, line: str) -> None:
+    """Search back for LINE, which is in the conversation, and press RET there."""
+    stage.screen.keys("M->", "C-r")
+    stage.screen.wait_for("I-search backward:")
+    stage.screen.type(line, seen=f"I-search backward: {line}")
+    stage.screen.keys("Enter", "Enter")
+
+
+def test_a_file_that_is_written(stage: Stage) -> None:
     open_chat(stage)
     file = stage.sandbox.project / "new.txt"
     stage.model.call("write_file", file_path=str(file), content="one\ntwo\n")
     stage.model.say("It is written.")
     send(stage, "write it")
     screen = stage.screen.wait_for("+two")
-    assert f"{file}\n" in screen
+    assert str(file) in screen
     assert "Wrote" not in screen
     assert "Asks:1" in screen
     assert not file.exists()
@@ -23,3 +57,120 @@ def test_a_change_is_seen_and_allowed(stage: Stage) -> None:
     assert 'you answered "Allow"' in screen
     assert "Asks" not in screen
     assert file.read_text() == "one\ntwo\n"
+
+    # One that is there, in both front ends.
+    new = GREETING.replace('"hello "', '"good day "')
+    stage.script_change(stage.sandbox.greeting, new)
+    stage.model.say("It is changed.")
+    send(stage, "change it")
+    stage.screen.wait_for('+    return "good day " + name')
+    stage.screen.keys("C-c", "C-v")
+    stage.screen.wait_for("Ediff Control Panel")
+    before, after, *_ = stage.emacs.visible_buffers()
+    assert stage.emacs.buffer_text(before) == GREETING
+    assert stage.emacs.buffer_text(after) == new
+    stage.screen.keys("q")
+    stage.screen.wait_for("Quit this Ediff session?")
+    stage.screen.keys("y")
+    stage.screen.wait_gone("Ediff")
+    assert stage.emacs.visible_buffers() == [CHAT]
+    stage.emacs.eval("(setq qwen-companion-diff-style 'unified)")
+    stage.screen.keys("C-c", "C-v")
+    stage.screen.wait_for("*qwen-companion difference: greeting.py*")
+    stage.screen.keys("C-x", "o", "q")
+    stage.screen.wait_gone("*qwen-companion difference: greeting.py*")
+    assert stage.emacs.visible_buffers() == [CHAT]
+    assert stage.sandbox.greeting.read_text() == GREETING
+    answer(stage, "Allow")
+    stage.screen.wait_for("It is changed.")
+    assert stage.sandbox.greeting.read_text() == new
+
+
+def test_a_command_that_is_run(stage: Stage) -> None:
+    open_chat(stage)
+    of_workspace = stage.sandbox.project / ".qwen/settings.json"
+    of_user = stage.sandbox.home / QWEN_SETTINGS_FILE
+    before = of_user.read_text()
+    stage.model.call("run_shell_command", command="touch one\ntouch two", is_background=False)
+    stage.model.say("They are made.")
+    send(stage, "make two")
+    screen = stage.screen.wait_for("Asks:1")
+    assert re.search(r"^ +touch one\n +touch two$", screen, re.MULTILINE)
+    assert "for user: touch *  writes a rule into the user's settings on the daemon's host\n" in screen
+    label = "Always Allow in project: touch *"
+    assert f"{label}  writes a rule into the settings of the workspace on the daemon's host\n" in screen
+    answer(stage, label)
+    stage.screen.wait_for("They are made.")
+    assert json.loads(of_workspace.read_text()) == {"permissions": {"allow": ["Bash(touch *)"]}}
+    assert of_user.read_text() == before
+    assert (stage.sandbox.project / "two").exists()
+
+    # Refused.
+    stage.model.call("run_shell_command", command="mkdir three", is_background=False)
+    send(stage, "make a directory")
+    stage.screen.wait_for("Asks:1")
+    answer(stage, "Reject")
+    stage.screen.wait_for('mkdir three: you answered "Reject"')
+    wait_until_idle(stage)
+    conversation = stage.emacs.buffer_text(CHAT)
+    assert re.search("^failed +mkdir three", conversation, re.MULTILINE)
+    assert "Cancelled" not in conversation
+    assert not (stage.sandbox.project / "three").exists()
+
+    # Longer than what is shown in a chat: the end, which counts, is not.
+    command = f": {'x' * 20_000}\nmkdir four"
+    stage.model.call("run_shell_command", command=command, is_background=False)
+    stage.model.say("It is made.")
+    send(stage, "make it at length")
+    stage.screen.wait_for("Asks:1")
+    answer(stage, "Allow")
+    screen = stage.screen.wait_for("Not allowed yet: what the tool is given is cut here; C-c C-v shows it")
+    assert re.search(r"\d+ characters more  C-c C-v shows all$", screen, re.MULTILINE)
+    stage.screen.keys("C-c", "C-v")
+    stage.screen.wait_for("*qwen-companion chat: input of")
+    chat, whole = stage.emacs.visible_buffers()
+    assert chat == CHAT
+    assert f"command:\n{command}\n" in stage.emacs.buffer_text(whole)
+    answer(stage, "Allow")
+    stage.screen.wait_for("It is made.")
+    assert (stage.sandbox.project / "four").exists()
+
+
+def test_a_form_is_filled_in(stage: Stage) -> None:
+    open_chat(stage)
+    stage.model.call("ask_user_question", questions=QUESTIONS)
+    stage.model.say("I see.")
+    send(stage, "ask me")
+    stage.screen.wait_for("Asks:1")
+    choose(stage, "sqlite")
+    stage.screen.wait_for("(x) sqlite")
+    choose(stage, "postgres")
+    screen = stage.screen.wait_for("(x) postgres")
+    assert "( ) sqlite" in screen
+    answer(stage, "Submit")
+    stage.screen.wait_for("Question 2 has no answer yet; RET on a line chooses it")
+    assert not stage.model.next_request().tool_results
+    choose(stage, "red")
+    stage.screen.wait_for("[x] red")
+    choose(stage, "blue")
+    stage.screen.wait_for("[x] blue")
+    # The last of these lines is that of the last question.
+    choose(stage, "an answer of your own")
+    stage.screen.wait_for("Your answer:")
+    stage.screen.type("Carla, or so")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("(x) Carla, or so")
+    answer(stage, "Submit")
+    stage.screen.wait_for("I see.")
+    (answers,) = stage.model.next_request().tool_results
+    assert answers.endswith("\n**Database**: postgres\n**Colours**: red, blue\n**Name**: Carla, or so")
+
+    # Dismissed.
+    stage.model.call("ask_user_question", questions=QUESTIONS[:1])
+    stage.screen.keys("M->")
+    send(stage, "ask me again")
+    stage.screen.wait_for("Asks:1")
+    answer(stage, "no answer: dismiss it")
+    stage.screen.wait_for("Ask user 1 question: you dismissed it")
+    wait_until_idle(stage)
+    assert re.search("^failed +Ask user 1 question", stage.emacs.buffer_text(CHAT), re.MULTILINE)

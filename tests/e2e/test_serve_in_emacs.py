@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import psutil
-import pytest
 
 from editor import lisp_string
 from sandbox import has_ended
@@ -55,21 +53,6 @@ def assert_unseen(stage: Stage, *hidden: str) -> None:
     places.append(stage.screen.capture())
     for secret in hidden:
         assert not any(secret in place for place in places)
-
-
-@pytest.fixture
-def serve(stage: Stage) -> Iterator[Serve]:
-    """A daemon that was started by somebody else."""
-    serve = Serve(stage.sandbox, stage.environment)
-    serve.start()
-    yield serve
-    serve.close()
-
-
-def write_authinfo(stage: Stage, serve: Serve, token: str) -> None:
-    file = stage.sandbox.home / ".authinfo"
-    file.write_text(f"machine 127.0.0.1 port {serve.port} login qwen password {token}\n")
-    file.chmod(0o600)
 
 
 def test_it_is_off(stage: Stage) -> None:
@@ -142,7 +125,7 @@ def test_one_that_ends_by_itself_is_missed(stage: Stage) -> None:
 
 
 def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) -> None:
-    write_authinfo(stage, serve, serve.token)
+    serve.write_authinfo()
     start(stage)
     # Not on Emacs's own command line; a user and password there are of no use, and do no harm.
     url = serve.url.replace("//", f"//me:{serve.token}@")
@@ -155,14 +138,14 @@ def test_connected_with_the_token_of_auth_sources(stage: Stage, serve: Serve) ->
 
 
 def test_a_wrong_token_is_said_and_not_shown(stage: Stage, serve: Serve) -> None:
-    write_authinfo(stage, serve, "something-else")
+    serve.write_authinfo("something-else")
     start(stage, f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})")
     stage.emacs.command("qwen-companion-daemon-connect")
     stage.screen.wait_for("Daemon:refused")
     stage.screen.wait_for("does not accept the token")
     assert_unseen(stage, serve.token, "something-else")
     # The user mends it.
-    write_authinfo(stage, serve, serve.token)
+    serve.write_authinfo()
     stage.emacs.eval("(auth-source-forget-all-cached)")
     stage.emacs.command("qwen-companion-daemon-connect")
     stage.screen.wait_for(re.compile(r" Daemon(?!:)"))

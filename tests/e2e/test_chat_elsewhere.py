@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a chat asks and others answer, or nobody can, with the real `qwen serve` and a scripted model, in a terminal."""
+
+from __future__ import annotations
+
+import re
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from chat import CHAT, answer, connect_chat, send, wait_until_idle
+from qwen_companion.daemon.client import DaemonClient
+from serve import Network, Serve
+from stage import Stage
+
+
+class Other:
+    """Another client of the only session of a daemon."""
+
+    def __init__(self, portal: BlockingPortal, client: DaemonClient, project: str) -> None:
+        self._portal = portal
+        self._client = client
+        (session,) = portal.call(client.list_sessions, project)
+        self._session = session.session_id
+        portal.call(client.load, self._session)
+
+    def answer(self, label: str) -> None:
+        """Answer the question that waits with the option that has LABEL."""
+        (waiting,) = self._portal.call(self._client.status, self._session).pending_interactions
+        (option,) = (option.option_id for option in waiting.options if (option.name or option.label) == label)
+        self._portal.call(self._client.answer_permission, self._session, waiting.request_id, option)
+
+
+def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) -> None:
+    def ask(command: str) -> None:
+        stage.model.call("run_shell_command", command=command, is_background=False)
+        stage.model.say(f"So much for {command}.")
+        send(stage, f"please {command}")
+        stage.screen.wait_for("Asks:1")
+
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Network(serve.port)) as network,
+        portal.wrap_async_context_manager(DaemonClient(serve.url, serve.token)) as client,
+    ):
+        connect_chat(stage, serve, network.port)
+        other = Other(portal, client, str(stage.sandbox.project))
+
+        ask("touch one")
+        other.answer("Allow")
+        stage.screen.wait_for("So much for touch one.")
+        wait_until_idle(stage)
+
+        ask("touch two")
+        portal.call(network.break_down)
+        stage.screen.wait_for("Daemon:unreachable")
+        screen = stage.screen.wait_for("Held: the connection is lost.")
+        assert not re.search(r"C-c \d", screen)
+        stage.screen.keys("C-c", "3")
+        stage.screen.wait_for("The connection to the daemon is lost; this is checked again when it is back")
+        portal.call(network.mend)
+        stage.screen.wait_for("C-c 3  Allow")
+        answer(stage, "Allow")
+        stage.screen.wait_for("So much for touch two.")
+        wait_until_idle(stage)
+
+        ask("touch three")
+        portal.call(network.break_down)
+        stage.screen.wait_for("Held: the connection is lost.")
+        other.answer("Allow")
+        portal.call(network.mend)
+        stage.screen.wait_for("So much for touch three.")
+        wait_until_idle(stage)
+
+        conversation = stage.emacs.buffer_text(CHAT)
+        for line in (
+            'touch one: answered by another client: "Allow"',
+            'touch two: you answered "Allow"',
+            'touch three: answered by another client: "Allow"',
+            *(f"please touch {number}" for number in ("one", "two", "three")),
+            *(f"So much for touch {number}." for number in ("one", "two", "three")),
+        ):
+            assert conversation.count(f"{line}\n") == 1, conversation
+        assert "Asks" not in stage.screen.capture()
+        assert "Held" not in conversation
