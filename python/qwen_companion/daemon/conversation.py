@@ -24,10 +24,12 @@ from qwen_companion.daemon.messages import (
     Change,
     Choice,
     ContextUsage,
+    EndChange,
     SessionChoices,
     ToolText,
 )
 from qwen_companion.daemon.outbox import Outbox
+from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, Output, slash_commands
 from qwen_companion.daemon.stream import (
@@ -43,6 +45,9 @@ from qwen_companion.daemon.stream import (
 from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
+
+COUNT_S = 30.0
+"""How old the number of clients may become, in seconds."""
 
 _LOST_EVENTS = "Some of what happened was missed."
 _RESTARTED = "The daemon has been restarted."
@@ -70,6 +75,8 @@ class Conversation:
         self._told = None
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
 
     @property
     def id(self) -> str:
@@ -96,6 +103,8 @@ class Conversation:
         self._rebuild(reply, None)
         self._following = asyncio.create_task(self._follow(reply.cursor))
         self._following.add_done_callback(self._followed)
+        self._counting = asyncio.create_task(self._count())
+        self._counting.add_done_callback(_checked)
 
     async def close(self, *, end: bool) -> None:
         """Leave the session; END ends it for all.  Nothing goes on here even when that fails."""
@@ -109,8 +118,8 @@ class Conversation:
                 await self._client.detach(self.session.session_id)
 
     async def _stop_following(self) -> None:
-        tasks = [task for task in (self._following, self._checking) if task is not None]
-        self._following = self._checking = None
+        tasks = [task for task in (self._following, self._checking, self._counting) if task is not None]
+        self._following = self._checking = self._counting = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -188,8 +197,24 @@ class Conversation:
         self.session.choices(state)
         self._put([_choices(self.id, state)])
 
+    async def _count(self) -> None:
+        """Know how many clients there are.
+
+        No event tells who comes and goes: what others do and the end of a turn are reasons to ask, and time is.
+        """
+        while not self.session.dead:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), COUNT_S)
+            self._moved.clear()
+            # That it cannot be had is seen, and told, by who follows the stream.
+            with suppress(DaemonError):
+                self.session.counted((await self._client.status(self.session.session_id)).client_count)
+                self._tell_state()
+
     def _put(self, outputs: Iterable[Output | SessionChoices]) -> None:
         for output in outputs:
+            if isinstance(output, EndChange) or getattr(output, "by", None) == OTHER:
+                self._moved.set()
             if isinstance(output, Change):
                 self._outbox.change(self.id, output)
             else:

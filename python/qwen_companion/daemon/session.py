@@ -93,6 +93,7 @@ class DaemonSession:
         self._streams: dict[tuple[str, str | None, str | None], TextStream] = {}
         self._past_turns = 0
         self._past_turn: str | None = None
+        self._first_words: str | None = None
         self._mentioned: set[str] = set()
 
     # --- What it is asked
@@ -106,7 +107,8 @@ class DaemonSession:
             state=state,
             text=text,
             turn=local_id("turn", self._running) if self._running else None,
-            title=self._title,
+            # As the daemon lists one that has not been given a title.
+            title=self._title or self._first_words,
             model=None if self._model is None else self._model_names.get(self._model, line(self._model)),
             mode=self._mode,
             used=None if self._window is None else self._window[0],
@@ -221,7 +223,7 @@ class DaemonSession:
         """
         outputs: list[Output] = []
         if reply is not None:
-            self._clients = reply.client_count
+            self.counted(reply.client_count)
             waiting = {item.request_id for item in reply.pending_interactions}
             for request_id in asked_about - waiting:
                 outputs += self._permissions.close(request_id)
@@ -235,6 +237,10 @@ class DaemonSession:
         self._model_names = {item.model_id: line(item.name or item.model_id) for item in state.models.available_models}
         self._model = state.models.current_model_id or self._model
         self._mode = state.modes.current_mode_id or self._mode
+
+    def counted(self, clients: int | None) -> None:
+        """So many CLIENTS take part; None when the daemon does not say."""
+        self._clients = clients
 
     def named(self, title: str | None) -> None:
         """The session has the name TITLE, if any."""
@@ -326,6 +332,7 @@ class DaemonSession:
                 text = f"\n{_linked(content.uri)}" if envelope.prompt_id is None else _linked(content.uri)
             case other:
                 text = f"[{line(other)}]\n"
+        self._first_words = self._first_words or line(text) or None
         yield from self._text(envelope, "user", text, None, by=self._who(envelope.originator_client_id))
 
     def _answer_chunk(self, envelope: models.Envelope, payload: models.AgentMessageChunk) -> Iterator[Output]:

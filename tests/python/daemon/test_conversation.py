@@ -20,6 +20,7 @@ from qwen_companion.daemon.messages import (
     Permission,
     Reset,
     SessionChoices,
+    SessionInfo,
     SlashCommands,
     ToolText,
     Turns,
@@ -375,6 +376,35 @@ async def test_a_long_history_comes_in_small_messages(emacs: Emacs, daemon: Fake
     assert emacs.last(Reset).batches > 1
     assert max(map(len, emacs.frames)) < INLINE_TEXT_BYTES
     assert emacs.chats[session].text() == "word " * 40_000
+
+
+async def test_who_takes_part_is_asked_when_others_speak_and_when_a_turn_ends(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    _, theirs, chat = chatting
+
+    def clients(count: int) -> bool:
+        return chat.state is not None and chat.state.clients == count
+
+    await emacs.until(lambda: clients(1))
+    theirs.members["client of somebody else"] += 1
+    theirs.emit(event("user_message_chunk") | {"originatorClientId": "client of somebody else"})
+    await emacs.until(lambda: clients(2))
+    del theirs.members["client of somebody else"]
+    theirs.emit(event("turn_complete"))
+    await emacs.until(lambda: clients(1))
+    assert len(daemon.asked_for("/status")) == 3
+
+
+async def test_who_takes_part_is_asked_now_and_then(
+    emacs: Emacs, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "COUNT_S", 0.01)
+    await emacs.connect(daemon)
+    session = await emacs.open()
+    (theirs,) = daemon.sessions.values()
+    theirs.members["client of somebody else"] += 1
+    await emacs.until(lambda: emacs.all(SessionInfo, session=session, clients=2))
 
 
 async def test_usage_and_commands_are_told(emacs: Emacs, chatting: Chatting) -> None:

@@ -725,6 +725,14 @@ def test_model_mode_title_and_usage_follow_the_daemon() -> None:
     assert seen.session.model_id("nonsense") is None
 
 
+def test_without_a_title_it_is_called_by_what_was_asked_first() -> None:
+    assert Seen().info.title is None
+    seen = Seen(echo(P1, "fix\nthe parser"), complete(P1)).go(echo(P2, "and test it"))
+    assert seen.info.title == "fix the parser"
+    seen.take(event("session_metadata_updated", None, None, displayName="Parser"))
+    assert seen.info.title == "Parser"
+
+
 def test_commands_are_told_whole() -> None:
     commands = [
         {"name": "status", "description": "show version info", "input": {"hint": ""}},
