@@ -41,6 +41,9 @@
 (defvar qwen-companion-chat-sessions--known nil
   "The sessions as the daemon listed them last, see `daemon-sessions'.")
 
+(defvar qwen-companion-chat-sessions--states nil
+  "Alist of the sessions that are open here and their states as told last.")
+
 (defvar qwen-companion-chat-sessions--watchers 0
   "How many lists and minibuffers show the sessions.")
 
@@ -62,6 +65,12 @@
      (setq qwen-companion-chat-sessions--known (plist-get payload :sessions))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-session
+     (let ((id (plist-get payload :session))
+           (state (plist-get payload :state)))
+       (unless (eq state (alist-get id qwen-companion-chat-sessions--states nil nil #'equal))
+         (setf (alist-get id qwen-companion-chat-sessions--states nil nil #'equal) state)
+         ;; When it changed, and how many have it open.
+         (qwen-companion-chat-sessions--ask)))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-state
      (qwen-companion-chat-sessions--ask)
@@ -77,21 +86,44 @@
   "Listen no longer, if this was the last who wanted to know."
   (when (zerop (cl-decf qwen-companion-chat-sessions--watchers))
     (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--take)
-    (setq qwen-companion-chat-sessions--known nil)))
+    (setq qwen-companion-chat-sessions--known nil
+          qwen-companion-chat-sessions--states nil)))
 
 (defun qwen-companion-chat-sessions--all ()
   "Return the sessions: those listed last and those that have a chat.
-A dead one is known to its chat only."
+One that is new or dead may be known to its chat only."
   (append
-   qwen-companion-chat-sessions--known
+   (mapcar (lambda (session)
+             (append (qwen-companion-chat-sessions--told (plist-get session :id)) session))
+           qwen-companion-chat-sessions--known)
    (cl-loop for buffer in (qwen-companion-chat-buffers)
             for id = (buffer-local-value 'qwen-companion-chat--id buffer)
-            for state = (buffer-local-value 'qwen-companion-chat--state buffer)
             unless (or (null id)
                        (cl-find id qwen-companion-chat-sessions--known :test #'equal
                                 :key (lambda (session) (plist-get session :id))))
-            collect (list :id id :title (plist-get state :title)
-                          :clients (plist-get state :clients)))))
+            collect (append (list :id id) (qwen-companion-chat-sessions--told id)))))
+
+(defun qwen-companion-chat-sessions--told (id)
+  "Return what the chat of the session ID knows of it, a property list.
+That is newer than what was listed.  With no chat, there is nothing."
+  (when-let ((chat (qwen-companion-chat-buffer id)))
+    (let ((state (buffer-local-value 'qwen-companion-chat--state chat)))
+      (cl-loop for key in (if (memq (plist-get state :state) '(closed dead off))
+                              '(:state :title)
+                            '(:state :title :clients))
+               for value = (plist-get state key)
+               when value append (list key value)))))
+
+(defun qwen-companion-chat-sessions--find (id)
+  "Return what is known of the session ID, nil for nothing."
+  (cl-find id (qwen-companion-chat-sessions--all) :test #'equal
+           :key (lambda (session) (plist-get session :id))))
+
+(defun qwen-companion-chat-sessions--ended-p (session)
+  "Return non-nil when SESSION is only on the disk of the daemon's host."
+  (and (not (plist-get session :state))
+       (not (plist-get session :busy))
+       (eql 0 (plist-get session :clients))))
 
 ;;; In words
 
@@ -107,16 +139,14 @@ A dead one is known to its chat only."
     ""))
 
 (defun qwen-companion-chat-sessions--state (session)
-  "Return the state of SESSION in words.
-That of its chat is newer than what was listed."
-  (let* ((chat (qwen-companion-chat-buffer (plist-get session :id)))
-         (state (and chat (plist-get (buffer-local-value 'qwen-companion-chat--state chat)
-                                     :state))))
-    (pcase state
-      ('nil (if (plist-get session :busy) "busy" "idle"))
-      ('waiting "waits for an answer")
-      ((or 'dead 'closed) (format "%s, RET loads it again" state))
-      (_ (symbol-name state)))))
+  "Return the state of SESSION in words."
+  (pcase (plist-get session :state)
+    ('nil (cond ((plist-get session :busy) "busy")
+                ((qwen-companion-chat-sessions--ended-p session) "ended, RET loads it")
+                (t "idle")))
+    ('waiting "waits for an answer")
+    ((and state (or 'dead 'closed)) (format "%s, RET loads it again" state))
+    (state (symbol-name state))))
 
 (defun qwen-companion-chat-sessions--clients (session)
   "Return how many clients SESSION has, as text."
@@ -183,7 +213,7 @@ That of its chat is newer than what was listed."
                                      :state))))
     (pop-to-buffer (or chat (qwen-companion-chat--make id)))
     (goto-char (point-max))
-    (when (memq state '(dead closed))
+    (when (memq state '(dead closed off))
       (qwen-companion-chat-reload))))
 
 (defun qwen-companion-chat-sessions--close (id end)
@@ -211,6 +241,8 @@ Its chat, if it has one here, stays and says so."
   "End the session at point for all its clients."
   (interactive nil qwen-companion-chats-mode)
   (let ((id (qwen-companion-chat-sessions--at-point)))
+    (when (qwen-companion-chat-sessions--ended-p (qwen-companion-chat-sessions--find id))
+      (user-error "This session has ended already"))
     (when (y-or-n-p "End this session for all its clients? ")
       (qwen-companion-chat-sessions--close id t))))
 

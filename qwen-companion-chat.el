@@ -34,6 +34,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-disk)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
 (require 'qwen-companion-chat-choices)
@@ -57,6 +58,14 @@ With nil, no times are shown."
   :type '(choice (const :tag "No times" nil)
                  (string :tag "Format" "%H:%M")))
 
+(defcustom qwen-companion-chat-rename-buffer t
+  "Whether the buffer of a chat is named after its session.
+It is as soon as the session has a title, with the project behind it,
+and again when the title changes.  A buffer that you have renamed keeps
+its name."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defface qwen-companion-chat-heading
   '((t :inherit (bold highlight) :extend t))
   "Face of the line above what a user has said."
@@ -79,6 +88,11 @@ With nil, no times are shown."
 (defvar-local qwen-companion-chat--state nil
   "The session as the Python process told it last, a property list.
 Its :state is `off' after the daemon was left.")
+(defvar-local qwen-companion-chat--way nil
+  "How the daemon came to be used, see `qwen-companion-daemon-way'.")
+(defvar-local qwen-companion-chat--names nil
+  "The name of the buffer as it should be and as it was given, or nil.
+A cons; they differ where another buffer had the name.")
 (defvar-local qwen-companion-chat--choices nil
   "The models and modes that can be chosen, as told last.")
 (defvar-local qwen-companion-chat--commands nil
@@ -120,6 +134,35 @@ See `qwen-companion-chat--add'.")
            :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat--id buffer))
            :test #'equal))
 
+(defconst qwen-companion-chat--title-width 32
+  "Columns of a session's title that are in the name of a buffer.")
+
+(defun qwen-companion-chat--name ()
+  "Return what the current buffer should be called."
+  (let ((title (plist-get qwen-companion-chat--state :title))
+        ;; Not as a file's name: it may look like one of another host.
+        (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
+                                          "[/\\]" t)))))
+    (if (string-blank-p (or title ""))
+        "*qwen chat*"
+      (format "*qwen chat: %s%s*"
+              (qwen-companion-chat--short title qwen-companion-chat--title-width)
+              (if project
+                  (format " (%s)" (qwen-companion-chat--short project 20))
+                "")))))
+
+(defun qwen-companion-chat--short (text width)
+  "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
+  (truncate-string-to-width (qwen-companion-disk-plain text) width nil nil "…"))
+
+(defun qwen-companion-chat--rename ()
+  "Name the current buffer after its session, unless the user has named it."
+  (let ((name (qwen-companion-chat--name)))
+    (when (and qwen-companion-chat-rename-buffer
+               (equal (buffer-name) (cdr qwen-companion-chat--names))
+               (not (equal name (car qwen-companion-chat--names))))
+      (setq qwen-companion-chat--names (cons name (rename-buffer name t))))))
+
 ;;; Calling
 
 (defvar qwen-companion-chat--requests nil
@@ -134,6 +177,7 @@ Newest first, each (METHOD . PAYLOAD).")
   "Ask the Python process for METHOD with PAYLOAD, a property list.
 CALLBACK is called with the reply, once and in the current buffer, also
 when the process ends meanwhile.  Without one, an error is shown."
+  (qwen-companion-chat--watch)
   (let ((request (number-to-string (cl-incf qwen-companion-chat--count))))
     (push (cons request (cons (current-buffer) callback)) qwen-companion-chat--requests)
     (unless (qwen-companion-backend-call
@@ -157,7 +201,8 @@ when the process ends meanwhile.  Without one, an error is shown."
             ((plist-get payload :error)
              (qwen-companion-backend-notice (plist-get payload :error)))))
     (unless qwen-companion-chat--requests
-      (qwen-companion-chat--drop-early))))
+      (qwen-companion-chat--drop-early))
+    (qwen-companion-chat--rest)))
 
 (defun qwen-companion-chat--fail-requests (problem text)
   "Answer all that was asked with PROBLEM, and TEXT to say so."
@@ -219,6 +264,7 @@ is about; where it is about no session, once and in any buffer.")
 (defun qwen-companion-chat--on-session (payload)
   "Show the state of the session in PAYLOAD."
   (setq qwen-companion-chat--state payload)
+  (qwen-companion-chat--rename)
   (qwen-companion-chat-permissions-update)
   (qwen-companion-chat--update))
 
@@ -622,7 +668,10 @@ string or nil.")
   (let ((text (plist-get qwen-companion-chat--state :text)))
     (pcase (plist-get qwen-companion-chat--state :state)
       ('off (concat (if text (string-remove-suffix "." text) "The daemon was left")
-                    "; M-x qwen-companion-chat here tries again"))
+                    (if (memq (qwen-companion-state) '(off error))
+                        "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
+                      "; M-x qwen-companion-chat here")
+                    " tries again"))
       ('disconnected (concat "Disconnected" (and text (concat ": " text))))
       ((and state (or 'closed 'dead))
        (substitute-command-keys
@@ -674,6 +723,11 @@ string or nil.")
   (add-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat--left)
   (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-chat--process-gone))
 
+(defun qwen-companion-chat--rest ()
+  "Have nothing reported when there is no chat and nothing is waited for."
+  (unless (or qwen-companion-chat--requests (qwen-companion-chat-buffers))
+    (qwen-companion-chat--unwatch)))
+
 (defun qwen-companion-chat--unwatch ()
   "Leave nothing behind but the buffers."
   (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat--report)
@@ -711,15 +765,22 @@ With DUE non-nil, have them loaded again once there is a daemon."
 
 (defun qwen-companion-chat--on-state (payload)
   "Use the state of the connection in PAYLOAD."
-  (dolist (buffer (qwen-companion-chat-buffers))
-    (with-current-buffer buffer
-      (when (and qwen-companion-chat--due (eq 'connected (plist-get payload :state)))
-        (qwen-companion-chat--begin))
-      (qwen-companion-chat--update))))
+  (let ((state (plist-get payload :state)))
+    (dolist (buffer (qwen-companion-chat-buffers))
+      (with-current-buffer buffer
+        (cond ((and qwen-companion-chat--due (eq 'connected state))
+               (qwen-companion-chat--begin))
+              ((and (eq 'refused state)
+                    (not (eq 'dead (plist-get qwen-companion-chat--state :state))))
+               ;; There was one, or this was to be it; the next may come by another way.
+               (setq qwen-companion-chat--due t)
+               (qwen-companion-chat--set-state 'off (plist-get payload :text))))
+        (qwen-companion-chat--update)))))
 
 (defun qwen-companion-chat--begin ()
   "Ask the daemon for the session of the current buffer, or a new one."
-  (setq qwen-companion-chat--due nil)
+  (setq qwen-companion-chat--due nil
+        qwen-companion-chat--way (qwen-companion-daemon-way))
   (if qwen-companion-chat--id
       (qwen-companion-chat-reload)
     (qwen-companion-chat--call
@@ -750,7 +811,7 @@ That also brings back a session that has ended or was left."
      (when-let ((error (plist-get reply :error)))
        (qwen-companion-backend-notice error)
        ;; Nothing more will be told of it.
-       (when (memq (plist-get qwen-companion-chat--state :state) '(nil disconnected))
+       (when (memq (plist-get qwen-companion-chat--state :state) '(nil disconnected off))
          (qwen-companion-chat--set-state 'off error))))))
 
 ;;; Moving
@@ -845,29 +906,53 @@ In the conversation:
   (qwen-companion-chat--forget-conversation)
   (qwen-companion-chat-text-enable)
   (qwen-companion-chat-send-enable)
+  (setq-local mode-line-buffer-identification
+              ;; What goes on must have room behind it in 80 columns.
+              (list (cons -24 (propertized-buffer-identification "%12b"))))
+  (add-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
   (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
+  (add-hook 'change-major-mode-hook #'qwen-companion-chat--killed nil t)
   (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--sent-p ()
+  "Return non-nil when nothing unsent is in the prompt."
+  (string-blank-p (qwen-companion-chat--prompt-text)))
 
 (defun qwen-companion-chat--kill-p ()
   "Return non-nil when the buffer may be killed: nothing unsent is in it."
-  (or (string-blank-p (qwen-companion-chat--prompt-text))
+  (or (qwen-companion-chat--sent-p)
       (yes-or-no-p "The prompt has not been sent; kill the chat? ")))
+
+(defun qwen-companion-chat--exit-p ()
+  "Return non-nil when Emacs may exit: nothing unsent is in any chat."
+  (let ((unsent (cl-remove-if (lambda (buffer)
+                                (with-current-buffer buffer
+                                  (qwen-companion-chat--sent-p)))
+                              (qwen-companion-chat-buffers))))
+    (or (not unsent)
+        (yes-or-no-p (format "The prompt in %s has not been sent; exit anyway? "
+                             (mapconcat #'buffer-name unsent ", "))))))
 
 (defun qwen-companion-chat--killed ()
   "Leave the session of this buffer, for others it is still there."
   (when (and qwen-companion-chat--id
              (not (memq (plist-get qwen-companion-chat--state :state) '(off closed dead))))
     (qwen-companion-backend-call
-     'daemon-close (list :session qwen-companion-chat--id :end nil))))
+     'daemon-close (list :session qwen-companion-chat--id :end nil)))
+  (unless (remq (current-buffer) (qwen-companion-chat-buffers))
+    (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
+    (unless qwen-companion-chat--requests
+      (qwen-companion-chat--unwatch))))
 
 (defun qwen-companion-chat--make (id)
   "Return a new chat for the session ID, or for a new session where ID is nil.
 It is opened or loaded once there is a daemon."
-  (let ((buffer (generate-new-buffer "*qwen-companion chat*")))
+  (let ((buffer (generate-new-buffer "*qwen chat*")))
     (with-current-buffer buffer
       (qwen-companion-chat-mode)
-      (setq qwen-companion-chat--id id)
+      (setq qwen-companion-chat--id id
+            qwen-companion-chat--names (cons (qwen-companion-chat--name) (buffer-name)))
       (qwen-companion-chat--begin-soon))
     buffer))
 
@@ -879,25 +964,30 @@ It is opened or loaded once there is a daemon."
   (if (eq 'connected (qwen-companion-daemon-state))
       (qwen-companion-chat--begin)))
 
-(defun qwen-companion-chat--connect ()
-  "Have a daemon, or say what is to be done for it."
+(defun qwen-companion-chat--connect (chat)
+  "Have a daemon, or say what is to be done for it.
+If CHAT, a buffer or nil, has had one, have it in the same way."
   (when (memq (qwen-companion-daemon-state) '(off refused))
-    (call-interactively #'qwen-companion-daemon-connect)))
+    (pcase (and chat (or (qwen-companion-daemon-way)
+                         (buffer-local-value 'qwen-companion-chat--way chat)))
+      (`(,command ,root) (funcall command root))
+      (_ (call-interactively #'qwen-companion-daemon-connect)))))
 
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)
   "Chat with a `qwen serve': show the chat that was used last, or begin one.
 With the prefix argument NEW, begin another.  Where there is no daemon
-yet, connect as `qwen-companion-daemon-connect' does."
+yet, connect as `qwen-companion-daemon-connect' does; where there is
+none any more, have it again in the way in which the chat had it."
   (interactive "P")
-  (qwen-companion-chat--connect)
-  (let ((buffer (or (and (not new) (car (qwen-companion-chat-buffers)))
-                    (qwen-companion-chat--make nil))))
-    (with-current-buffer buffer
-      (when (eq 'off (plist-get qwen-companion-chat--state :state))
-        (qwen-companion-chat--begin-soon)))
-    (pop-to-buffer buffer)
-    (goto-char (point-max))))
+  (let ((chat (and (not new) (car (qwen-companion-chat-buffers)))))
+    (qwen-companion-chat--connect chat)
+    (let ((buffer (or chat (qwen-companion-chat--make nil))))
+      (with-current-buffer buffer
+        (when (eq 'off (plist-get qwen-companion-chat--state :state))
+          (qwen-companion-chat--begin-soon)))
+      (pop-to-buffer buffer)
+      (goto-char (point-max)))))
 
 (provide 'qwen-companion-chat)
 ;;; qwen-companion-chat.el ends here

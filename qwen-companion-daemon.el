@@ -108,6 +108,16 @@ The payload is without the token.")
 That is the daemon's word for it, which may look like a remote name."
   (plist-get qwen-companion-daemon--report :workspace))
 
+(defun qwen-companion-daemon-way ()
+  "Return how the daemon came to be used, (COMMAND ROOT), nil when there is none.
+COMMAND called with ROOT has it again."
+  (pcase qwen-companion-daemon--wanted
+    (`(,method . ,payload)
+     (list (if (eq method 'daemon-start)
+               #'qwen-companion-daemon-start
+             #'qwen-companion-daemon-connect)
+           (plist-get payload :root)))))
+
 (defun qwen-companion-daemon-place ()
   "Return in a few words where the daemon is, and that all it has is there."
   (let ((workspace (plist-get qwen-companion-daemon--report :workspace))

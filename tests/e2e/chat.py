@@ -10,10 +10,12 @@ from editor import lisp_string
 from serve import Serve
 from stage import Stage
 
-CHAT: Final = "*qwen-companion chat*"
+CHAT: Final = "*qwen chat*"
 FORMS: Final = (
     "(setq qwen-companion-daemon-enabled t)",
     "(require 'qwen-companion-chat)",
+    # So that the buffer is found by its name whatever was said.
+    "(setq qwen-companion-chat-rename-buffer nil)",
     # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
     "(setq suggest-key-bindings nil)",
 )

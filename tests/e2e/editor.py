@@ -39,14 +39,16 @@ def draws_windows() -> bool:
 
 
 class Emacs:
-    """Emacs in the project of SANDBOX, drawn on SCREEN."""
+    """Emacs in the project of SANDBOX, drawn on SCREEN, one of several there by the NAME of its server."""
 
-    def __init__(self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], name: str = "server"
+    ) -> None:
         self._sandbox = sandbox
-        self._screen = screen
+        self.screen = screen
         self._environment = dict(environment)
         # Not "emacs", which is the directory that Emacs itself makes for its servers.
-        self._server = sandbox.run / "server"
+        self._server = sandbox.run / name
         self._process: psutil.Process | None = None
 
     # --- Life
@@ -74,8 +76,8 @@ class Emacs:
         if by_shell:
             # What follows keeps the shell from giving its own process to Emacs.
             command = ["sh", "-c", f"{shlex.join(command)}; true"]
-        self._screen.start(command, self._sandbox.project)
-        self._screen.wait_until(self._server.exists, "Emacs's server")
+        self.screen.start(command, self._sandbox.project)
+        self.screen.wait_until(self._server.exists, "Emacs's server")
         self._process = psutil.Process(int(self.eval("(emacs-pid)")))
 
     def server_form(self) -> str:
@@ -131,7 +133,7 @@ class Emacs:
 
     def text(self, form: str) -> str:
         """Evaluate FORM, whose value is a string, and return it."""
-        path = self._sandbox.run / "value"
+        path = self._server.with_suffix(".value")
         self.eval(
             f"(let ((coding-system-for-write 'utf-8-unix)) (write-region {form} nil {lisp_string(str(path))} nil 0))"
         )
@@ -157,7 +159,7 @@ class Emacs:
 
     def command(self, name: str) -> None:
         """Type M-x NAME RET."""
-        self._screen.keys("M-x")
-        self._screen.wait_for(re.compile(r"^M-x$", re.MULTILINE))
-        self._screen.type(name)
-        self._screen.keys("Enter")
+        self.screen.keys("M-x")
+        self.screen.wait_for(re.compile(r"^M-x$", re.MULTILINE))
+        self.screen.type(name)
+        self.screen.keys("Enter")

@@ -53,10 +53,11 @@
       (qwen-companion-chat-sessions-test--tell
        (list :id "s" :title "Here" :updated ms :clients 2 :open t)
        '(:id "x" :title "Else\u202ewhere" :clients 0 :busy t)
-       '(:id "y" :title nil :clients 0))
+       '(:id "y" :title nil :clients 0) '(:id "z" :title "Theirs" :clients 1))
       (should (equal '(("*" "Here" "2026-11-21 09:30" "2" "idle")
                        ("" "Else\\u202Ewhere" "" "0" "busy")
-                       ("" "(no title)" "" "0" "idle"))
+                       ("" "(no title)" "" "0" "ended, RET loads it")
+                       ("" "Theirs" "" "1" "idle"))
                      (qwen-companion-chat-sessions-test--lines))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-follows-its-chats ()
@@ -73,6 +74,37 @@
     (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1)
                                              '(:id "x" :title "Other" :clients 1))
     (should (equal "s" (tabulated-list-get-id)))))
+
+(ert-deftest qwen-companion-chat-sessions-test-asks-when-a-session-changes ()
+  "Whoever changes its state, when it changed and its clients are listed anew."
+  (qwen-companion-chat-sessions-test-with
+    (cl-flet ((asked () (length (qwen-companion-test-sent 'daemon-list))))
+      (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1))
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy)
+      (let ((before (asked)))
+        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy :clients 2)
+        (should (= before (asked)))
+        (should (equal "2" (nth 3 (car (qwen-companion-chat-sessions-test--lines)))))
+        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :clients 2)
+        (should (= (1+ before) (asked)))))))
+
+(ert-deftest qwen-companion-chat-sessions-test-without-any-chat ()
+  "The list works where no chat was ever opened, and leaves nothing."
+  (qwen-companion-chat-sessions-test-with
+    (kill-buffer (qwen-companion-chat-buffer "s"))
+    (qwen-companion-chat-sessions-test--tell '(:id "x" :title "Other" :clients 1)
+                                             '(:id "y" :title "Old" :clients 0))
+    (qwen-companion-chat-sessions-test--go-to "Old")
+    (cl-letf (((symbol-function 'y-or-n-p) (lambda (_) (error "Nothing to ask"))))
+      (should-error (call-interactively (key-binding "D")) :type 'user-error))
+    (qwen-companion-chat-sessions-test--go-to "Other")
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (call-interactively (key-binding "D")))
+    (should (string-match-p
+             "Not yours"
+             (qwen-companion-test-messages
+               (qwen-companion-chat-test-reply 'daemon-close :error "Not yours" :problem 'refused))))
+    (should-not (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))))
 
 (ert-deftest qwen-companion-chat-sessions-test-dead-one-is-loaded-again ()
   "It stays in the list, also where the daemon has forgotten it."
@@ -117,7 +149,8 @@
 (ert-deftest qwen-companion-chat-sessions-test-leaving-and-ending ()
   "Leaving is for a session with a chat; ending is for all, and asks."
   (qwen-companion-chat-sessions-test-with
-    (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here") '(:id "x" :title "Other"))
+    (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1)
+                                             '(:id "x" :title "Other" :clients 1))
     (qwen-companion-chat-sessions-test--go-to "Other")
     (should-error (call-interactively (key-binding "k")) :type 'user-error)
     (cl-letf (((symbol-function 'y-or-n-p) #'ignore))

@@ -522,6 +522,37 @@
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-load))))))
 
+(ert-deftest qwen-companion-chat-test-a-daemon-that-has-ended ()
+  "It is said, and the next one has the chats again, however it is had."
+  (qwen-companion-chat-test-with
+    (insert "precious")
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'closed)
+    (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "qwen serve has ended.")
+    (should (string-match-p "qwen serve has ended; M-x qwen-companion-chat here tries again"
+                            qwen-companion-chat--header))
+    (call-interactively #'qwen-companion-chat)
+    (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
+    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
+    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+
+(ert-deftest qwen-companion-chat-test-the-daemon-is-had-again-as-before ()
+  "In its own way and place, wherever the user is by now."
+  (qwen-companion-chat-test-with
+    (let ((root (plist-get (car (qwen-companion-test-sent 'daemon-connect)) :root)))
+      (qwen-companion-daemon-stop)
+      (let ((default-directory "/"))
+        (call-interactively #'qwen-companion-chat))
+      (should (equal (list root root)
+                     (mapcar (lambda (payload) (plist-get payload :root))
+                             (qwen-companion-test-sent 'daemon-connect))))
+      (qwen-companion-daemon-stop)
+      ;; The mode was turned off too.
+      (setq qwen-companion-backend--state 'off)
+      (qwen-companion-chat--update)
+      (should (string-match-p "M-x qwen-companion-mode, then M-x qwen-companion-chat here"
+                              qwen-companion-chat--header)))))
+
 (ert-deftest qwen-companion-chat-test-killed-while-it-opens ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
@@ -537,6 +568,66 @@
     (qwen-companion-chat--set-prompt "")
     (should (kill-buffer))
     (should (equal '((:session "s" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
+
+;;; Its buffer
+
+(ert-deftest qwen-companion-chat-test-named-after-its-session ()
+  (qwen-companion-chat-test-with
+    (cl-flet ((titled (title)
+                (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
+                                               :title title)
+                (buffer-name)))
+      (should (equal "*qwen chat*" (titled nil)))
+      (should (equal "*qwen chat: Fix the parser (project)*" (titled "Fix the parser")))
+      ;; One that has its name already, and a name that is long and means harm.
+      (qwen-companion-chat t)
+      (qwen-companion-chat-test-reply 'daemon-open :session "n")
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'idle
+                                     :title "Fix the parser")
+      (should (equal "*qwen chat: Fix the parser (project)*<2>" (buffer-name)))
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'busy
+                                     :title "Fix the parser")
+      (should (equal "*qwen chat: Fix the parser (project)*<2>" (buffer-name)))
+      (set-buffer (qwen-companion-chat-buffer "s"))
+      (should (equal "*qwen chat: \\x202eevil\\xa%sxxxxxxxxxxxxxxxx… (project)*"
+                     (titled (concat "\u202eevil\n%s" (make-string 100 ?x)))))
+      ;; The user's word is the last one.
+      (rename-buffer "mine")
+      (should (equal "mine" (titled "Another"))))))
+
+(ert-deftest qwen-companion-chat-test-named-as-it-was-by-option ()
+  (let ((qwen-companion-chat-rename-buffer nil))
+    (qwen-companion-chat-test-with
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle :title "Title")
+      (should (equal "*qwen chat*" (buffer-name))))))
+
+(ert-deftest qwen-companion-chat-test-exit-with-an-unsent-prompt-asks ()
+  "Only while there is a chat is anything on the hook."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat t)
+    (should (run-hook-with-args-until-failure 'kill-emacs-query-functions))
+    (insert "unsent")
+    (let (asked)
+      (cl-letf (((symbol-function 'yes-or-no-p) (lambda (text) (push text asked) nil)))
+        (should-not (run-hook-with-args-until-failure 'kill-emacs-query-functions)))
+      (should (equal '("The prompt in *qwen chat*<2> has not been sent; exit anyway? ") asked)))
+    (qwen-companion-chat--set-prompt "")
+    (kill-buffer)
+    (should (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))
+    (kill-buffer (qwen-companion-chat-buffer "s"))
+    (should-not (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))))
+
+(ert-deftest qwen-companion-chat-test-the-last-chat-leaves-nothing ()
+  "But while a session is being opened, its reply is waited for."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat t)
+    (kill-buffer)
+    (kill-buffer (qwen-companion-chat-buffer "s"))
+    (should (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))
+    (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
+    (should-not (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))
+    (should-not qwen-companion-daemon-left-hook)
+    (should-not qwen-companion-backend-disconnected-hook)))
 
 (provide 'qwen-companion-chat-test)
 ;;; qwen-companion-chat-test.el ends here

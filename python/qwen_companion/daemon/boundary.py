@@ -392,6 +392,9 @@ class Boundary:
         return _Outcome(session=name)
 
     async def _close(self, session: str, *, end: bool) -> None:
+        if end and session not in self._conversations and session in self._session_ids:
+            await self._connected().client.close(self._session_ids[session])
+            return
         conversation = self._conversation(session)
         del self._conversations[session]
         await conversation.close(end=end)
