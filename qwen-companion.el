@@ -93,6 +93,19 @@ loaded before."
           (when (featurep 'qwen-companion-chat-permissions)
             (qwen-companion-chat-permissions-lighter)))))))
 
+(defun qwen-companion--lighter-parts ()
+  "Return the text for the mode line as a mode line construct.
+A string that a minor mode gives has the properties of its first
+character for all of it; hence one for each part that has its own."
+  (let ((text (qwen-companion--lighter))
+        (start 0)
+        parts)
+    (while (< start (length text))
+      (let ((end (next-property-change start text (length text))))
+        (push (substring text start end) parts)
+        (setq start end)))
+    (cons "" (nreverse parts))))
+
 ;;; Wiring
 
 (defconst qwen-companion--methods
@@ -189,7 +202,7 @@ the disk.  Buffers follow what is written then; the mode line of one
 whose file was deleted or renamed says so, and of one that differs from
 its file in a way that is left to you."
   :global t
-  :lighter (:eval (qwen-companion--lighter))
+  :lighter (:eval (qwen-companion--lighter-parts))
   (if qwen-companion-mode
       (qwen-companion--enable)
     (qwen-companion--disable)))

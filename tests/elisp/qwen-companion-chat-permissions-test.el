@@ -120,7 +120,10 @@
       (qwen-companion-chat-permissions-test--tool)
       (qwen-companion-chat-permissions-test--ask)
       (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))
-      (should (string-match-p "Asks:1" (qwen-companion--lighter))))
+      (should (string-match-p "Asks:1" (qwen-companion--lighter)))
+      ;; A part that stands out, whatever is before it.
+      (should (eq 'warning (get-text-property
+                            0 'face (car (last (qwen-companion--lighter-parts)))))))
     (should (eobp))
     (should (equal "half a pro" (qwen-companion-chat--prompt-text)))
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
