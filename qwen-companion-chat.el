@@ -34,7 +34,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-disk)
+(require 'qwen-companion-foreign)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
 (require 'qwen-companion-chat-choices)
@@ -153,7 +153,7 @@ See `qwen-companion-chat--add'.")
 
 (defun qwen-companion-chat--short (text width)
   "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
-  (truncate-string-to-width (qwen-companion-disk-plain text) width nil nil "…"))
+  (truncate-string-to-width (qwen-companion-foreign-text text) width nil nil "…"))
 
 (defun qwen-companion-chat--rename ()
   "Name the current buffer after its session, unless the user has named it."

@@ -81,11 +81,11 @@ class Daemon(Emacs):
 
     def open_frame(self, file: Path) -> None:
         """Type, to the shell on the screen, what opens a frame that shows FILE."""
-        self._screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
-        self._screen.keys("Enter")
-        self._screen.wait_for("File Edit Options")
+        self.screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
+        self.screen.keys("Enter")
+        self.screen.wait_for("File Edit Options")
 
     def close_frame(self) -> None:
         """Close the frame on the screen; returns when the shell is back."""
-        self._screen.keys("C-x", "C-c")
-        self._screen.wait_gone("File Edit Options")
+        self.screen.keys("C-x", "C-c")
+        self.screen.wait_gone("File Edit Options")

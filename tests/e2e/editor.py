@@ -41,9 +41,7 @@ def draws_windows() -> bool:
 class Emacs:
     """Emacs in the project of SANDBOX, drawn on SCREEN, one of several there by the NAME of its server."""
 
-    def __init__(
-        self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], name: str = "server"
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], name: str = "server") -> None:
         self._sandbox = sandbox
         self.screen = screen
         self._environment = dict(environment)
