@@ -589,7 +589,7 @@
                                      :title "Fix the parser")
       (should (equal "*qwen chat: Fix the parser (project)*<2>" (buffer-name)))
       (set-buffer (qwen-companion-chat-buffer "s"))
-      (should (equal "*qwen chat: \\u202Eevil\\xa%sxxxxxxxxxxxxxxxx… (project)*"
+      (should (equal "*qwen chat: \\u202Eevil\\n%sxxxxxxxxxxxxxxxxx… (project)*"
                      (titled (concat "\u202eevil\n%s" (make-string 100 ?x)))))
       ;; The user's word is the last one.
       (rename-buffer "mine")
