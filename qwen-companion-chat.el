@@ -427,7 +427,8 @@ the end of what that agent has said."
   "Return the line above the text of a user in CHANGE."
   (concat
    ;; No text from outside has this character, so none can look like a heading.
-   (propertize "\f" 'display "")
+   ;; Before an empty string, Emacs would not leave point after a command.
+   (propertize "\f" 'display '(space :width 0))
    (propertize (concat (pcase (plist-get change :by)
                          ('other "Somebody else")
                          (_ "You"))
@@ -565,6 +566,7 @@ What is not taken comes back into the prompt."
       (ring-remove+insert+extend qwen-companion-chat--history text)
       (setq qwen-companion-chat--history-place nil)
       (qwen-companion-chat--set-prompt "")
+      (set-buffer-modified-p nil)
       ;; Last: it may come back at once.
       (qwen-companion-chat--send-parts parts text)
       (goto-char (point-max)))))

@@ -89,10 +89,13 @@ it at its start may take seconds, and it may choose by it what to do."
                          (delete-and-extract-region (point-min) (point-max)))))
         ;; Through this hook the global minor modes get at new buffers.
         (setq-local change-major-mode-hook nil)
-        (delay-mode-hooks
-          (condition-case nil
-              (funcall mode)
-            (error (fundamental-mode))))
+        ;; What a mode says at its start is not about a file of the user's.
+        (let ((inhibit-message t)
+              (message-log-max nil))
+          (delay-mode-hooks
+            (condition-case nil
+                (funcall mode)
+              (error (fundamental-mode)))))
         (kill-local-variable 'delayed-mode-hooks)
         (insert text)
         (goto-char point)

@@ -458,6 +458,9 @@
     (should-error (qwen-companion-chat-previous-turn) :type 'user-error)
     (qwen-companion-chat-next-turn 5)
     (should (eobp))
+    ;; As typed: Emacs may move point after a command.
+    (execute-kbd-macro (kbd "C-c C-p"))
+    (should (looking-at "\fYou\nTwo"))
     (pcase-dolist (`(,name . ,place) (qwen-companion-chat--index))
       (goto-char place)
       (should (looking-at (concat "\fYou\n" name))))
