@@ -856,6 +856,9 @@ That also brings back a session that has ended or was left."
   (let ((map (make-sparse-keymap)))
     (pcase-dolist (`(,key . ,command)
                    '(("RET" . qwen-companion-chat-return)
+                     ("TAB" . completion-at-point)
+                     ;; In `text-mode' it completes words of a dictionary.
+                     ("C-M-i" . completion-at-point)
                      ("C-c C-c" . qwen-companion-chat-send)
                      ("C-c C-k" . qwen-companion-chat-cancel)
                      ("C-c C-a" . qwen-companion-chat-answer)

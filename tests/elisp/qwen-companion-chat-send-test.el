@@ -247,6 +247,16 @@ It is the value of `default-directory' there."
       (should (equal "  [file]  look" (funcall annotate "review")))
       (should (equal "" (funcall annotate "stats"))))))
 
+(ert-deftest qwen-companion-chat-send-test-completes-with-keys ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell 'daemon-commands :session "s"
+                                   :commands '((:name "compress")))
+    (dolist (key '("TAB" "C-M-i"))
+      (qwen-companion-chat--set-prompt "")
+      (goto-char (point-max))
+      (execute-kbd-macro (kbd (concat "/ c o m p " key)))
+      (should (equal "/compress" (qwen-companion-chat--prompt-text))))))
+
 (ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
   (qwen-companion-chat-send-test-with '(("src/a" ""))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
