@@ -304,7 +304,11 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
 (defun qwen-companion-chat--button (text function &rest arguments)
   "Return TEXT as a button for a call of FUNCTION with ARGUMENTS.
 That is in the chat's buffer, with point at the button."
-  (let ((act (lambda () (interactive) (apply function arguments)))
+  (let ((act (lambda (event)
+               (interactive (list last-nonmenu-event))
+               (when (mouse-event-p event)
+                 (mouse-set-point event))
+               (apply function arguments)))
         (map (make-sparse-keymap)))
     (set-keymap-parent map qwen-companion-chat-conversation-map)
     (define-key map (kbd "RET") act)

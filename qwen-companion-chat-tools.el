@@ -30,6 +30,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-text)
+(require 'qwen-companion-daemon)
 (require 'qwen-companion-foreign)
 
 (declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
@@ -142,11 +143,46 @@ is fetched as PART."
     ""))
 
 (defun qwen-companion-chat-tools--place (place)
-  "Return a line about PLACE in a file of the daemon's host."
-  (concat (propertize "File: " 'face 'shadow)
-          (plist-get place :path)
-          (if-let ((line (plist-get place :line))) (format ":%d" line) "")
-          "\n"))
+  "Return a line about PLACE in a file of the daemon's host.
+Where that is this machine, it is a way to the file."
+  (let* ((path (plist-get place :path))
+         (line (plist-get place :line))
+         (text (if line (format "%s:%d" path line) path)))
+    (concat (propertize "File: " 'face 'shadow)
+            (if (and (qwen-companion-daemon-local-p)
+                     (qwen-companion-chat-tools--here path))
+                (qwen-companion-chat--button text #'qwen-companion-chat-tools-visit path line)
+              text)
+            "\n")))
+
+(defun qwen-companion-chat-tools--here (path)
+  "Return the name of the file or directory that PATH is on this machine, or nil.
+It is the daemon's word, and so nothing that Emacs would read otherwise
+than the daemon: from another host, out of an archive, or from a device."
+  (let* ((handlers file-name-handler-alist)
+         (file-name-handler-alist nil)
+         (name (and (string-prefix-p "/" path) (expand-file-name path))))
+    (and name
+         ;; Any at all: Tramp has one of its own for names that are not all typed.
+         (not (assoc-default name handlers #'string-match-p))
+         (or (file-regular-p name) (file-directory-p name))
+         name)))
+
+(defun qwen-companion-chat-tools-visit (path line)
+  "Visit the file PATH of this machine, at LINE if non-nil, in another window."
+  (find-file-other-window
+   (or (qwen-companion-chat-tools--here path)
+       (user-error "%s is not there any more" (qwen-companion-foreign-text path))))
+  (when line
+    (push-mark nil t)
+    (let ((position (save-restriction
+                      (widen)
+                      (goto-char (point-min))
+                      (forward-line (1- line))
+                      (point))))
+      (unless (<= (point-min) position (point-max))
+        (widen))
+      (goto-char position))))
 
 ;;; The whole of a text
 

@@ -98,7 +98,7 @@ The payload is without the token.")
      (format "qwen serve at %s, workspace %s: files, commands, MCP servers, skills and credentials are those of %s"
              (plist-get qwen-companion-daemon--report :host)
              (plist-get qwen-companion-daemon--report :workspace)
-             (if (plist-get qwen-companion-daemon--report :local)
+             (if (qwen-companion-daemon-local-p)
                  "this machine, as the daemon has them"
                "the machine that the daemon is on")))
     (_ (plist-get qwen-companion-daemon--report :text))))
@@ -118,13 +118,18 @@ COMMAND called with ROOT has it again."
              #'qwen-companion-daemon-connect)
            (plist-get payload :root)))))
 
+(defun qwen-companion-daemon-local-p ()
+  "Return non-nil when the daemon is known to be on this machine.
+Its files are those of this machine then."
+  (plist-get qwen-companion-daemon--report :local))
+
 (defun qwen-companion-daemon-place ()
   "Return in a few words where the daemon is, and that all it has is there."
   (let ((workspace (plist-get qwen-companion-daemon--report :workspace))
         (host (plist-get qwen-companion-daemon--report :host)))
     (concat "at " (or host "qwen serve")
             (and workspace (concat ", " workspace))
-            (if (plist-get qwen-companion-daemon--report :local)
+            (if (qwen-companion-daemon-local-p)
                 " (this machine)"
               ": files, tools and keys are of the machine there"))))
 

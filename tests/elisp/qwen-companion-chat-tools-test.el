@@ -108,6 +108,108 @@
         (qwen-companion-chat-tools-test--push "/project/old"))
       (should (equal '(("x" 1)) shown)))))
 
+;;; Files of tools
+
+(defun qwen-companion-chat-tools-test--place (path &optional line)
+  "Let the Python process tell a tool with a place in PATH, at LINE."
+  (qwen-companion-chat-test-turn
+   (list :kind 'tool :turn "t1" :id "x" :status 'done :title "Read"
+         :places (list (list :path path :line line)))))
+
+(defun qwen-companion-chat-tools-test--place-button-p ()
+  "Return non-nil when the place that is shown can be followed."
+  (goto-char (point-min))
+  (search-forward "File: ")
+  (get-text-property (point) 'mouse-face))
+
+(ert-deftest qwen-companion-chat-tools-test-a-file-is-visited-at-its-line ()
+  "In another window; a narrowed buffer is widened only if it has to be."
+  (qwen-companion-chat-test-with
+    (let ((file (expand-file-name "a.txt"))
+          (chat (current-buffer)))
+      (write-region "one\ntwo\nthree\n" nil file nil 'silent)
+      (qwen-companion-chat-tools-test--place file 3)
+      (should (string-match-p (concat "^File: " file ":3$")
+                              (qwen-companion-chat-test-conversation)))
+      (qwen-companion-chat-tools-test--push file)
+      (should (equal file (buffer-file-name (window-buffer))))
+      (should (looking-at "three"))
+      (should (get-buffer-window chat))
+      ;; Without a line, point stays.
+      (pcase-dolist (`(,line ,there ,narrowed) '((2 2 t) (3 3 nil) (nil 3 nil)))
+        (when line
+          (narrow-to-region 1 8))
+        (select-window (get-buffer-window chat))
+        (qwen-companion-chat-tools-test--place file line)
+        (qwen-companion-chat-tools-test--push file)
+        (should (equal file (buffer-file-name (window-buffer))))
+        (should (= there (line-number-at-pos nil t)))
+        (should (eq narrowed (buffer-narrowed-p)))))))
+
+(ert-deftest qwen-companion-chat-tools-test-a-file-that-has-gone ()
+  (qwen-companion-chat-test-with
+    (let ((file (expand-file-name "a.txt")))
+      (write-region "one\n" nil file nil 'silent)
+      (qwen-companion-chat-tools-test--place file 1)
+      (delete-file file)
+      (should (string-match-p
+               "is not there any more"
+               (cadr (should-error (qwen-companion-chat-tools-test--push file)
+                                   :type 'user-error))))
+      (should-not (find-buffer-visiting file)))))
+
+(ert-deftest qwen-companion-chat-tools-test-files-that-are-not-followed ()
+  "What is not there, not a file, relative, or for a handler; never one of those."
+  (qwen-companion-chat-test-with
+    (let* ((handled nil)
+           (fifo (expand-file-name "fifo"))
+           (handler (lambda (operation &rest _)
+                      (setq handled operation)))
+           ;; As Tramp has one for names that are not all typed.
+           (partly (make-symbol "partly")))
+      (fset partly handler)
+      (put partly 'operations '(file-directory-p file-regular-p))
+      (write-region "" nil "a.txt" nil 'silent)
+      (write-region "" nil "a.gz" nil 'silent)
+      (call-process "mkfifo" nil nil nil fifo)
+      (let ((file-name-handler-alist
+             `(("\\`/ssh:[^:]*:" . ,handler) ("\\`/ssh:[^:]*\\'" . ,partly)
+               ,@file-name-handler-alist)))
+        (dolist (path (list (expand-file-name "none") fifo (expand-file-name "a.gz")
+                            "a.txt" "~" "" "/ssh:nowhere.invalid:/a"
+                            "/ssh:nowhere.invalid"
+                            "/x/../ssh:nowhere.invalid:/a" "/:/"))
+          (qwen-companion-chat-tools-test--place path 1)
+          (should-not (qwen-companion-chat-tools-test--place-button-p))))
+      (should-not handled))))
+
+(ert-deftest qwen-companion-chat-tools-test-files-of-another-machine ()
+  "Of a daemon that may be elsewhere no file is looked for here."
+  (qwen-companion-chat-test-with
+    (let ((file (expand-file-name "a.txt")))
+      (write-region "one\n" nil file nil 'silent)
+      (qwen-companion-chat-test-tell
+       'daemon-state :state 'connected :host "127.0.0.1:4170" :workspace "/project")
+      (qwen-companion-chat-tools-test--place file 1)
+      (should-not (qwen-companion-chat-tools-test--place-button-p)))))
+
+(ert-deftest qwen-companion-chat-tools-test-a-button-is-clicked-from-another-window ()
+  "It is about the chat in whose window it is."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn qwen-companion-chat-tools-test--shell)
+    (goto-char (point-min))
+    (search-forward "show all")
+    (let* ((window (selected-window))
+           (position (1- (point)))
+           (last-nonmenu-event `(mouse-2 (,window ,position (0 . 0) 0)))
+           (act (lookup-key (get-text-property position 'keymap) [mouse-2])))
+      (select-window (split-window))
+      (switch-to-buffer "*scratch*")
+      (call-interactively act)
+      (should (eq window (selected-window)))
+      (should (= position (point))))
+    (should (equal "s" (plist-get (car (qwen-companion-test-sent 'daemon-fetch)) :session)))))
+
 (ert-deftest qwen-companion-chat-tools-test-a-plan-in-place ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
