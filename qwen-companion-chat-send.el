@@ -51,8 +51,11 @@
 
 ;;; Files in a prompt
 
+(defconst qwen-companion-chat-send--character "\\(?:\\\\.\\|[^ \t\n\\]\\)"
+  "Matches a character of the name of a file behind `@', quoted or not.")
+
 (defconst qwen-companion-chat-send--link
-  "\\(?:^\\|[ \t\n]\\)\\(@\\(\\(?:\\\\.\\|[^ \t\n\\]\\)+\\)\\)"
+  (concat "\\(?:^\\|[ \t\n]\\)\\(@\\(" qwen-companion-chat-send--character "+\\)\\)")
   "Matches a file in a prompt: the second group is its name, quoted.")
 
 (defun qwen-companion-chat-send--quote (name)
@@ -173,23 +176,45 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send--complete-file ()
   "Complete the name of a file behind `@'.
 One directory is read at a time, and on this machine only."
-  (when-let ((workspace (qwen-companion-chat-send--workspace)))
-    (save-excursion
-      (let ((end (point)))
-        (skip-chars-backward "^ \t\n" qwen-companion-chat--prompt)
-        (when (and (eq ?@ (char-after)) (< (point) end))
-          (list (1+ (point)) end
-                (lambda (string predicate action)
-                  (let ((default-directory workspace)
-                        (file-name-handler-alist nil))
-                    (completion-file-name-table
-                     string
-                     ;; A blank would end the word.
-                     (lambda (name)
-                       (and (not (string-match-p "[ \t\n\\]" name))
-                            (or (null predicate) (funcall predicate name))))
-                     action)))
-                :exclusive 'no))))))
+  (when-let ((workspace (qwen-companion-chat-send--workspace))
+             (start (qwen-companion-chat-send--name-start)))
+    (list start (point)
+          (completion-table-with-quoting
+           (lambda (string predicate action)
+             (let ((default-directory workspace)
+                   (file-name-handler-alist nil))
+               (completion-file-name-table
+                string
+                ;; A line end would end the word, quoted or not.
+                (lambda (name)
+                  (and (not (string-search "\n" name))
+                       (or (null predicate) (funcall predicate name))))
+                action)))
+           #'qwen-companion-chat-send--unquote
+           #'qwen-companion-chat-send--requote)
+          :exclusive 'no)))
+
+(defun qwen-companion-chat-send--name-start ()
+  "Return where the name of a file begins that ends at point, or nil."
+  (save-excursion
+    (let ((end (point))
+          start)
+      (goto-char (max qwen-companion-chat--prompt (line-beginning-position)))
+      (while (and (not start)
+                  (re-search-forward
+                   (concat "\\(?:^\\|[ \t]\\)@\\(" qwen-companion-chat-send--character "*\\)")
+                   end t))
+        (when (= end (point))
+          (setq start (match-beginning 1))))
+      start)))
+
+(defun qwen-companion-chat-send--requote (position name)
+  "Return how text at POSITION of the file name is quoted that is written NAME.
+See `completion-table-with-quoting'."
+  (let ((written 0))
+    (dotimes (_ position)
+      (cl-incf written (if (eq ?\\ (aref name written)) 2 1)))
+    (cons written #'qwen-companion-chat-send--quote)))
 
 (defun qwen-companion-chat-send-enable ()
   "Have links and completion in the prompt of the current buffer, a chat."

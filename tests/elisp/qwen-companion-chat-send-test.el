@@ -218,7 +218,7 @@ It is the value of `default-directory' there."
 
 (ert-deftest qwen-companion-chat-send-test-completes-files ()
   "Of the daemon's workspace, whatever the directory of the chat is."
-  (qwen-companion-chat-send-test-with '(("src/alpha.el" "") ("src/beta.el" "") ("src/al ha" ""))
+  (qwen-companion-chat-send-test-with '(("src/alpha.el" "") ("src/beta.el" ""))
     (let ((default-directory "/"))
       (should (equal '("src/") (qwen-companion-chat-send-test--complete "look at @sr")))
       (should (equal '("alpha.el") (qwen-companion-chat-send-test--complete "@src/al")))
@@ -228,6 +228,44 @@ It is the value of `default-directory' there."
       (goto-char (point-max))
       (completion-at-point)
       (should (equal "see @src/beta.el" (qwen-companion-chat--prompt-text))))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-names-with-blanks ()
+  "They are written as they have to be, of files and directories alike.
+One with a line end cannot be written."
+  (qwen-companion-chat-send-test-with
+      '(("my dir/one two" "") ("my dir/one\nthree" "") ("my dir/one\\four" "") ("my @dir/x" ""))
+    (should (equal '("my\\ @dir/" "my\\ dir/") (qwen-companion-chat-send-test--complete "@my")))
+    (should (equal '("my\\ dir/") (qwen-companion-chat-send-test--complete "so @my\\ d")))
+    (should (equal '("one\\ two" "one\\\\four")
+                   (qwen-companion-chat-send-test--complete "@my\\ dir/o")))
+    (should (equal '("x") (qwen-companion-chat-send-test--complete "@my\\ @dir/x")))
+    (should (equal '("my\\ dir/") (qwen-companion-chat-send-test--complete "@a @my\\ d")))
+    ;; The blank ends the name, or is not all written yet.
+    (should-not (qwen-companion-chat-send-test--complete "@my d"))
+    (should-not (qwen-companion-chat-send-test--complete "@my\\"))
+    (pcase-dolist (`(,typed ,completed) '(("see @my\\ d" "see @my\\ dir/")
+                                          ("see @my\\ dir/one\\ " "see @my\\ dir/one\\ two")
+                                          ("@my\\ dir/one\\\\" "@my\\ dir/one\\\\four")))
+      (qwen-companion-chat--set-prompt typed)
+      (goto-char (point-max))
+      (completion-at-point)
+      (should (equal completed (qwen-companion-chat--prompt-text)))
+      (should (= (point) (point-max))))
+    (should (equal (expand-file-name "my dir/one\\four")
+                   (plist-get (car (qwen-companion-chat-send-parts
+                                    (qwen-companion-chat--prompt-text)))
+                              :path)))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-on-this-machine-only ()
+  (qwen-companion-chat-send-test-with nil
+    (let* ((handled nil)
+           (file-name-handler-alist
+            (cons (cons "\\`/ssh:" (lambda (operation &rest _)
+                                    (setq handled operation)
+                                    nil))
+                  file-name-handler-alist)))
+      (should-not (qwen-companion-chat-send-test--complete "@/ssh:nowhere.invalid:/a"))
+      (should-not handled))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-commands ()
   "At the beginning of the prompt only, with what they are about."
