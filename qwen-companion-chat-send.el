@@ -23,8 +23,8 @@
 ;; into the prompt of a chat, where the user says what is wanted of them and
 ;; sends it.  And for the prompt itself, completion of files and commands.
 ;;
-;; A file is written as `@' and its name.  When the prompt is sent, such a
-;; word becomes a link to that file if it is there, as seen from here; what
+;; A file is written as `@' and its name.  When the prompt is sent, a link to
+;; each such file goes with it if the file is there, as seen from here; what
 ;; the daemon finds under the name is on its own host.
 
 ;;; Code:
@@ -94,7 +94,7 @@ Nil too when there is none, as seen from here."
     (and (file-exists-p name) name)))
 
 (defun qwen-companion-chat-send--links (text)
-  "Return the files that TEXT names: a list of (START END FILE), in order.
+  "Return the files that TEXT names, each once and in order.
 What is quoted in code blocks names none."
   (with-temp-buffer
     (insert text)
@@ -108,25 +108,19 @@ What is quoted in code blocks names none."
               (goto-char (point-max)))
           (when-let ((file (qwen-companion-chat-send--file
                             (match-string-no-properties 2))))
-            (push (list (1- (match-beginning 1)) (1- (match-end 1)) file) links))))
-      (nreverse links))))
+            (push file links))))
+      (delete-dups (nreverse links)))))
 
 (defun qwen-companion-chat-send-parts (text)
-  "Return the prompt TEXT as parts, with links where it names files."
-  (let ((start 0)
-        parts)
-    (cl-flet ((text (to)
-                (unless (= start to)
-                  (push (append '(:kind text)
-                                (qwen-companion-backend-pack-text
-                                 (substring text start to)))
-                        parts))))
-      (pcase-dolist (`(,from ,to ,file) (qwen-companion-chat-send--links text))
-        (text from)
-        (push (list :kind 'link :path file) parts)
-        (setq start to))
-      (text (length text)))
-    (nreverse parts)))
+  "Return the prompt TEXT as parts: as it is, and links to the files it names.
+A link stands on a line of its own, behind the text.  The text keeps the
+names: a link to what it may not read the daemon drops, without a word."
+  (let ((part (lambda (text)
+                (append '(:kind text) (qwen-companion-backend-pack-text text)))))
+    (cons (funcall part text)
+          (mapcan (lambda (file)
+                    (list (funcall part "\n") (list :kind 'link :path file)))
+                  (qwen-companion-chat-send--links text)))))
 
 ;;; Completion
 

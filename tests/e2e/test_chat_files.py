@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from chat import open_chat, send, wait_until_idle
+import re
+
+from chat import CHAT, open_chat, send, wait_until_idle
 from stage import Stage
 
 
@@ -20,4 +22,33 @@ def test_the_file_of_a_tool_is_visited(stage: Stage) -> None:
     stage.screen.keys("Enter", "Enter")
     stage.emacs.wait_until('(equal "notes.txt" (buffer-name (window-buffer)))')
     line = stage.emacs.eval('(with-current-buffer "notes.txt" (line-number-at-pos (window-point)))')
-    assert f"File: {stage.sandbox.notes}:{line}" in stage.screen.capture().splitlines()
+    stage.screen.wait_for(f"File: {stage.sandbox.notes}:{line}\n")
+
+
+def test_a_name_with_blanks_is_completed_and_sent(stage: Stage) -> None:
+    file = stage.sandbox.project / "my notes/shopping list.txt"
+    file.parent.mkdir()
+    file.write_text("quinces\n")
+    (stage.sandbox.project / "ignored.log").write_text("medlars\n")
+    (stage.sandbox.project / ".gitignore").write_text("*.log\n")
+    open_chat(stage)
+    stage.screen.type("what is in @my")
+    stage.screen.keys("Tab")
+    stage.screen.wait_for(re.compile(r"what is in @my\\ notes/$", re.MULTILINE))
+    stage.screen.keys("Tab")
+    stage.screen.wait_for(r"what is in @my\ notes/shopping\ list.txt")
+    stage.model.say("Fruit.")
+    send(stage, " please")
+    stage.screen.wait_for("Fruit.")
+    # The daemon has read the file; what was typed is all there.
+    prompt = stage.model.next_request().prompt
+    assert "quinces" in prompt
+    assert r"what is in @my\ notes/shopping\ list.txt please" in prompt
+    assert f"what is in @my\\ notes/shopping\\ list.txt please\n@{file}\n" in stage.emacs.buffer_text(CHAT)
+    # Nor is there a gap where the daemon reads no file.
+    stage.model.say("I may not.")
+    send(stage, "what is in @ignored.log then")
+    stage.screen.wait_for("I may not.")
+    prompt = stage.model.next_request().prompt
+    assert "medlars" not in prompt
+    assert "what is in @ignored.log then" in prompt

@@ -83,11 +83,11 @@ def test_texts_and_files_are_sent_with_what_the_user_says_of_them(stage: Stage) 
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("A program.")
     prompt = stage.model.next_request().prompt
-    assert prompt.endswith(f"@{stage.sandbox.greeting} what is it?")
+    assert "@greeting.py what is it?\n" in prompt
     assert GREETING in prompt
     assert "# not saved" not in prompt
     # The conversation says which file it was.
-    assert f"\n@{stage.sandbox.greeting} what is it?\n" in stage.emacs.buffer_text(CHAT)
+    assert f"\n@greeting.py what is it?\n@{stage.sandbox.greeting}\n" in stage.emacs.buffer_text(CHAT)
 
     stage.screen.keys("C-x", "d", "Enter")
     stage.screen.wait_for("notes.txt")

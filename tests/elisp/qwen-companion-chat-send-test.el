@@ -111,8 +111,8 @@ It is the value of `default-directory' there."
               (qwen-companion-chat-send-buffer)))
           (should (eq first (window-buffer))))))))
 
-(ert-deftest qwen-companion-chat-send-test-file-becomes-a-link ()
-  "A file is named in the prompt, and a link when that is sent."
+(ert-deftest qwen-companion-chat-send-test-file-has-a-link ()
+  "A file is named in the prompt, and a link goes with that when it is sent."
   (qwen-companion-chat-send-test-with '(("src/a b.el" "one\n"))
     (let ((file (expand-file-name "src/a b.el")))
       (qwen-companion-chat-send-file file)
@@ -120,7 +120,9 @@ It is the value of `default-directory' there."
       (insert "and what is it?")
       (qwen-companion-chat-send)
       (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
-      (should (equal `((:kind link :path ,file) (:kind text :text " and what is it?"))
+      (should (equal `((:kind text :text "@src/a\\ b.el and what is it?")
+                       (:kind text :text "\n")
+                       (:kind link :path ,file))
                      (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
 
 (ert-deftest qwen-companion-chat-send-test-what-is-no-link ()
@@ -129,11 +131,12 @@ It is the value of `default-directory' there."
     (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
       (should (equal (list (list :kind 'text :text text))
                      (qwen-companion-chat-send-parts text))))
-    (should (equal `((:kind text :text "```\n@a\n```\n")
+    (should (equal `((:kind text :text "```\n@a\n```\n@b @a @b")
+                     (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "b"))
-                     (:kind text :text " ")
+                     (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "a")))
-                   (qwen-companion-chat-send-parts "```\n@a\n```\n@b @a")))))
+                   (qwen-companion-chat-send-parts "```\n@a\n```\n@b @a @b")))))
 
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "Neither a remote file nor a workspace that looks remote is looked for."
@@ -252,8 +255,8 @@ One with a line end cannot be written."
       (should (equal completed (qwen-companion-chat--prompt-text)))
       (should (= (point) (point-max))))
     (should (equal (expand-file-name "my dir/one\\four")
-                   (plist-get (car (qwen-companion-chat-send-parts
-                                    (qwen-companion-chat--prompt-text)))
+                   (plist-get (nth 2 (qwen-companion-chat-send-parts
+                                      (qwen-companion-chat--prompt-text)))
                               :path)))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-on-this-machine-only ()

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from qwen_companion.daemon import messages, models
@@ -452,7 +451,8 @@ def _part(part: messages.Part) -> models.Part:
     if isinstance(part, messages.LinkPart):
         if not os.path.isabs(part.path):
             raise MessageError("a link leads to no absolute name of a file")
-        return models.LinkPart(Path(part.path).as_uri(), name)
+        # As it is: for the daemon all that follows the scheme is the path, and what it cannot find it drops (0.24.4).
+        return models.LinkPart(f"file://{part.path}", name)
     kind, _ = mimetypes.guess_type(name)
     if kind is None or not kind.startswith("image/"):
         raise MessageError(f"{name} does not have the name of an image")

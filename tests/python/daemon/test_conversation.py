@@ -78,11 +78,11 @@ async def test_images_and_links_are_sent(emacs: Emacs, daemon: FakeDaemon, chatt
     session, _, _ = chatting
     image = tmp_path / "a.png"
     image.write_bytes(b"\x89PNG")
-    parts = [text_part("look"), part("image", path=str(image)), part("link", path="/srv/a b.py")]
+    parts = [text_part("look"), part("image", path=str(image)), part("link", path="/srv/a b%20ü#.py")]
     await emacs.call("daemon-prompt", session=session, parts=parts)
     assert daemon.asked_for("/prompt")[0].body["prompt"][1:] == [
         {"type": "image", "data": "iVBORw==", "mimeType": "image/png"},
-        {"type": "resource_link", "uri": "file:///srv/a%20b.py", "name": "a b.py"},
+        {"type": "resource_link", "uri": "file:///srv/a b%20ü#.py", "name": "a b%20ü#.py"},
     ]
     large = tmp_path / "b.png"
     large.write_bytes(bytes(module.LARGEST_IMAGE_BYTES + 1))
