@@ -38,6 +38,7 @@
 (require 'text-property-search)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
+(require 'qwen-companion-chat-forms)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
@@ -193,58 +194,13 @@ that changes files it is the change that counts, and what it runs."
                "\n")
      "")))
 
-(defun qwen-companion-chat-permissions--question-lines (item number question active)
-  "Return the QUESTION with NUMBER, from 0, of the form ITEM.
-With ACTIVE non-nil, its choices can be chosen."
-  (let* ((multiple (plist-get question :multiple))
-         (chosen (nth number (qwen-companion-chat-permissions--item-answers item)))
-         (labels (mapcar (lambda (choice) (plist-get choice :label))
-                         (plist-get question :choices)))
-         (own (cl-set-difference chosen labels :test #'equal))
-         (mark (lambda (on) (cond ((and multiple on) "[x]") (multiple "[ ]")
-                                  (on "(x)") (t "( )"))))
-         (line (lambda (answer on text)
-                 (let ((line (concat "    " (funcall mark on) " " text "\n")))
-                   (if active
-                       (propertize line
-                                   'qwen-companion-chat-choice (cons number answer)
-                                   'mouse-face 'highlight)
-                     line)))))
-    (concat
-     "  " (if-let ((header (plist-get question :header)))
-              (concat (propertize (qwen-companion-chat-changes-visible header)
-                                  'face 'bold)
-                      ": ")
-            "")
-     (qwen-companion-chat-changes-visible (plist-get question :text))
-     (propertize (if multiple "  (one or more)" "") 'face 'shadow)
-     "\n"
-     (mapconcat
-      (lambda (choice)
-        (let ((label (plist-get choice :label))
-              (description (plist-get choice :description)))
-          (funcall line label (member label chosen)
-                   (concat (qwen-companion-foreign-line label)
-                           (if description
-                               (propertize
-                                (concat "  " (qwen-companion-foreign-line
-                                              description))
-                                'face 'shadow)
-                             "")))))
-      (plist-get question :choices) "")
-     (funcall line nil own
-              (if own
-                  (mapconcat #'qwen-companion-foreign-line own ", ")
-                "an answer of your own")))))
-
 (defun qwen-companion-chat-permissions--text (item tool front)
   "Return the text of the block about ITEM, which is about TOOL.
 That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
   (let* ((held (qwen-companion-chat-permissions--held-p item))
          (sent (qwen-companion-chat-permissions--item-sent item))
          (active (and front (not held) (not sent)))
-         (questions (qwen-companion-chat-permissions--get item :questions))
-         (number -1))
+         (questions (qwen-companion-chat-permissions--get item :questions)))
     (concat
      (propertize
       (concat (if questions "Asked: " "Permission: ")
@@ -255,11 +211,8 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
               "\n")
       'face 'qwen-companion-chat-permission)
      (if questions
-         (mapconcat (lambda (question)
-                      (cl-incf number)
-                      (qwen-companion-chat-permissions--question-lines
-                       item number question active))
-                    questions "")
+         (qwen-companion-chat-forms-text
+          questions (qwen-companion-chat-permissions--item-answers item) active)
        (concat (qwen-companion-chat-permissions--given-lines tool)
                (qwen-companion-chat-permissions--diff-lines item tool)))
      (qwen-companion-chat-permissions--option-lines item active)
@@ -487,8 +440,7 @@ Signal a `user-error' when there is none."
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys
                      "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
-      (when-let ((open (cl-position nil answers)))
-        (user-error "Question %d has no answer yet; RET on a line chooses it" (1+ open))))
+      (qwen-companion-chat-forms-check answers))
     (setf (qwen-companion-chat-permissions--item-sent item) t
           (qwen-companion-chat-permissions--item-problem item) nil)
     (qwen-companion-chat-permissions--draw item)
@@ -579,19 +531,10 @@ of a chat, go to the question that has waited for longest."
 
 (defun qwen-companion-chat-permissions--choose (item number answer)
   "Choose ANSWER to the question NUMBER, from 0, of ITEM; nil asks for one."
-  (let* ((question (nth number (qwen-companion-chat-permissions--get item :questions)))
-         (labels (mapcar (lambda (choice) (plist-get choice :label))
-                         (plist-get question :choices)))
-         (chosen (nth number (qwen-companion-chat-permissions--item-answers item)))
-         (own (cl-set-difference chosen labels :test #'equal))
-         (added (cond (answer (list answer))
-                      ((let ((text (string-trim (read-string "Your answer: " (car own)))))
-                         (and (not (string-empty-p text)) (list text)))))))
+  (let ((question (nth number (qwen-companion-chat-permissions--get item :questions)))
+        (chosen (nth number (qwen-companion-chat-permissions--item-answers item))))
     (setf (nth number (qwen-companion-chat-permissions--item-answers item))
-          (cond ((not (plist-get question :multiple)) added)
-                ((not answer) (append (cl-set-difference chosen own :test #'equal) added))
-                ((member answer chosen) (remove answer chosen))
-                (t (append chosen added))))
+          (qwen-companion-chat-forms-choose question chosen answer))
     (qwen-companion-chat-permissions--draw item)))
 
 ;;; Elsewhere
