@@ -24,8 +24,9 @@
 ;; sends it.  And for the prompt itself, completion of files and commands.
 ;;
 ;; A file is written as `@' and its name.  When the prompt is sent, a link to
-;; each such file goes with it if the file is there, as seen from here; what
-;; the daemon finds under the name is on its own host.
+;; each such file goes with it if the file is there and in the daemon's
+;; workspace, as seen from here; what the daemon finds under the name is on
+;; its own host.
 
 ;;; Code:
 
@@ -85,13 +86,22 @@ The daemon's word for it is not trusted: it names no other machine."
                      (substring file (length workspace))
                    file)))))
 
+(defun qwen-companion-chat-send--readable-p (file)
+  "Return non-nil when the daemon reads FILE for a prompt, as seen from here.
+Of a link to what is not there or not in its workspace, symbolic links
+followed, the model is told nothing, not even the name (0.24.4)."
+  (let ((file-name-handler-alist nil)
+        (workspace (qwen-companion-chat-send--workspace)))
+    (and workspace (file-exists-p file) (file-in-directory-p file workspace))))
+
 (defun qwen-companion-chat-send--file (word)
   "Return the absolute name of the file that WORD, behind `@', names, or nil.
-Nil too when there is none, as seen from here."
+Nil too when the daemon would not read it; then it stays a word, and the
+model may still read the file with its tools."
   (let* ((file-name-handler-alist nil)
          (name (expand-file-name (qwen-companion-chat-send--unquote word)
                                  (or (qwen-companion-chat-send--workspace) "/"))))
-    (and (file-exists-p name) name)))
+    (and (qwen-companion-chat-send--readable-p name) name)))
 
 (defun qwen-companion-chat-send--links (text)
   "Return the files that TEXT names, each once and in order.
@@ -311,9 +321,12 @@ used last; with a prefix argument, choose."
                 (qwen-companion-foreign-text remote))))
 
 (defun qwen-companion-chat-send--files (files)
-  "Put FILES into the prompt of a chat."
+  "Put FILES into the prompt of a chat; say of which only the name is sent."
   (qwen-companion-chat-send--put
-   (concat (mapconcat #'qwen-companion-chat-send--name files " ") " ")))
+   (concat (mapconcat #'qwen-companion-chat-send--name files " ") " "))
+  (when-let ((unread (cl-remove-if #'qwen-companion-chat-send--readable-p files)))
+    (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
+             (mapconcat #'qwen-companion-foreign-text unread ", "))))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-file (file)

@@ -89,16 +89,19 @@ def test_texts_and_files_are_sent_with_what_the_user_says_of_them(stage: Stage) 
     # The conversation says which file it was.
     assert f"\n@greeting.py what is it?\n@{stage.sandbox.greeting}\n" in stage.emacs.buffer_text(CHAT)
 
+    (stage.sandbox.project / "more größe.txt").write_text("large\n")
     stage.screen.keys("C-x", "d", "Enter")
     stage.screen.wait_for("notes.txt")
     stage.screen.keys("%", "m")
-    stage.screen.type(r"s\.txt$")
+    stage.screen.type(r"\.txt$")
     stage.screen.keys("Enter")
-    stage.screen.wait_for("1 matching file marked")
-    put(stage, "qwen-companion-chat-send-marked", "@notes.txt")
-    stage.screen.type("and this?")
-    stage.model.say("A list.")
+    stage.screen.wait_for("2 matching files marked")
+    put(stage, "qwen-companion-chat-send-marked", r"@more\ größe.txt @notes.txt")
+    stage.screen.type("and these?")
+    stage.model.say("Lists.")
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("A list.")
-    assert NOTES in stage.model.next_request().prompt
+    stage.screen.wait_for("Lists.")
+    prompt = stage.model.next_request().prompt
+    assert NOTES in prompt
+    assert "large\n" in prompt
     wait_until_idle(stage)

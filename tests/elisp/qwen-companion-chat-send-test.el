@@ -138,6 +138,28 @@ It is the value of `default-directory' there."
                      (:kind link :path ,(expand-file-name "a")))
                    (qwen-companion-chat-send-parts "```\n@a\n```\n@b @a @b")))))
 
+(ert-deftest qwen-companion-chat-send-test-what-the-daemon-does-not-read-is-no-link ()
+  "The name of a file that is not in the workspace stays, and that is said."
+  (qwen-companion-chat-send-test-with '(("project/a" "one\n") ("outside" "two\n"))
+    (make-symbolic-link (expand-file-name "outside") "project/inside")
+    (make-symbolic-link (expand-file-name "project") "elsewhere")
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+     :workspace (expand-file-name "project"))
+    (dolist (name '("outside" "project/inside"))
+      (let ((text (concat "see @" (expand-file-name name))))
+        (should (equal (list (list :kind 'text :text text))
+                       (qwen-companion-chat-send-parts text))))
+      (let ((file (expand-file-name name)))
+        (should (string-match-p (concat "only the name is sent: " (regexp-quote file))
+                                (qwen-companion-test-messages
+                                  (qwen-companion-chat-send-file file))))))
+    (let ((file (expand-file-name "elsewhere/a")))
+      (should (string-empty-p (qwen-companion-test-messages
+                                (qwen-companion-chat-send-file file))))
+      (should (member (list :kind 'link :path file)
+                      (qwen-companion-chat-send-parts (concat "@" file)))))))
+
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "Neither a remote file nor a workspace that looks remote is looked for."
   (qwen-companion-chat-send-test-with nil

@@ -451,8 +451,7 @@ def _part(part: messages.Part) -> models.Part:
     if isinstance(part, messages.LinkPart):
         if not os.path.isabs(part.path):
             raise MessageError("a link leads to no absolute name of a file")
-        # As it is: for the daemon all that follows the scheme is the path, and what it cannot find it drops (0.24.4).
-        return models.LinkPart(f"file://{part.path}", name)
+        return models.LinkPart(models.FILE_SCHEME + part.path, name)
     kind, _ = mimetypes.guess_type(name)
     if kind is None or not kind.startswith("image/"):
         raise MessageError(f"{name} does not have the name of an image")

@@ -899,6 +899,10 @@ class ImagePart:
         return {"type": "image", "data": self.data, "mimeType": self.mime_type}
 
 
+FILE_SCHEME = "file://"
+"""What a link to a file begins with.  The daemon takes the rest for the name as it is, and decodes nothing (0.24.4)."""
+
+
 @dataclass(frozen=True)
 class LinkPart:
     """A link to what the daemon may read: URI as seen from its host."""

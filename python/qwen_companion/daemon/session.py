@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
-from urllib.parse import unquote
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.ids import local_id
@@ -48,7 +47,6 @@ _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "do
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
 _UNKNOWN_PROMPT = ""
-_FILE = "file://"
 _KIND = re.compile(r"[\w./-]{1,80}")
 _SHORT_TEXT = 2000
 
@@ -652,8 +650,7 @@ def _in_background(meta: models.Meta | None) -> bool:
 
 def _linked(uri: str) -> str:
     """What a link in a prompt to URI is about, as it is written in a prompt."""
-    path = unquote(uri.removeprefix(_FILE)) if uri.startswith(_FILE) else uri
-    return f"@{line(reveal(path))}"
+    return f"@{line(reveal(uri.removeprefix(models.FILE_SCHEME)))}"
 
 
 def _time(envelope: models.Envelope) -> int | None:

@@ -248,7 +248,7 @@ async def test_a_prompt_goes_out_as_the_daemon_wants_it(
     parts: tuple[Part, ...] = (
         TextPart("look \ud800 \u2028 \N{GRINNING FACE}"),
         ImagePart("aW1hZ2U=", "image/png"),
-        LinkPart("file:///home/user/project/a%20b", "a b"),
+        LinkPart("file:///home/user/project/a b", "a b"),
     )
     reply = await client.prompt(session.id, parts)
     assert reply.prompt_id == session.prompts[0]
@@ -256,7 +256,7 @@ async def test_a_prompt_goes_out_as_the_daemon_wants_it(
         "prompt": [
             {"type": "text", "text": "look \ud800 \u2028 \N{GRINNING FACE}"},
             {"type": "image", "data": "aW1hZ2U=", "mimeType": "image/png"},
-            {"type": "resource_link", "uri": "file:///home/user/project/a%20b", "name": "a b"},
+            {"type": "resource_link", "uri": "file:///home/user/project/a b", "name": "a b"},
         ]
     }
 

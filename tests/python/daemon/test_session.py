@@ -809,8 +809,8 @@ def test_an_image_in_a_prompt_is_mentioned() -> None:
 @pytest.mark.parametrize(
     ("uri", "shown"),
     [
-        ("file:///project/a%20b.py", "@/project/a b.py"),
-        ("file:///project/a%0Ab%E2%80%AE.py", "@/project/a b[U+202E].py"),
+        ("file:///project/a b%41.py", "@/project/a b%41.py"),
+        ("file:///project/a\nb\u202e.py", "@/project/a b[U+202E].py"),
         ("https://example.org/a%20b", "@https://example.org/a%20b"),
     ],
 )
