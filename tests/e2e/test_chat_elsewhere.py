@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import re
+import threading
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from chat import CHAT, answer, connect_chat, send, wait_until_idle
+from model_types import Answer, Call
 from qwen_companion.daemon.client import DaemonClient
 from serve import Network, Serve
 from stage import Stage
@@ -71,13 +73,36 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.screen.wait_for("So much for touch three.")
         wait_until_idle(stage)
 
+        # What is said and asked while the connection is lost comes later; what is sent then comes back.
+        more = threading.Event()
+        text = "".join(f"line {number}\n" for number in range(60))
+        call = Call("run_shell_command", {"command": "touch four", "is_background": False})
+        stage.model.answer(Answer(text, (call,), pieces=60, halfway=more))
+        stage.model.say("So much for touch four.")
+        send(stage, "please touch four")
+        stage.screen.wait_for("line 20")
+        portal.call(network.break_down)
+        stage.screen.wait_for("Daemon:unreachable")
+        send(stage, "are you there?")
+        stage.screen.wait_for("The prompt may have arrived")
+        stage.screen.keys("C-c", "C-k")
+        stage.screen.wait_for("Nothing to cancel: the session is disconnected")
+        more.set()
+        portal.call(network.mend)
+        stage.screen.wait_for("C-c 3  Allow")
+        answer(stage, "Allow")
+        stage.screen.wait_for("So much for touch four.")
+        wait_until_idle(stage)
+
         conversation = stage.emacs.buffer_text(CHAT)
+        assert conversation.endswith("\nare you there?")
         for line in (
             'touch one: answered by another client: "Allow"',
             'touch two: you answered "Allow"',
             'touch three: answered by another client: "Allow"',
-            *(f"please touch {number}" for number in ("one", "two", "three")),
-            *(f"So much for touch {number}." for number in ("one", "two", "three")),
+            *(f"please touch {number}" for number in ("one", "two", "three", "four")),
+            *(f"So much for touch {number}." for number in ("one", "two", "three", "four")),
+            text.rstrip(),
         ):
             assert conversation.count(f"{line}\n") == 1, conversation
         assert "Asks" not in stage.screen.capture()
