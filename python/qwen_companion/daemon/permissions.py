@@ -124,6 +124,14 @@ class Permissions:
         label = next((option.label for option in chosen), None)
         yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=())
 
+    def allowed(self, request_id: str, option_id: str | None) -> str | None:
+        """The tool, as Emacs calls it, that may run when the open REQUEST_ID is answered with OPTION_ID, if any may."""
+        pending = self._pending.get(request_id)
+        if pending is None:
+            return None
+        allows = any(option.allows and pending.option_ids[option.id] == option_id for option in pending.told.options)
+        return pending.told.tool if allows else None
+
     def vote(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> Vote | None:
         """The answer OPTION to PERMISSION, both as Emacs calls them; None when there is no such thing any more."""
         for request_id, pending in self._pending.items():

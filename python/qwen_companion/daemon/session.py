@@ -577,14 +577,23 @@ class DaemonSession:
         yield change
         self._permissions.ask(item.request_id, item.options, item.questions, change)
 
-    def _resolved(self, _envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
+    def _resolved(self, envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
         by = self._who(payload.voter_client_id)
-        return self._permissions.close(payload.request_id, by, payload.outcome.option_id)
+        yield from self._answered(envelope, payload.request_id, by, payload.outcome.option_id)
 
     def _already_resolved(
-        self, _envelope: models.Envelope, payload: models.PermissionAlreadyResolved
+        self, envelope: models.Envelope, payload: models.PermissionAlreadyResolved
     ) -> Iterator[Output]:
-        return self._permissions.close(payload.request_id, OTHER, payload.outcome.option_id)
+        yield from self._answered(envelope, payload.request_id, OTHER, payload.outcome.option_id)
+
+    def _answered(
+        self, envelope: models.Envelope, request_id: str, by: str | None, option_id: str | None
+    ) -> Iterator[Output]:
+        name = self._permissions.allowed(request_id, option_id)
+        tool = None if name is None else self._tools.get(name)
+        if tool is not None and tool.allowed(_time(envelope)):
+            yield tool.change()
+        yield from self._permissions.close(request_id, by, option_id)
 
 
 _Handler = Callable[[DaemonSession, models.Envelope, Any], Iterator[Output]]

@@ -57,6 +57,7 @@ class Tool:
         self._places: tuple[Place, ...] = ()
         self._revision = 0
         self._told = False
+        self._started = time
         self._ended: int | None = None
 
     @property
@@ -89,6 +90,17 @@ class Tool:
             if meta.phase == _PREPARING and self._status == "pending":
                 self._status = _PREPARING
         self._parent = parent or self._parent
+
+    def allowed(self, time: int | None) -> bool:
+        """From TIME on it may run, and it does, of which the daemon says nothing before its end (0.24.4).
+
+        False when it does so already, or did.
+        """
+        if self._status not in (_PREPARING, "pending"):
+            return False
+        self._status = "running"
+        self._started = time
+        return True
 
     def describe(self, fields: ToolFields) -> None:
         """Add what FIELDS says of what the tool does, and not how far it is."""
@@ -141,7 +153,7 @@ class Tool:
             diffs_more=max(0, len(self._diffs) - SHOWN_ITEMS) + self._unreadable_diffs,
             places=self._places[:SHOWN_ITEMS],
             places_more=max(0, len(self._places) - SHOWN_ITEMS),
-            started=self._time,
+            started=self._started,
             ended=self._ended,
         )
 

@@ -442,6 +442,26 @@ def test_a_permission_is_asked_and_answered() -> None:
     assert seen.session.permissions.vote(asked.permission, allow.id, ()) is None
 
 
+def test_a_tool_that_was_allowed_runs_from_then_on() -> None:
+    allowed = resolved()
+    allowed["_meta"]["serverTimestamp"] += 5000
+    seen = Seen().go(echo(P1), tool_call(), permission())
+    waiting = seen.tool
+    seen.take(allowed)
+    assert (waiting.status, seen.tool.status) == ("pending", "running")
+    assert (waiting.started, seen.tool.started) == (1795240443126, 1795240448126)
+    seen.take(tool_update(status="completed", content=said("done")))
+    assert seen.tool.status == "done"
+    # A late word of it changes nothing any more.
+    seen.take(event("permission_already_resolved", P1, requestId="r1", outcome=allowed["data"]["outcome"]))
+    assert seen.tool.status == "done"
+
+
+def test_a_tool_that_was_not_allowed_does_not_run() -> None:
+    for answer in (resolved(option="cancel"), resolved(option=None)):
+        assert Seen().go(echo(P1), tool_call(), permission(), answer).tool.status == "pending"
+
+
 def test_what_an_answer_writes_is_said_before() -> None:
     value = permission()
     value["data"]["options"] += [{"kind": "allow_always", "name": "New", "optionId": "something_new"}]
