@@ -234,7 +234,8 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
     (propertize
      (format "%s: %s\n"
              (qwen-companion-chat-changes-visible
-              (or (plist-get report :title) "Permission"))
+              ;; Some end in a colon of their own.
+              (string-remove-suffix ":" (or (plist-get report :title) "Permission")))
              (pcase (plist-get report :by)
                ('me (if label
                         (format "you answered \"%s\"" (qwen-companion-chat-changes-visible label))

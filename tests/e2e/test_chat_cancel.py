@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 
-from chat import CHAT, open_chat, send, wait_until_idle
+from chat import CHAT, answer, open_chat, send, wait_until_idle
 from model_types import Answer
 from stage import Stage
 
@@ -33,6 +33,16 @@ def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) ->
     assert "touch made: closed" in conversation
     assert not re.search(r"C-c \d", conversation)
     assert not (stage.sandbox.project / "made").exists()
+    # A tool runs.
+    stage.model.call("run_shell_command", command="mkfifo never; cat never", is_background=False)
+    send(stage, "wait for ever")
+    stage.screen.wait_for("Asks:1")
+    answer(stage, "Allow")
+    stage.screen.wait_for("running   mkfifo never; cat never")
+    stage.screen.wait_until((stage.sandbox.project / "never").exists, "the command to run")
+    stage.screen.keys("C-c", "C-k")
+    stage.screen.wait_for("failed    mkfifo never; cat never")
+    wait_until_idle(stage)
     # Text streams in.
     more = threading.Event()
     stage.model.answer(Answer("The beginning and the end.\n", halfway=more))

@@ -246,6 +246,14 @@
                               (qwen-companion-chat-permissions-test--refused
                                #'qwen-companion-chat-permissions-test--press "C-c 1"))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
+  "The daemon's title of a plan ends in one."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask :title "Plan:")
+    (qwen-companion-chat-permissions-test--ask :title "Plan:" :state 'closed :by 'me :label "Yes")
+    (should (qwen-companion-chat-permissions-test--shown-p "^Plan: you answered \"Yes\"$"))))
+
 (ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
   "Twice is not sent; what went wrong is said, and it can be tried again."
   (qwen-companion-chat-permissions-test-with
