@@ -87,7 +87,7 @@ The daemon's word for it is not trusted: it names no other machine."
                    file)))))
 
 (defun qwen-companion-chat-send--readable-p (file)
-  "Return non-nil when the daemon reads FILE for a prompt, as seen from here.
+  "Return non-nil when FILE is read by the daemon for a prompt, as seen from here.
 Of a link to what is not there or not in its workspace, symbolic links
 followed, the model is told nothing, not even the name (0.24.4)."
   (let ((file-name-handler-alist nil)
