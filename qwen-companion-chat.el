@@ -482,7 +482,7 @@ the end of what that agent has said."
     (when-let ((said (pcase (plist-get change :outcome)
                        ('done nil)
                        ('cancelled "Cancelled")
-                       ('removed "Taken out of the queue")
+                       ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
                        ('failed (if text (format "Failed: %s" text) "Failed"))
                        (_ (format "Ended: %s" text)))))
       (qwen-companion-chat--add

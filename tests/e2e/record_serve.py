@@ -115,6 +115,18 @@ class Recorder:
         self.replies: Json = {}
         self.refusals: Json = {}
 
+    def begin(self) -> tuple[str, Stream]:
+        """A new session, its id, and what it says after its beginning."""
+        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
+        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
+        # The commands may have been told before anybody listens, or come after the rest.
+        stream = Stream(self.http, created["sessionId"], {"Last-Event-ID": "0"})
+        beginning = {"replay_complete", "session_snapshot", "available_commands_update"}
+        while beginning:
+            (event,) = stream.until(lambda _: True)
+            beginning -= {event["type"], event["data"].get("update", {}).get("sessionUpdate")}
+        return created["sessionId"], stream
+
     def reply(self, name: str, method: str, path: str, body: object = None) -> Json:
         """Keep the answer to a request under NAME."""
         response = self.http.request(method, path, json=body)
@@ -242,11 +254,7 @@ class Recorder:
 
     def record_tools(self) -> None:
         """Go through what tools and a failing model do, in a session of its own that is loaded in three ways."""
-        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
-        session = created["sessionId"]
-        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
-        stream = Stream(self.http, session)
-        stream.until(is_kind("available_commands_update"))
+        session, stream = self.begin()
         below = f"/session/{session}"
         greeting, fresh = str(self.project / "greeting.py"), str(self.project / "fresh.txt")
 
@@ -263,13 +271,17 @@ class Recorder:
                     self.vote(session, events[-1], ALLOW)
             self.turns[name] = events
 
+        def look() -> None:
+            self.reply("load_waiting", "POST", f"{below}/load", {})
+            self.reply("status_waiting", "GET", f"{below}/status")
+
         play("think", Answer(MARKDOWN, thought="First this,\nthen that."))
         play("read", Answer(calls=(Call("read_file", {"file_path": greeting}),)), Answer("I have read it."))
         play(
             "edit",
             Answer(calls=(Call("edit", {"file_path": greeting, "old_string": "hello ", "new_string": "good day "}),)),
             Answer("It greets better now."),
-            meanwhile=lambda: self.reply("load_waiting", "POST", f"{below}/load", {}),
+            meanwhile=look,
         )
         create = {"file_path": fresh, "old_string": "", "new_string": "new\n"}
         play("create", Answer(calls=(Call("edit", create),)), Answer("It is there."))
@@ -277,8 +289,13 @@ class Recorder:
         todos = [{"id": content, "content": content, "status": status} for content, status in steps]
         play("plan", Answer(calls=(Call("todo_write", {"todos": todos}),)), Answer("That is the plan."))
         agent = {"description": "Look around", "prompt": "look around", "subagent_type": "general-purpose"}
-        # The agent and the model that began it ask at the same time: both get the same.
-        play("agent", Answer(calls=(Call("agent", agent),)), *[Answer("I look around.")] * 2, Answer("It has looked."))
+        call = Call("agent", {**agent, "run_in_background": False})
+        read = Call("read_file", {"file_path": fresh})
+        play("agent", Answer(calls=(call,)), Answer("I look.", (read,)), Answer("I see."), Answer("It has looked."))
+        call = Call("run_shell_command", {"command": "sleep 2; echo rested", "is_background": True})
+        play("background", Answer(calls=(call,)), Answer("It runs."))
+        self.model.say("It has ended.")
+        self.turns["background"] += stream.until(is_kind("background_notification_turn_complete"))
         write = Call("write_file", {"file_path": str(self.project / "more.txt"), "content": "more\n"})
         play(
             "inject",
@@ -295,10 +312,7 @@ class Recorder:
         """Provoke the refusals for too much at once, in a session of its own."""
         call = Call("write_file", {"file_path": str(self.project / "busy.txt"), "content": "x"})
         self.model.answer(Answer(calls=(call,)))
-        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
-        session = created["sessionId"]
-        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
-        stream = Stream(self.http, session)
+        session, stream = self.begin()
         self.prompt(session, "please wait")
         request = stream.until(is_kind("permission_request"))[-1]
         path = f"/session/{session}"
@@ -319,13 +333,10 @@ class Recorder:
 
     def kill(self, agents: Sequence[psutil.Process]) -> None:
         """Record how a turn and its session end with the daemon's AGENTS."""
-        created = self.http.post("/session", json={"sessionScope": "thread"}).json()
-        self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
-        stream = Stream(self.http, created["sessionId"])
-        stream.until(is_kind("available_commands_update"))
+        session, stream = self.begin()
         call = Call("run_shell_command", {"command": "touch y", "is_background": False})
         self.model.answer(Answer("I need a tool.", (call,)))
-        self.prompt(created["sessionId"], "please wait")
+        self.prompt(session, "please wait")
         before = stream.until(is_kind("permission_request"))
         for agent in agents:
             agent.kill()
@@ -333,9 +344,7 @@ class Recorder:
 
     def die(self, end: Callable[[], None]) -> None:
         """Record how a session ends when the daemon does, which END makes it do."""
-        session = self.http.post("/session", json={"sessionScope": "thread"}).json()["sessionId"]
-        stream = Stream(self.http, session)
-        stream.until(is_kind("available_commands_update"))
+        _, stream = self.begin()
         end()
         self.turns["died"] = stream.rest()
 
@@ -359,6 +368,7 @@ class Names:
         """TEXT without names of the run."""
         text = text.replace(self._root, "/home/user")
         text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", self._id, text)
+        text = re.sub(r"\bbg_[0-9a-f]{8}\b", "bg_00000000", text)
         text = re.sub(r"\b1[0-9]{12}\b", lambda _: str(next(self._times)), text)
         return re.sub(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "2026-01-01T00:00:00.000Z", text)
 

@@ -110,7 +110,8 @@
 (ert-deftest qwen-companion-chat-test-how-a-turn-ends ()
   (pcase-dolist (`(,outcome ,text ,said)
                  '((done nil "") (cancelled nil "Cancelled\n") (failed "no model" "Failed: no model\n")
-                   (removed nil "Taken out of the queue\n") (other "refusal" "Ended: refusal\n")))
+                   (removed nil "Taken out of the queue\n")
+                   (removed "not this" "Taken out of the queue: not this\n") (other "refusal" "Ended: refusal\n")))
     (qwen-companion-chat-test-with
       (qwen-companion-chat-test-turn
        (list :kind 'end :turn "t1" :outcome outcome :text text))

@@ -459,8 +459,8 @@ class UsageChange(Change):
 class EndChange(Change):
     """The turn is over.  TEXT says why when it failed.
 
-    OUTCOME: `done`, `cancelled`, `failed`, `removed` (from the queue, it never began), `other` (TEXT is the daemon's
-    word).
+    OUTCOME: `done`, `cancelled`, `failed`, `removed` (from the queue, it never began; TEXT is the prompt in one line),
+    `other` (TEXT is the daemon's word).
     """
 
     kind = "end"

@@ -118,12 +118,20 @@ class Question(Wire):
     answer_key: str | None = None
 
 
+class BackgroundTask(Wire):
+    """An agent or a command that runs beside the turns."""
+
+    task_id: str
+
+
 class Meta(Wire):
     """What is of use of the `_meta` of an update; the rest must not leave this process."""
 
     source: str | None = None
-    """`bridge-echo` for the echo of a prompt, `background_notification...` for a background agent's words,
-    `mid_turn_message_injected` for what was put into a turn, where that is read from the disk."""
+    """`bridge-echo` for the echo of a prompt, `background_task_completed` and `background_notification...` for what is
+    said of what runs beside the turns, `mid_turn_message_injected` for what was put into a turn, where that is read
+    from the disk."""
+    background_task: BackgroundTask | None = None
     prompt_id: str | None = None
     """The prompt this belongs to, where the envelope does not say so: in a session that was read from the disk."""
     qwen_discrete_message: bool = False

@@ -41,7 +41,9 @@ MODEL_WRITES = "user"
 """What a change of the model writes there: the user's settings."""
 
 _QUESTION = "user_question"
+_BACKGROUND_DONE = "background_task_completed"
 _BACKGROUND = "background_notification"
+_BACKGROUND_TURN = "background_notification_turn_started"
 _INJECTED = "mid_turn_message_injected"
 _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
@@ -84,7 +86,7 @@ class DaemonSession:
         self._running: str | None = None
         self._cancelling: str | None = None
         self._queue: dict[str, Queued] = {}
-        self._removed: set[str] = set()
+        self._removed: dict[str, str] = {}
         self._ended: set[str] = set()
         self._permissions = Permissions(self.id)
         self._tools = Tools()
@@ -93,6 +95,7 @@ class DaemonSession:
         self._past_turn: str | None = None
         self._first_words: str | None = None
         self._mentioned: set[str] = set()
+        self._reports: set[tuple[str | None, str]] = set()
 
     # --- What it is asked
 
@@ -357,9 +360,22 @@ class DaemonSession:
         if content.type != "text":
             yield from self._unsupported(f"{voice}/{content.type}", envelope)
             return
+        if meta is not None and self._said_already(meta, content.text):
+            return
         parent = None if meta is None or meta.parent_tool_call_id is None else meta.parent_tool_call_id
         name = None if parent is None else self._tools.name_of(parent)
         yield from self._text(envelope, voice, content.text, name, background=_in_background(meta))
+
+    def _said_already(self, meta: models.Meta, text: str) -> bool:
+        """Whether TEXT with META, about something in the background, says nothing new."""
+        if meta.source == _BACKGROUND_TURN:
+            # What the model is told then, and what it says to that, comes after it.
+            return True
+        report = (None if meta.background_task is None else meta.background_task.task_id, text)
+        if meta.source == _BACKGROUND_DONE:
+            self._reports.add(report)
+            return False
+        return meta.source == _BACKGROUND and report in self._reports
 
     def _text(
         self,
@@ -481,9 +497,9 @@ class DaemonSession:
         return iter(())
 
     def _queue_done(self, _envelope: models.Envelope, payload: models.PendingPromptCompleted) -> Iterator[Output]:
-        self._queue.pop(payload.prompt_id, None)
+        queued = self._queue.pop(payload.prompt_id, None)
         if payload.state == "removed":
-            self._removed.add(payload.prompt_id)
+            self._removed[payload.prompt_id] = "" if queued is None else queued.text
         return iter(())
 
     def _cancelled(self, envelope: models.Envelope, _payload: models.PromptCancelled) -> Iterator[Output]:
@@ -507,14 +523,15 @@ class DaemonSession:
         prompt_id = prompt_id or envelope.prompt_id
         if prompt_id is None:
             return
-        queued = self._queue.pop(prompt_id, None) is not None or prompt_id in self._removed
+        waited = self._queue.pop(prompt_id, None)
+        queued = waited is not None or prompt_id in self._removed
         self._ended.add(prompt_id)
         # A prompt that never left the queue ends in the middle of the turn of another.
         if self._running in (prompt_id, _UNKNOWN_PROMPT) and not queued:
             yield from self._flush()
             self._running = self._cancelling = None
         if queued and outcome == "cancelled":
-            outcome = "removed"
+            outcome, text = "removed", line(self._removed.get(prompt_id, "") if waited is None else waited.text) or None
         yield EndChange(local_id("turn", prompt_id), _time(envelope), outcome=outcome, text=text)
 
     def _closed(self, _envelope: models.Envelope, _payload: models.SessionClosed) -> Iterator[Output]:

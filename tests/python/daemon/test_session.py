@@ -166,6 +166,7 @@ def test_removed_prompt_turn_complete() -> None:
     assert seen.info.queue == ()
     assert (seen.state, seen.info.turn) == ("busy", turn(P1))
     assert seen.ends == [(turn(P2), "removed")]
+    assert next(item.text for item in seen.outputs if isinstance(item, EndChange)) == "later"
     seen.take(words("still here"), complete(P1))
     assert seen.state == "idle"
     assert seen.ends[1:] == [(turn(P1), "done")]
@@ -245,6 +246,21 @@ def test_chunk_after_turn_complete() -> None:
     assert seen.state == "idle"
     (message,) = [item for item in seen.outputs if isinstance(item, TextChange) and item.background]
     assert (message.text, message.turn) == ("The agent is done.", turn(own))
+
+
+def test_the_end_of_something_in_the_background_is_told_once() -> None:
+    meta = {"qwenDiscreteMessage": True, "backgroundTask": {"taskId": "bg_1", "status": "completed"}}
+    text = 'Background shell "sleep 2" completed.'
+    seen = Seen().go(
+        words(text, None, source="background_task_completed", **meta),
+        words("bg_1", P2, source="background_notification_turn_started", **meta),
+        words(text, P2, source="background_notification", **meta),
+        words("It has ended.", P2, source="background_notification_response", **meta),
+    )
+    assert [item.text for item in seen.outputs if isinstance(item, TextChange)] == [text, "It has ended."]
+    other = {**meta, "backgroundTask": {"taskId": "bg_2"}}
+    seen.take(words(text, P2, source="background_notification", **other))
+    assert [item.text for item in seen.outputs if isinstance(item, TextChange)][2:] == [text]
 
 
 # --- Text
