@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup
+.PHONY: help build emacs demo screenshots reports test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key an
 
 screenshots: build ## Take the pictures of the README anew from the running demo
 	@$(VENV)/python demo/screenshots.py
+
+reports: build ## Write anew what the tests of the chat are told, after a change of the daemon's client
+	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
 
 # One pytest run for both folders, last: its closing line counts them all.
 test: build lint test-ert ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
