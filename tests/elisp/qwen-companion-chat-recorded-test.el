@@ -1,0 +1,574 @@
+;;; qwen-companion-chat-recorded-test.el --- A chat that is told what a real daemon said  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Turns and loads that were recorded from the real daemon, as the Python
+;; process tells them: see recorded-reports.eld, which `make reports' makes.
+;; After each single report everything that must always hold is checked;
+;; each test then looks at the text and what is on it.
+
+;;; Code:
+
+(require 'qwen-companion-chat-test-helper)
+
+(defconst qwen-companion-chat-recorded-test--reports
+  (with-temp-buffer
+    (insert-file-contents
+     (expand-file-name "recorded-reports.eld"
+                       (file-name-directory (or load-file-name buffer-file-name))))
+    (read (current-buffer)))
+  "Alist of recorded turns and loads, and what is told of each.")
+
+;;; What always holds
+
+(defun qwen-companion-chat-recorded-test--runs ()
+  "Return where runs of the same properties begin and end: ((START . END)...)."
+  (cl-loop with place = (point-min)
+           while (< place qwen-companion-chat--end)
+           collect (cons place
+                         (setq place (next-property-change
+                                      place nil qwen-companion-chat--end)))))
+
+(defvar qwen-companion-chat-recorded-test--said nil
+  "What has been said in the conversation so far, (VOICE . TEXT), newest first.")
+
+(defun qwen-companion-chat-recorded-test--check-text ()
+  "Check that nothing of what was said is lost, and nothing is doubled."
+  (let ((conversation (qwen-companion-chat-test-conversation))
+        (runs (qwen-companion-chat-recorded-test--runs)))
+    (dolist (voice '(user thought answer))
+      (let ((said (cl-loop for (who . text) in qwen-companion-chat-recorded-test--said
+                           when (eq who voice) collect text)))
+        (dolist (text said)
+          (should (string-search text conversation)))
+        (should (= (length (apply #'concat said))
+                   (cl-loop for (start . end) in runs
+                            when (eq voice (get-text-property
+                                            start 'qwen-companion-chat-voice))
+                            sum (- end start))))))))
+
+(defun qwen-companion-chat-recorded-test--check-properties ()
+  "Check that the conversation is read-only, has keys and belongs to blocks."
+  (pcase-dolist (`(,start . ,end) (qwen-companion-chat-recorded-test--runs))
+    (should (get-text-property start 'read-only))
+    (should (keymapp (get-text-property start 'keymap)))
+    (let ((block (qwen-companion-chat--block-at start)))
+      (should (<= (qwen-companion-chat-block-start block) start))
+      (should (<= end (qwen-companion-chat-block-end block))))))
+
+(defun qwen-companion-chat-recorded-test--check-prompt ()
+  "Check that the prompt and point are as `--with' has left them."
+  (should (equal "half a prompt" (qwen-companion-chat--prompt-text)))
+  (should (looking-at "mpt\\'"))
+  (should-not (text-property-not-all (point) (point-max) 'read-only nil)))
+
+;;; Telling
+
+(defmacro qwen-companion-chat-recorded-test-with (&rest body)
+  "Run BODY in a chat with half a prompt, where a key answers at once."
+  (declare (indent 0) (debug t))
+  `(let ((qwen-companion-chat-permissions--settle 0)
+         (qwen-companion-chat-permissions--chats nil)
+         (qwen-companion-chat-recorded-test--said nil))
+     (qwen-companion-chat-test-with
+       (insert "half a prompt")
+       (backward-char 3)
+       ,@body)))
+
+(defun qwen-companion-chat-recorded-test--note (method payload)
+  "Note what METHOD with PAYLOAD says in the conversation."
+  (when (eq method 'daemon-reset)
+    (setq qwen-companion-chat-recorded-test--said nil))
+  (dolist (change (plist-get payload :changes))
+    (when (eq 'text (plist-get change :kind))
+      (push (cons (plist-get change :voice) (plist-get change :text))
+            qwen-companion-chat-recorded-test--said))))
+
+(defun qwen-companion-chat-recorded-test--tell (method payload)
+  "Let the Python process tell METHOD with PAYLOAD; check what always holds."
+  (cl-letf (((symbol-function 'qwen-companion-backend-notice)
+             ;; Nothing of this fails.
+             (lambda (text) (ert-fail text))))
+    (apply #'qwen-companion-chat-test-tell method
+           (plist-put (copy-sequence payload) :session "s")))
+  (qwen-companion-chat-recorded-test--note method payload)
+  (qwen-companion-chat-recorded-test--check-text)
+  (qwen-companion-chat-recorded-test--check-properties)
+  (qwen-companion-chat-recorded-test--check-prompt))
+
+(defun qwen-companion-chat-recorded-test--play (name &optional until)
+  "Tell all reports of the recorded NAME, or up to the first that is UNTIL.
+UNTIL gets the method and the payload.  The texts that are told then are
+told as well."
+  (cl-loop for ((method payload) . rest)
+           on (cdr (assoc name qwen-companion-chat-recorded-test--reports))
+           with done = nil
+           do (qwen-companion-chat-recorded-test--tell method payload)
+           do (setq done (or done (and until (funcall until method payload))))
+           until (and done (not (memq (caar rest) '(daemon-text daemon-session)))))
+  (qwen-companion-test-wait-for
+   (not (string-search "being fetched" (qwen-companion-chat-test-conversation)))))
+
+(defun qwen-companion-chat-recorded-test--asks (method payload)
+  "Return non-nil when METHOD with PAYLOAD asks the user."
+  (and (eq method 'daemon-permission) (eq 'open (plist-get payload :state))))
+
+;;; What is to be seen
+
+(defun qwen-companion-chat-recorded-test--line ()
+  "Return the line at point as (TEXT WHAT...), see `--lines'."
+  ;; The mark of a heading is not to be seen.
+  (skip-chars-forward "\f")
+  (let ((end (line-end-position))
+        (face (car (ensure-list (get-text-property (point) 'face))))
+        (button (text-property-not-all (point) (line-end-position) 'keymap
+                                       (get-text-property (point) 'keymap))))
+    (append
+     (list (buffer-substring-no-properties (point) end))
+     (ensure-list (get-text-property (point) 'qwen-companion-chat-voice))
+     (and face (list (intern (string-remove-prefix "qwen-companion-chat-"
+                                                   (symbol-name face)))))
+     (and (invisible-p (point)) '(folded))
+     (and (get-text-property (point) 'line-prefix) '(indented))
+     (and (get-text-property (point) 'qwen-companion-chat-option) '(option))
+     (and (get-text-property (point) 'qwen-companion-chat-choice) '(choice))
+     (and button '(button)))))
+
+(defun qwen-companion-chat-recorded-test--lines ()
+  "Return the lines of the conversation, each (TEXT WHAT...).
+WHAT are whose words they are, the face they begin with, whether they are
+folded, indented, an option or a choice, and whether a button is in them."
+  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+  (save-excursion
+    (goto-char (point-min))
+    (cl-loop while (< (point) qwen-companion-chat--end)
+             collect (qwen-companion-chat-recorded-test--line)
+             do (forward-line))))
+
+(defun qwen-companion-chat-recorded-test--from (text)
+  "Return the lines from the first that begins with TEXT on, see `--lines'."
+  (cl-member-if (lambda (line) (string-prefix-p text (car line)))
+                (qwen-companion-chat-recorded-test--lines)))
+
+(defun qwen-companion-chat-recorded-test--press (key text)
+  "Press KEY at the beginning of TEXT in the conversation."
+  (goto-char (point-min))
+  (search-forward text)
+  (goto-char (match-beginning 0))
+  (call-interactively (key-binding (kbd key))))
+
+(defconst qwen-companion-chat-recorded-test--once
+  '(("  C-c 1  Allow All Edits  holds for the rest of this session" option)
+    ("  C-c 2  Allow" option)
+    ("  C-c 3  Reject" option)
+    ("  C-c 0  no answer: dismiss it"))
+  "The options that a change of a file has.")
+
+;;; Turns
+
+(ert-deftest qwen-companion-chat-recorded-test-start ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "start")
+    (should-not (qwen-companion-chat-recorded-test--lines))
+    (should (equal '("status" "advisor" "tasks")
+                   (mapcar (lambda (command) (plist-get command :name))
+                           qwen-companion-chat--commands)))
+    (should (string-match-p " default idle" qwen-companion-chat--mode-line))))
+
+(ert-deftest qwen-companion-chat-recorded-test-answer ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "answer")
+    (should (equal '(("")
+                     ("You" heading)
+                     ("hello" user)
+                     ("")
+                     ("Hello there, this is an answer." answer))
+                   (qwen-companion-chat-recorded-test--lines)))
+    (should (string-suffix-p "last answer 1 in, 1 out" qwen-companion-chat--header))))
+
+(ert-deftest qwen-companion-chat-recorded-test-thought-and-markdown ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "think")
+    (should (equal '(("please think" user)
+                     ("Thought" thought)
+                     ("First this," thought thought folded)
+                     ("then that." thought thought folded)
+                     ("")
+                     ("Two *things*:" answer)
+                     ("" answer)
+                     ("- one" answer bold)
+                     ("- `two`" answer bold)
+                     ("" answer)
+                     ("```python" answer markup)
+                     ("print(1)" answer font-lock-builtin-face)
+                     ("```" answer markup)
+                     (""))
+                   (qwen-companion-chat-recorded-test--from "please think")))
+    (qwen-companion-chat-recorded-test--press "TAB" "Thought")
+    (should (equal '("First this," thought thought)
+                   (cadr (qwen-companion-chat-recorded-test--from "Thought"))))))
+
+(ert-deftest qwen-companion-chat-recorded-test-tool-that-reads ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "read")
+    (should (equal '(("done      ReadFile: greeting.py  0.0 s" success)
+                     ("Tool: read_file (read)" shadow folded)
+                     ("Input:" shadow folded)
+                     ("file_path: /home/user/project/greeting.py" code folded)
+                     ("File: /home/user/project/greeting.py" shadow folded)
+                     ("Output:" shadow folded)
+                     ("# A small program to talk about." code folded))
+                   (seq-take (qwen-companion-chat-recorded-test--from "done") 7)))
+    (should (equal '(("    print(greet(\"world\"))" code folded)
+                     ("")
+                     ("I have read it." answer))
+                   (qwen-companion-chat-recorded-test--from "    print")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-file-written-whole ()
+  "What the daemon says of it does not tell whether there was an empty one."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play
+     "write" #'qwen-companion-chat-recorded-test--asks)
+    (should (equal `(("pending   Writing to new.txt" shadow)
+                     ("Tool: write_file (edit)" shadow folded)
+                     ("Input:" shadow folded)
+                     ("file_path: /home/user/project/new.txt" code folded)
+                     ("content:" code folded)
+                     ("one" code folded)
+                     ("two" code folded)
+                     ("Change: /home/user/project/new.txt  8 characters; the file is new or was empty"
+                      shadow folded button)
+                     ("File: /home/user/project/new.txt" shadow folded)
+                     ("Permission: Writing to new.txt" permission)
+                     ("    /home/user/project/new.txt (new file, or an empty one)")
+                     ("@@ -0,0 +1,2 @@" diff-hunk-header indented)
+                     ("+one" diff-added indented)
+                     ("+two" diff-added indented)
+                     ,@qwen-companion-chat-recorded-test--once)
+                   (qwen-companion-chat-recorded-test--from "pending")))
+    (should (string-suffix-p " waiting" qwen-companion-chat--mode-line))
+    (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter))))
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "write")
+    (should (equal '("done      Writing to new.txt  0.0 s" success)
+                   (car (qwen-companion-chat-recorded-test--from "done"))))
+    (should (equal '(("Writing to new.txt: you answered \"Allow\"" shadow)
+                     ("")
+                     ("That is done." answer))
+                   (qwen-companion-chat-recorded-test--from "Writing to")))
+    (should (equal "" (qwen-companion-chat-permissions-lighter)))))
+
+(ert-deftest qwen-companion-chat-recorded-test-edit ()
+  "The difference is below the question, and RET on an option answers."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play
+     "edit" #'qwen-companion-chat-recorded-test--asks)
+    (should (equal `(("Permission: greeting.py" permission)
+                     ("    /home/user/project/greeting.py")
+                     ("@@ -2,7 +2,7 @@" diff-hunk-header indented)
+                     (" " diff-context indented)
+                     (" " diff-context indented)
+                     (" def greet(name: str) -> str:" diff-context indented)
+                     ("-    return \"hello \" + name" diff-removed indented)
+                     ("+    return \"good day \" + name" diff-added indented)
+                     (" " diff-context indented)
+                     (" " diff-context indented)
+                     (" def main() -> None:" diff-context indented)
+                     ,@qwen-companion-chat-recorded-test--once)
+                   (qwen-companion-chat-recorded-test--from "Permission")))
+    (qwen-companion-chat-recorded-test--press "RET" "  C-c 2  Allow")
+    (let ((answer (car (qwen-companion-test-sent 'daemon-answer)))
+          (asked (qwen-companion-chat-permissions--item-report
+                  (car qwen-companion-chat-permissions--items))))
+      (should (equal (plist-get (cadr (plist-get asked :options)) :id)
+                     (plist-get answer :option)))
+      (should (equal (plist-get asked :permission) (plist-get answer :permission)))))
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "edit")
+    (should (member '("Change: /home/user/project/greeting.py  139 to 142 characters"
+                      shadow folded button)
+                    (qwen-companion-chat-recorded-test--lines)))
+    (qwen-companion-chat-recorded-test--press "RET" "/home/user/project/greeting.py  139")
+    (should (eq 'new (plist-get (car (last (qwen-companion-test-sent 'daemon-fetch))) :part)))))
+
+(ert-deftest qwen-companion-chat-recorded-test-file-made-by-an-edit ()
+  "Here the daemon says that it is new."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play
+     "create" #'qwen-companion-chat-recorded-test--asks)
+    (should (equal `(("Permission: Create fresh.txt" permission)
+                     ("    /home/user/project/fresh.txt (new file)")
+                     ("@@ -0,0 +1 @@" diff-hunk-header indented)
+                     ("+new" diff-added indented)
+                     ,@qwen-companion-chat-recorded-test--once)
+                   (qwen-companion-chat-recorded-test--from "Permission"))))
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "create")
+    (should (member '("Change: /home/user/project/fresh.txt  a new file of 4 characters"
+                      shadow folded button)
+                    (qwen-companion-chat-recorded-test--lines)))))
+
+(ert-deftest qwen-companion-chat-recorded-test-shell-command ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play
+     "run" #'qwen-companion-chat-recorded-test--asks)
+    (should (equal '(("Permission: touch x; echo done" permission)
+                     ("command: touch x; echo done" qwen-companion-sessions-text indented)
+                     ("is_background: false" qwen-companion-sessions-text indented)
+                     ("  C-c 1  Always Allow in project: touch *  writes a rule into the settings of the workspace on the daemon's host"
+                      option)
+                     ("  C-c 2  Always Allow for user: touch *  writes a rule into the user's settings on the daemon's host"
+                      option)
+                     ("  C-c 3  Allow" option)
+                     ("  C-c 4  Reject" option)
+                     ("  C-c 0  no answer: dismiss it"))
+                   (qwen-companion-chat-recorded-test--from "Permission"))))
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "run")
+    (should (equal '(("done      touch x; echo done  0.0 s" success)
+                     ("Tool: run_shell_command (execute)" shadow folded)
+                     ("Command:" shadow folded)
+                     ("touch x; echo done" code folded)
+                     ("Output:" shadow folded)
+                     ("Command: touch x; echo done" code folded)
+                     ("Directory: (root)" code folded)
+                     ("Output: done" code folded))
+                   (seq-take (qwen-companion-chat-recorded-test--from "done") 8)))))
+
+(ert-deftest qwen-companion-chat-recorded-test-questions ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play
+     "ask" #'qwen-companion-chat-recorded-test--asks)
+    (should (equal '(("Asked: Ask user 2 questions" permission)
+                     ("  Database: Which database?")
+                     ("    ( ) sqlite  one file" choice)
+                     ("    ( ) postgres  a server" choice)
+                     ("    ( ) an answer of your own" choice)
+                     ("  Colours: Which colours?  (one or more)")
+                     ("    [ ] red  warm" choice)
+                     ("    [ ] blue  cold" choice)
+                     ("    [ ] an answer of your own" choice)
+                     ("  C-c 1  Submit" option)
+                     ("  C-c 2  Cancel" option)
+                     ("  C-c 0  no answer: dismiss it"))
+                   (qwen-companion-chat-recorded-test--from "Asked")))
+    (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c 1"))
+      (qwen-companion-chat-recorded-test--press "RET" choice))
+    (should (equal '((:choices ("sqlite")) (:choices ("red" "blue")))
+                   (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :answers))))
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "ask")
+    (should (equal '(("**Database**: sqlite" code folded)
+                     ("**Colours**: red, blue" code folded)
+                     ("Ask user 2 questions: you answered \"Submit\"" shadow)
+                     ("")
+                     ("That is done." answer))
+                   (qwen-companion-chat-recorded-test--from "**Database")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-rejected ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "reject")
+    (should (equal '("failed    Writing to other.txt  0.0 s" error)
+                   (car (qwen-companion-chat-recorded-test--from "failed"))))
+    (should (equal '(("Output:" shadow folded)
+                     ("Tool \"write_file\" was canceled by the user." code folded)
+                     ("Writing to other.txt: you answered \"Reject\"" shadow))
+                   (qwen-companion-chat-recorded-test--from "Output")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-cancelled-with-a-queue ()
+  (qwen-companion-chat-recorded-test-with
+    (let (queued)
+      (qwen-companion-chat-recorded-test--play
+       "cancel" (lambda (_method _payload)
+                  (when (string-match "\\([0-9]+\\) queued" qwen-companion-chat--header)
+                    (push (match-string 1 qwen-companion-chat--header) queued))
+                  nil))
+      (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
+      (should-not (string-match-p "queued" qwen-companion-chat--header)))
+    (should (equal '(("Writing to other.txt: closed without an answer that is known here" shadow)
+                     ("Cancelled" warning)
+                     ("Taken out of the queue: not this" warning)
+                     ("")
+                     ("You" heading)
+                     ("then this" user)
+                     ("")
+                     ("The second prompt is answered." answer))
+                   (qwen-companion-chat-recorded-test--from "Writing to")))
+    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+
+(ert-deftest qwen-companion-chat-recorded-test-plan ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "plan")
+    (should (equal '(("Plan" bold)
+                     ("[x] Look" shadow)
+                     ("[-] Write" bold)
+                     ("[ ] Test" default)
+                     ("")
+                     ("That is the plan." answer))
+                   (qwen-companion-chat-recorded-test--from "Plan")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-agent ()
+  "What an agent says and does is below it, indented."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "agent")
+    (should (equal '("done      Agent: Look around  0.0 s" success)
+                   (car (qwen-companion-chat-recorded-test--from "done"))))
+    (should (equal '(("I see." code folded)
+                     ("" indented)
+                     ("I look." answer indented)
+                     ("done      ReadFile: fresh.txt  0.0 s" success indented)
+                     ("Tool: read_file (read)" shadow folded indented)
+                     ("Input:" shadow folded indented)
+                     ("file_path: /home/user/project/fresh.txt" code folded indented)
+                     ("File: /home/user/project/fresh.txt" shadow folded indented)
+                     ("Output:" shadow folded indented)
+                     ("new" code folded indented)
+                     ("" indented)
+                     ("I see." answer indented)
+                     ("Look around: you answered \"Allow\"" shadow)
+                     ("")
+                     ("It has looked." answer))
+                   (qwen-companion-chat-recorded-test--from "I see.")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-in-the-background ()
+  "What comes after the turn is over."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "background")
+    (should (equal '(("It runs." answer)
+                     ("")
+                     ("Background shell \"sleep 2; echo rested\" completed." answer)
+                     ("")
+                     ("It has ended." answer))
+                   (qwen-companion-chat-recorded-test--from "It runs.")))
+    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+
+(ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "inject")
+    (should (equal '(("Told in between: also this")
+                     ("")
+                     ("I have heard." answer))
+                   (qwen-companion-chat-recorded-test--from "Told")))
+    (should-not (string-match-p "queued" qwen-companion-chat--header))))
+
+(ert-deftest qwen-companion-chat-recorded-test-failed ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "fail")
+    (should (equal '(("please fail" user)
+                     ("Failed: 401 The model is not to be had." warning))
+                   (qwen-companion-chat-recorded-test--from "please")))
+    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+
+(ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
+  "The question is closed, the turn has failed, and how to go on is said."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "killed")
+    (should (equal '(("pending   touch y" shadow)
+                     ("Tool: run_shell_command (execute)" shadow folded)
+                     ("Command:" shadow folded)
+                     ("touch y" code folded)
+                     ("touch y: closed without an answer that is known here" shadow))
+                   (seq-take (qwen-companion-chat-recorded-test--from "pending") 5)))
+    (should (string-prefix-p "Failed: agent channel closed"
+                             (caar (last (qwen-companion-chat-recorded-test--lines)))))
+    (should (string-match-p "Ended: The agent of the session has ended.*loads the session again"
+                            qwen-companion-chat--header))
+    (should-error (qwen-companion-chat-send) :type 'user-error)))
+
+(ert-deftest qwen-companion-chat-recorded-test-ends-of-sessions ()
+  (pcase-dolist (`(,name ,state ,header)
+                 '(("died" " disconnected" "Disconnected: The daemon has shut down")
+                   ("closed" " closed" "Left: The session has been closed.*loads the session again")))
+    (qwen-companion-chat-recorded-test-with
+      (qwen-companion-chat-recorded-test--play "answer")
+      (qwen-companion-chat-recorded-test--play name)
+      (should (string-suffix-p state qwen-companion-chat--mode-line))
+      (should (string-match-p header qwen-companion-chat--header))
+      ;; What has been said stays.
+      (should (equal '(("Hello there, this is an answer." answer))
+                     (qwen-companion-chat-recorded-test--from "Hello"))))))
+
+(ert-deftest qwen-companion-chat-recorded-test-settings ()
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "settings")
+    (should (equal '(("The model was not changed: Model 'none' not found for authType 'openai'"
+                      warning))
+                   (qwen-companion-chat-recorded-test--lines)))
+    (should (string-match-p " auto-edit " qwen-companion-chat--mode-line))))
+
+;;; Loads
+
+(ert-deftest qwen-companion-chat-recorded-test-load-while-it-is-asked ()
+  "The conversation is there, and the question with its difference."
+  (qwen-companion-chat-recorded-test-with
+    (qwen-companion-chat-recorded-test--play "load_waiting")
+    (should (equal '("please think" "please read" "please edit")
+                   (mapcar #'car (qwen-companion-chat--index))))
+    (should (member '("+    return \"good day \" + name" diff-added indented)
+                    (qwen-companion-chat-recorded-test--from "Permission")))
+    (qwen-companion-chat-recorded-test--press "RET" "  C-c 2  Allow")
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-answer))))))
+
+(defun qwen-companion-chat-recorded-test--told (&rest names)
+  "Return what a chat shows of the recorded NAMES, one after the other.
+A list of (KIND LINE...), without what the daemon tells at that moment
+only: the questions that were asked and how long it took; and without the
+title of a tool, which a load tells as it was at another moment."
+  (qwen-companion-chat-recorded-test-with
+    (mapc #'qwen-companion-chat-recorded-test--play names)
+    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+    (cl-loop
+     for block in (qwen-companion-chat--block-list)
+     for kind = (car (qwen-companion-chat-block-id block))
+     unless (eq kind 'permission)
+     collect
+     (cons kind
+           (save-excursion
+             (goto-char (qwen-companion-chat-block-start block))
+             (let ((lines (cl-loop
+                           while (< (point) (qwen-companion-chat-block-end block))
+                           collect (qwen-companion-chat-recorded-test--line)
+                           do (forward-line))))
+               (if (eq kind 'tool)
+                   (cons (car (split-string (caar lines))) (cdr lines))
+                 lines)))))))
+
+(defun qwen-companion-chat-recorded-test--not-of-agents (told)
+  "Return TOLD without what agents have said and done, and ends of turns.
+In a session that is read from the disk the daemon does not tell them."
+  (cl-remove-if (lambda (block)
+                  (or (eq 'end (car block))
+                      (memq 'indented (cadr (cdr block)))))
+                told))
+
+(defconst qwen-companion-chat-recorded-test--turns
+  '("think" "read" "edit" "create" "plan" "agent" "background" "inject" "fail")
+  "The turns of the session of which there are several loads.")
+
+(ert-deftest qwen-companion-chat-recorded-test-live-and-loaded-are-the-same ()
+  (should (equal (apply #'qwen-companion-chat-recorded-test--told
+                        '("answer" "write" "ask" "run" "reject" "cancel"))
+                 (qwen-companion-chat-recorded-test--told "load")))
+  (should (equal (apply #'qwen-companion-chat-recorded-test--told
+                        qwen-companion-chat-recorded-test--turns)
+                 (qwen-companion-chat-recorded-test--told "load_live"))))
+
+(ert-deftest qwen-companion-chat-recorded-test-live-and-from-the-disk-are-the-same ()
+  (should (equal (qwen-companion-chat-recorded-test--not-of-agents
+                  (apply #'qwen-companion-chat-recorded-test--told
+                         qwen-companion-chat-recorded-test--turns))
+                 (qwen-companion-chat-recorded-test--not-of-agents
+                  (qwen-companion-chat-recorded-test--told "load_disk")))))
+
+(ert-deftest qwen-companion-chat-recorded-test-loaded-twice-is-the-same ()
+  (let ((once (qwen-companion-chat-recorded-test--told "load_live")))
+    (should (equal once (qwen-companion-chat-recorded-test--told "load_live" "load_live")))
+    ;; A load is all there is, whatever was there before.
+    (should (equal once (qwen-companion-chat-recorded-test--told "run" "load_live")))))
+
+(provide 'qwen-companion-chat-recorded-test)
+;;; qwen-companion-chat-recorded-test.el ends here
