@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.emacs.bridge import Bridge
@@ -37,7 +38,7 @@ from qwen_companion.emacs.messages import (
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError
+from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError
 from qwen_companion.ide.audience import Audience
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.peers import find_caller, keeps_edits
@@ -212,15 +213,29 @@ class Companion:
         try:
             boundary_type = await in_thread(_import_boundary, None)
         except ImportError as error:
-            text = f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend."
-            self._bridge.tell(Notice("error", text))
-            return
+            await self._refuse_daemon_calls(
+                f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
+                "and then turn qwen-companion-mode off and on."
+            )
         boundary = boundary_type(self._bridge.call, self._spool, os.environ)
         try:
             while True:
                 boundary.take(await self._daemon_calls.get())
         finally:
             await boundary.stop()
+
+    async def _refuse_daemon_calls(self, text: str) -> NoReturn:
+        """Answer each call about the daemon with TEXT, until cancelled."""
+        # These need nothing that could be missing.
+        from qwen_companion.daemon.messages import DaemonState, Reply, request_of
+
+        while True:
+            call = await self._daemon_calls.get()
+            # Emacs forgets the state when it asks for another daemon.
+            self._bridge.tell(DaemonState("refused", text=text))
+            with suppress(MessageError):
+                if (request := request_of(call)) is not None:
+                    self._bridge.tell(Reply(request, text, "refused"))
 
     def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
         self._bridge.tell(SessionList(states))

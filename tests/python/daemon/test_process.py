@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +70,24 @@ async def test_what_is_wrong_is_said_without_the_secret(process: Backend, daemon
     process.close_input()
     assert await asyncio.to_thread(process.exit_code) == 0
     assert "hidden" not in process.error_text()
+
+
+def test_what_is_missing_is_said_in_answer_to_each_call(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "httpx2.py").write_text("raise ModuleNotFoundError('No module named httpx2', name='httpx2')")
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    with Backend(home) as process:
+        process.greet()
+        for request, payload in (("1", '(:request "1" :root "/r" :program ("q"))'), ("2", '(:request "2" :root 5)')):
+            process.emacs.call("daemon-start", payload)
+            state = process.emacs.wait_for("daemon-state")
+            reply = process.emacs.wait_for("daemon-reply")
+            assert (str(state["state"]), str(reply["problem"]), reply["request"]) == ("refused", "refused", request)
+            assert "(httpx2): M-x qwen-companion-install-backend" in state["text"] == reply["error"]
+        process.emacs.call("daemon-list", "(:request 5)")
+        process.emacs.call("stop", "nil")
+        assert process.exit_code() == 0
+        assert process.error_text() == ""
