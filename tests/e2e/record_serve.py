@@ -212,7 +212,6 @@ class Recorder:
             ("context", "/context"),
             ("context_usage", "/context-usage"),
             ("supported_commands", "/supported-commands"),
-            ("current_turn", "/turns/current"),
         ):
             self.reply(name, "GET", below + path)
         self.reply("sessions", "GET", f"/workspace/{quote(root, safe='')}/sessions?limit=5")
@@ -231,7 +230,6 @@ class Recorder:
         running = self.prompt(session, "please wait")
         events = stream.until(is_kind("permission_request"))
         queued, removed = (self.prompt(session, text) for text in ("then this", "not this"))
-        self.reply("pending_prompts", "GET", f"/session/{session}/pending-prompts")
         self.reply("removed", "DELETE", f"/session/{session}/pending-prompts/{removed}")
         self.model.say("The second prompt is answered.")
         assert self.http.post(f"/session/{session}/cancel").status_code == httpx2.codes.NO_CONTENT

@@ -394,9 +394,7 @@ class FakeDaemon:
             ("GET", "/context", _recorded("context")),
             ("GET", "/context-usage", _recorded("context_usage")),
             ("GET", "/supported-commands", _recorded("supported_commands")),
-            ("GET", "/pending-prompts", _pending),
             ("DELETE", "/pending-prompts/{prompt}", _remove),
-            ("GET", "/turns/current", _recorded("current_turn")),
         )
         self._application = Starlette(
             routes=[
@@ -603,14 +601,6 @@ def _vote(session: FakeSession, request: Request, body: Any) -> Response:
         return _refusal("invalid_option")
     session.vote(outcome, request.headers.get("x-qwen-client-id", ""))
     return JSONResponse({})
-
-
-def _pending(session: FakeSession, request: Request, body: Any) -> Response:
-    rows = [
-        {"promptId": identifier, "text": "", "state": "queued" if index else "running"}
-        for index, identifier in enumerate(session.prompts)
-    ]
-    return JSONResponse({"pendingPrompts": rows})
 
 
 def _remove(session: FakeSession, request: Request, body: Any) -> Response:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.client import DaemonClient
@@ -132,7 +133,8 @@ class Boundary:
         self._conversations: dict[str, Conversation] = {}
         self._session_ids: dict[str, str] = {}
         self._background: asyncio.Task[None] | None = None
-        self._lanes: dict[str, asyncio.Lock] = {}
+        # Each is held by those who wait for it and by nobody else, and goes with the last of them.
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._jobs: set[asyncio.Task[None]] = set()
         self._start(self._outbox.run())
 

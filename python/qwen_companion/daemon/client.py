@@ -44,11 +44,9 @@ from qwen_companion.daemon.models import (
     CommandsReply,
     ContextReply,
     ContextUsageReply,
-    CurrentTurn,
     Cursor,
     LoadReply,
     Part,
-    PendingPromptsReply,
     PromptReply,
     RemovedReply,
     SessionReply,
@@ -221,8 +219,7 @@ class DaemonClient:
     async def prompt(self, session_id: str, parts: Sequence[Part]) -> PromptReply:
         """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
 
-        BusyError when the queue is full.  After UnreachableError with `maybe_done` see `pending_prompts` and
-        `current_turn` before it is sent again.
+        BusyError when the queue is full.  After UnreachableError with `maybe_done` only its echo tells whether it runs.
         """
         return await self._ask(
             PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
@@ -243,18 +240,10 @@ class DaemonClient:
         body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
         await self._call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
 
-    async def pending_prompts(self, session_id: str) -> PendingPromptsReply:
-        """The prompt that runs, and those that wait behind it."""
-        return await self._ask(PendingPromptsReply, "GET", "/pending-prompts", session_id)
-
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
         """Take a prompt out of the queue; false when it runs already or is gone."""
         path = f"/pending-prompts/{quote(prompt_id, safe='')}"
         return (await self._ask(RemovedReply, "DELETE", path, session_id)).removed
-
-    async def current_turn(self, session_id: str) -> CurrentTurn:
-        """The running turn, else the last one."""
-        return await self._ask(CurrentTurn, "GET", "/turns/current", session_id)
 
     # --- What a session is set to
 

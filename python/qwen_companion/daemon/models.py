@@ -842,35 +842,10 @@ class CommandsReply(Wire):
     available_commands: tuple[Command, ...] = ()
 
 
-class PendingPrompt(Wire):
-    """A prompt that runs or waits for its turn, as STATE (`running`, `queued`) says."""
-
-    prompt_id: str
-    text: str = ""
-    state: str | None = None
-    queued_at: float | None = None
-
-
-class PendingPromptsReply(Wire):
-    """GET /session/:id/pending-prompts, in order; the first one runs."""
-
-    pending_prompts: tuple[PendingPrompt, ...] = ()
-
-
 class RemovedReply(Wire):
     """DELETE /session/:id/pending-prompts/:promptId; REMOVED is false for one that runs or is not there."""
 
     removed: bool = False
-
-
-class CurrentTurn(Wire):
-    """GET /session/:id/turns/current: the running turn, or else the last one."""
-
-    prompt_id: str | None = None
-    prompt_text: str = ""
-    state: str | None = None
-    """`completed`, ...: the daemon's word."""
-    stop_reason: str | None = None
 
 
 class ApprovalModeReply(Wire):

@@ -25,7 +25,6 @@ from qwen_companion.daemon.errors import (
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
-    UnsupportedError,
     WrongWorkspaceError,
 )
 from qwen_companion.daemon.models import (
@@ -68,12 +67,10 @@ class Version:
     program: str
     newest: bool = False
     """Whether `make test` tests it; `make test-interop` tests all."""
-    tells_current_turn: bool = True
-    """Whether it knows GET /session/:id/turns/current."""
 
 
 VERSIONS = (
-    Version("0.21.2", "qwen-0.21.2", tells_current_turn=False),
+    Version("0.21.2", "qwen-0.21.2"),
     Version("newest", "qwen", newest=True),
 )
 
@@ -483,12 +480,6 @@ async def test_what_a_chat_asks_for_is_there(house: House) -> None:
         assert {"default", "plan"} <= {mode.id for mode in context.state.modes.available_modes}
         assert (await chat.client.supported_commands(chat.session)).available_commands
         assert (await chat.client.context_usage(chat.session)).formatted_text
-        if house.version.tells_current_turn:
-            assert (await chat.client.current_turn(chat.session)).state == "completed"
-        else:
-            with pytest.raises(UnsupportedError):
-                await chat.client.current_turn(chat.session)
-        assert not (await chat.client.pending_prompts(chat.session)).pending_prompts
         assert chat.session in {item.session_id for item in await chat.client.list_sessions(house.project)}
         await chat.client.heartbeat(chat.session)
         assert NOTES in house.sandbox.notes.read_text()

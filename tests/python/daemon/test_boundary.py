@@ -199,6 +199,14 @@ async def test_a_session_is_left_or_ended(emacs: Emacs, daemon: FakeDaemon, chat
 # --- Calls
 
 
+async def test_nothing_is_kept_of_sessions_that_are_asked_for(emacs: Emacs, chatting: Chatting) -> None:
+    session, _, _ = chatting
+    for name in (session, *map(str, range(20))):
+        await emacs.reply(emacs.ask("daemon-cancel", session=name))
+    await emacs.call("daemon-close", session=session)
+    assert not vars(emacs.boundary)["_lanes"]
+
+
 async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
     session, _, chat = chatting
     await emacs.until(lambda: emacs.all(SessionChoices))

@@ -282,8 +282,6 @@ async def test_a_prompt_to_nobody_was_certainly_not_done(
 
 async def test_prompts_that_wait_can_be_taken_back(client: DaemonClient, session: FakeSession) -> None:
     running, waiting = [(await client.prompt(session.id, HELLO)).prompt_id for _ in range(2)]
-    rows = (await client.pending_prompts(session.id)).pending_prompts
-    assert [(row.prompt_id, row.state) for row in rows] == [(running, "running"), (waiting, "queued")]
     assert await client.remove_pending_prompt(session.id, waiting)
     assert not await client.remove_pending_prompt(session.id, running)
 
@@ -363,7 +361,6 @@ async def test_questions_about_a_session_are_answered(client: DaemonClient, sess
     assert [item.session_id for item in await client.list_sessions(ROOT)] == [session.id]
     assert (await client.context_usage(session.id)).usage.context_window_size == 200_000
     assert (await client.supported_commands(session.id)).available_commands[0].name == "status"
-    assert (await client.current_turn(session.id)).state == "completed"
     await client.cancel(session.id)
     assert session.ring[-1]["type"] == event("prompt_cancelled")["type"]
 
