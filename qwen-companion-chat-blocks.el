@@ -116,7 +116,6 @@ All that can be undone is in the prompt, and the prompt has moved so."
                 ;; It is not the user's: nothing to undo, and no lock.
                 (let ((buffer-undo-list t)
                       (inhibit-read-only t)
-                      (inhibit-point-motion-hooks t)
                       (create-lockfiles nil))
                   ,@body))
          (restore-buffer-modified-p modified)

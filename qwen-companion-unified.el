@@ -133,8 +133,7 @@ This mode has a hook of its own.
               truncate-lines nil
               ;; Read-only, but not by the mode that would bind its keys.
               buffer-read-only t)
-  (remove-hook 'after-change-functions #'diff-after-change-function t)
-  (remove-hook 'post-command-hook #'diff-post-command-hook t)
+  (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
   (jit-lock-register #'qwen-companion-unified--fontify))
 
@@ -144,6 +143,8 @@ This mode has a hook of its own.
     (with-current-buffer buffer
       (let ((enable-local-variables nil)
             (diff-default-read-only nil)
+            ;; It would look at each change and after each command.
+            (diff-update-on-the-fly nil)
             (change-major-mode-hook nil))
         ;; As for the sides of a review: no global mode gets at the buffer.
         (delay-mode-hooks (qwen-companion-unified-mode))

@@ -550,6 +550,15 @@ A text that is nil removes the line."
       (should (equal '(ours) ran))
       (should-not (= 3 fill-column)))))
 
+(ert-deftest qwen-companion-unified-test-nothing-runs-for-each-key-and-change ()
+  "Neither what `diff-mode' has for that, but for the colours."
+  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+    (qwen-companion-unified-test--review "two\n")
+    (dolist (hook '(pre-command-hook post-command-hook before-change-functions
+                    after-change-functions write-contents-functions))
+      (should-not (remq 'jit-lock-after-change
+                        (remq t (and (local-variable-p hook) (symbol-value hook))))))))
+
 (ert-deftest qwen-companion-unified-test-colours ()
   "Lines have those of their language, and the words that differ are marked."
   (qwen-companion-unified-test-with '(("a.el" "(defun one ()\n  \"Text.\")\n"))
