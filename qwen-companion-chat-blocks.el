@@ -277,26 +277,76 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
                    (and (gethash id qwen-companion-chat--folded folded)
                         'qwen-companion-chat))))))
 
+(defconst qwen-companion-chat--line-limit 5000
+  "Characters of a line above which the rest of it is folded.
+Emacs goes through all of a line to show any of it: with a line of
+200,000 characters in view, each key in the prompt took 0.1 s.")
+
+(defun qwen-companion-chat--fold-lines (start end)
+  "Fold what is too long of the lines from that at START to END.
+What the user has opened stays open."
+  (save-excursion
+    (goto-char start)
+    (forward-line 0)
+    (while (< (point) end)
+      (let ((rest (+ (point) qwen-companion-chat--line-limit)))
+        (forward-line)
+        (when (< rest (1- (point)))
+          (qwen-companion-chat--fold-rest rest (1- (point))))))))
+
+(defun qwen-companion-chat--fold-rest (start end)
+  "Fold the rest of a line, from START to END."
+  (let ((fold (qwen-companion-chat--line-fold start)))
+    (unless fold
+      (setq fold (make-overlay start end))
+      (overlay-put fold 'evaporate t)
+      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat--opened)
+      (overlay-put fold 'invisible 'qwen-companion-chat))
+    (move-overlay fold start end)
+    (overlay-put fold 'qwen-companion-chat-label
+                 (propertize
+                  (substitute-command-keys
+                   (format "\\<qwen-companion-chat-conversation-map>%d more characters; \\[qwen-companion-chat-toggle-fold] shows them"
+                           (- end start)))
+                  'face 'shadow))
+    (qwen-companion-chat--show-folded fold (overlay-get fold 'invisible))))
+
+(defun qwen-companion-chat--line-fold (position)
+  "Return the overlay over the rest of the line at POSITION, or nil."
+  (save-excursion
+    (goto-char position)
+    (forward-line 0)
+    (cl-find-if (lambda (overlay) (overlay-get overlay 'qwen-companion-chat-label))
+                (overlays-at (+ (point) qwen-companion-chat--line-limit)))))
+
 (defun qwen-companion-chat--opened (fold)
   "Leave FOLD open: a search has ended in it."
   (qwen-companion-chat--set-folded fold nil))
 
 (defun qwen-companion-chat--set-folded (fold folded)
   "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember it."
-  (puthash (overlay-get fold 'qwen-companion-chat-block) folded
-           qwen-companion-chat--folded)
-  (overlay-put fold 'invisible (and folded 'qwen-companion-chat)))
+  (when-let ((id (overlay-get fold 'qwen-companion-chat-block)))
+    (puthash id folded qwen-companion-chat--folded))
+  (qwen-companion-chat--show-folded fold folded))
+
+(defun qwen-companion-chat--show-folded (fold folded)
+  "Show the overlay FOLD folded if FOLDED is non-nil, else open."
+  (overlay-put fold 'invisible (and folded 'qwen-companion-chat))
+  (overlay-put fold 'after-string
+               (and folded (overlay-get fold 'qwen-companion-chat-label))))
 
 (defun qwen-companion-chat-toggle-fold ()
-  "Fold or open the thoughts or the tool at point."
+  "Fold or open the rest of a long line, the thoughts or the tool at point."
   (interactive)
   (let* ((block (qwen-companion-chat--block-at (point)))
-         (fold (and block (qwen-companion-chat-block-fold block))))
+         (fold (and block (or (qwen-companion-chat--line-fold (point))
+                              (qwen-companion-chat-block-fold block)))))
     (unless fold
       (user-error "Nothing to fold or open here"))
     (qwen-companion-chat--set-folded fold (not (overlay-get fold 'invisible)))
     (when (overlay-get fold 'invisible)
-      (goto-char (qwen-companion-chat-block-start block)))))
+      (goto-char (overlay-start fold))
+      (forward-line 0))))
 
 ;;; Buttons
 

@@ -94,6 +94,7 @@ open there, or nil."
      id (propertize text 'qwen-companion-chat-voice voice
                     'face (and (eq voice 'thought) 'qwen-companion-chat-thought)))
     (unless (eq voice 'thought)
+      (qwen-companion-chat--fold-lines end (1- (qwen-companion-chat-block-end block)))
       (qwen-companion-chat-text--read block))))
 
 (defun qwen-companion-chat-text--read (block)

@@ -900,6 +900,10 @@ In the conversation:
               outline-regexp "\f"
               outline-level (lambda () 1)
               revert-buffer-function #'qwen-companion-chat-reload
+              ;; Each line has its direction.  Else Emacs looks for the begin
+              ;; of a paragraph, back over all the tools, for each line shown.
+              bidi-paragraph-start-re "^"
+              bidi-paragraph-separate-re "^"
               ;; The end of the text comes into view, the rest does not jump.
               scroll-conservatively 101
               buffer-auto-save-file-name nil)

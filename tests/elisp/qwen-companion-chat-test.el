@@ -633,5 +633,16 @@
     (should-not qwen-companion-daemon-left-hook)
     (should-not qwen-companion-backend-disconnected-hook)))
 
+;;; Speed
+
+(ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
+  "But the colours."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "So."))
+    (dolist (hook '(pre-command-hook post-command-hook before-change-functions
+                    after-change-functions))
+      (should-not (remq 'jit-lock-after-change
+                        (remq t (and (local-variable-p hook) (symbol-value hook))))))))
+
 (provide 'qwen-companion-chat-test)
 ;;; qwen-companion-chat-test.el ends here

@@ -106,6 +106,60 @@
       (funcall (overlay-get fold 'isearch-open-invisible) fold)
       (should-not (invisible-p (point))))))
 
+(defun qwen-companion-chat-text-test--seen ()
+  "Return the conversation as it is seen."
+  (let ((position (point-min)) seen)
+    (while (< position qwen-companion-chat--end)
+      (unless (invisible-p position)
+        (push (string (char-after position)) seen))
+      (dolist (overlay (overlays-in position (1+ position)))
+        (when (and (= (1+ position) (overlay-end overlay)) (overlay-get overlay 'after-string))
+          (push (substring-no-properties (overlay-get overlay 'after-string)) seen)))
+      (cl-incf position))
+    (apply #'concat (nreverse seen))))
+
+(ert-deftest qwen-companion-chat-text-test-the-rest-of-a-long-line-is-folded ()
+  "However it comes; and it is opened, copied and searched like any text."
+  (dolist (size '(777 1000000))
+    (qwen-companion-chat-test-with
+      (let ((line (concat (make-string 5000 ?a) (make-string 2000 ?b) "c")))
+        (dolist (piece (seq-partition (concat "```\n" line "\nnext\n```\n" line) size))
+          (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece)))
+        (let* ((cut (concat (make-string 5000 ?a) "2001 more characters; TAB shows them"))
+               (folded (concat "\n```\n" cut "\nnext\n```\n" cut "\n")))
+          (should (equal folded (qwen-companion-chat-text-test--seen)))
+          (qwen-companion-chat-text-test--find "next")
+          (should-error (qwen-companion-chat-toggle-fold) :type 'user-error)
+          (forward-line -1)
+          (call-interactively (key-binding (kbd "TAB")))
+          (should (equal (concat "\n```\n" line "\nnext\n```\n" cut "\n")
+                         (qwen-companion-chat-text-test--seen)))
+          (end-of-line)
+          (call-interactively (key-binding (kbd "TAB")))
+          (should (bolp))
+          (should (equal folded (qwen-companion-chat-text-test--seen)))
+          (qwen-companion-chat-copy-code)
+          (should (equal (concat line "\nnext\n") (current-kill 0)))
+          (qwen-companion-chat-text-test--find "c")
+          (let ((fold (car (overlays-at (point)))))
+            (funcall (overlay-get fold 'isearch-open-invisible) fold)
+            (should-not (invisible-p (point)))
+            ;; What the user has opened stays so.
+            (goto-char (1- qwen-companion-chat--end))
+            (qwen-companion-chat-toggle-fold)
+            (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "d"))
+            (qwen-companion-chat-text-test--find "cd")
+            (should-not (invisible-p (point)))))))))
+
+(ert-deftest qwen-companion-chat-text-test-each-line-has-its-direction ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer "one\nשתיים\nthree"))
+    (pcase-dolist (`(,text . ,direction)
+                   '(("one" . left-to-right) ("שתיים" . right-to-left) ("three" . left-to-right)))
+      (qwen-companion-chat-text-test--find text)
+      (should (eq direction (current-bidi-paragraph-direction))))))
+
 ;;; A stranger's text
 
 (defvar qwen-companion-chat-text-test--ran nil "What ran that should not.")
