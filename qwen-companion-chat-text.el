@@ -50,8 +50,13 @@
   :group 'qwen-companion)
 
 (defconst qwen-companion-chat-text--code-limit 20000
-  "Characters above which a code block goes without the colours of its language.
-They are computed at once, when the block comes into view.")
+  "Characters above which a code block goes without the colours of its language.")
+
+(defconst qwen-companion-chat-text--colour-delay 0.1
+  "Seconds after which code that has come into view gets its colours.")
+
+(defconst qwen-companion-chat-text--colour-patience 1
+  "Seconds after which no more is tried to find the colours of some code.")
 
 (defconst qwen-companion-chat-text--line-limit 2000
   "Characters above which a line goes without emphasis and links.")
@@ -70,8 +75,9 @@ They are computed at once, when the block comes into view.")
                (:constructor qwen-companion-chat--make-code))
   "A block of code in the LANGUAGE, a string that a stranger chose.
 FENCE is the line before it, without what follows the fence; CLOSED is
-non-nil when all of the code is there, COLOURED when it has the faces
-of its language.  All of its text has it as a property."
+non-nil when all of the code is there.  COLOURED is t when it has the
+faces of its language, `due' when it will get them.  All of its text
+has it as a property."
   language fence closed coloured)
 
 (cl-defstruct (qwen-companion-chat-reader
@@ -190,32 +196,95 @@ open there, or nil."
      ((get-text-property (point) 'qwen-companion-chat-fence)
       (put-text-property (point) end 'face 'qwen-companion-chat-markup))
      ((not code) (qwen-companion-chat-text--fontify-markdown end))
-     ((qwen-companion-chat-code-coloured code))
-     ((qwen-companion-chat-code-closed code)
-      (qwen-companion-chat-text--colour code))
-     (t (put-text-property (point) end 'face 'qwen-companion-chat-code)))))
+     ((eq t (qwen-companion-chat-code-coloured code)))
+     (t (put-text-property (point) end 'face 'qwen-companion-chat-code)
+        (when (qwen-companion-chat-code-closed code)
+          (qwen-companion-chat-text--colour-soon code))))))
+
+;;; Colours of code
+
+;; A mode needs from 1 to 300 ms for a block of code, and more to be loaded:
+;; too much for redisplay to wait, and for keys.
+
+(defvar-local qwen-companion-chat-text--due nil
+  "Markers, each in a block of code that is to get its colours.")
+(defvar-local qwen-companion-chat-text--timer nil
+  "Timer for the next of them, or nil.")
+
+(defun qwen-companion-chat-text--colour-soon (code)
+  "Have CODE, in which point is, coloured when Emacs has time."
+  (unless (qwen-companion-chat-code-coloured code)
+    (setf (qwen-companion-chat-code-coloured code) 'due)
+    (push (point-marker) qwen-companion-chat-text--due)
+    (qwen-companion-chat-text--wait)))
+
+(defun qwen-companion-chat-text--wait ()
+  "See to it that what is due is done."
+  (unless qwen-companion-chat-text--timer
+    (setq qwen-companion-chat-text--timer
+          (run-at-time qwen-companion-chat-text--colour-delay nil
+                       #'qwen-companion-chat-text--colour-next (current-buffer)))))
+
+(defun qwen-companion-chat-text--colour-next (chat)
+  "Colour the next block of code in the buffer CHAT, unless the user types."
+  (when (buffer-live-p chat)
+    (with-current-buffer chat
+      (setq qwen-companion-chat-text--timer nil)
+      (when-let ((marker (pop qwen-companion-chat-text--due)))
+        (save-excursion
+          (save-restriction
+            (widen)
+            (goto-char marker)
+            (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
+              (when (and code (eq 'due (qwen-companion-chat-code-coloured code)))
+                (if (qwen-companion-chat-text--colour code)
+                    (setf (qwen-companion-chat-code-coloured code) t)
+                  ;; After what is quicker.
+                  (setq qwen-companion-chat-text--due
+                        (append qwen-companion-chat-text--due (list (copy-marker marker)))))))))
+        (set-marker marker nil)
+        (when qwen-companion-chat-text--due
+          (qwen-companion-chat-text--wait))))))
+
+(defun qwen-companion-chat-text--file-name (code)
+  "Return a name that a file with CODE could have, nil when its language is none."
+  (let ((language (downcase (qwen-companion-chat-code-language code))))
+    (when (string-match-p "\\`[[:alnum:]+#-]+\\'" language)
+      (concat "code." (alist-get language qwen-companion-chat-text--extensions
+                                 language nil #'equal)))))
 
 (defun qwen-companion-chat-text--colour (code)
-  "Give all of CODE, in which point is, the faces of its language."
-  (setf (qwen-companion-chat-code-coloured code) t)
-  (pcase-let* ((`(,start . ,end)
-                (qwen-companion-chat-text--extent
-                 code (next-single-property-change
-                       (point) 'qwen-companion-chat-code nil (point-max))))
-               (language (downcase (qwen-companion-chat-code-language code))))
-    (put-text-property start end 'face 'qwen-companion-chat-code)
-    (when (and (< (- end start) qwen-companion-chat-text--code-limit)
-               (string-match-p "\\`[[:alnum:]+#-]+\\'" language))
-      (let ((text (buffer-substring-no-properties start end))
-            (target (current-buffer)))
-        (with-temp-buffer
-          (insert text)
-          ;; The modes are those that a file of such a name would get.
-          (qwen-companion-foreign-set-major-mode
-           (concat "code." (alist-get language qwen-companion-chat-text--extensions
-                                      language nil #'equal)))
-          (ignore-errors (font-lock-ensure))
-          (qwen-companion-chat-text--copy-faces target start))))))
+  "Give all of CODE, in which point is, the faces of its language.
+Return non-nil unless the user has typed, and it has to be tried again."
+  (pcase-let ((`(,start . ,end)
+               (qwen-companion-chat-text--extent
+                code (next-single-property-change
+                      (point) 'qwen-companion-chat-code nil (point-max))))
+              (name (qwen-companion-chat-text--file-name code))
+              (begun (float-time)))
+    (or (not name)
+        (>= (- end start) qwen-companion-chat-text--code-limit)
+        ;; The mode is loaded in any case: half of it would be of no use.
+        (not (qwen-companion-foreign-major-mode name))
+        (not (eq t (while-no-input
+                     (qwen-companion-chat-text--colour-as name start end)
+                     'done)))
+        (> (- (float-time) begun) qwen-companion-chat-text--colour-patience))))
+
+(defun qwen-companion-chat-text--colour-as (name start end)
+  "Give the text from START to END the faces that a file with NAME has."
+  (let ((text (buffer-substring-no-properties start end))
+        (target (current-buffer)))
+    (with-temp-buffer
+      (insert text)
+      (qwen-companion-foreign-set-major-mode name)
+      (ignore-errors (font-lock-ensure))
+      (let ((source (current-buffer)))
+        (with-current-buffer target
+          (with-silent-modifications
+            (put-text-property start end 'face 'qwen-companion-chat-code)
+            (with-current-buffer source
+              (qwen-companion-chat-text--copy-faces target start))))))))
 
 (defun qwen-companion-chat-text--copy-faces (target start)
   "Add the faces of the current buffer to the buffer TARGET from START on."

@@ -80,7 +80,7 @@ No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is put aside meanwhile: a mode that reads
 it at its start may take seconds, and it may choose by it what to do."
   (let ((mode (and (qwen-companion-foreign--short-p)
-                   (qwen-companion-foreign--mode path)))
+                   (qwen-companion-foreign-major-mode path)))
         (enable-local-variables nil))
     (when mode
       (let ((undo buffer-undo-list)
@@ -111,7 +111,7 @@ it at its start may take seconds, and it may choose by it what to do."
          (not (re-search-forward
                (format "^.\\{%d\\}" qwen-companion-foreign--line-limit) nil t)))))
 
-(defun qwen-companion-foreign--mode (path)
+(defun qwen-companion-foreign-major-mode (path)
   "Return the major mode that the name PATH alone chooses, or nil.
 Only modes for text and programs: others act on the text they get."
   (let* ((case-fold-search nil)

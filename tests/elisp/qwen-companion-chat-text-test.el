@@ -14,8 +14,10 @@
 (require 'qwen-companion-chat-test-helper)
 
 (defun qwen-companion-chat-text-test--show ()
-  "Have the conversation fontified, as showing it does."
-  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end))
+  "Have the conversation fontified, as showing it and a little time do."
+  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+  (while qwen-companion-chat-text--due
+    (accept-process-output nil 0.02)))
 
 (defun qwen-companion-chat-text-test--find (text)
   "Go to TEXT in the conversation."
@@ -67,6 +69,28 @@
     (qwen-companion-chat-text-test--find "defun")
     (qwen-companion-chat-copy-code)
     (should (equal "(defun name ()\n  \"Text *not weak*.\")\n" (current-kill 0)))))
+
+(ert-deftest qwen-companion-chat-text-test-colours-do-not-keep-the-user-waiting ()
+  "They come after the text is shown, and not while keys are typed."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
+    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
+    (let ((unread-command-events (list ?x)))
+      (qwen-companion-chat-text--colour-next (current-buffer)))
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
+    (qwen-companion-chat-text-test--show)
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "defun")))))
+
+(ert-deftest qwen-companion-chat-text-test-a-chat-that-is-killed-before-its-colours ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
+    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+    (let ((chat (current-buffer)))
+      (kill-buffer)
+      (qwen-companion-chat-text--colour-next chat))))
 
 (ert-deftest qwen-companion-chat-text-test-code-at-the-very-end-is-closed ()
   (qwen-companion-chat-text-test-with "```python\nimport os\n```"

@@ -518,10 +518,10 @@ is kept."
 
 (ert-deftest qwen-companion-diff-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."
-  (should (eq 'python-mode (qwen-companion-foreign--mode "/x/a.py")))
-  (should (eq 'emacs-lisp-mode (qwen-companion-foreign--mode "/x/a.el")))
+  (should (eq 'python-mode (qwen-companion-foreign-major-mode "/x/a.py")))
+  (should (eq 'emacs-lisp-mode (qwen-companion-foreign-major-mode "/x/a.el")))
   (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
-    (should-not (qwen-companion-foreign--mode name))))
+    (should-not (qwen-companion-foreign-major-mode name))))
 
 (ert-deftest qwen-companion-diff-test-left-side-is-what-was-accepted-before ()
   "A second proposal for a file is compared with the first one's text."
