@@ -65,14 +65,26 @@ It outlives the blocks, so that a conversation read again looks the same.")
     map)
   "Keys of the conversation, above the prompt.")
 
+(defvar qwen-companion-chat-fold-map
+  (let ((map (make-sparse-keymap)))
+    (set-keymap-parent map qwen-companion-chat-conversation-map)
+    (define-key map (kbd "RET") #'qwen-companion-chat-toggle-fold)
+    (define-key map [mouse-2] #'qwen-companion-chat-toggle-fold)
+    (define-key map [follow-link] 'mouse-face)
+    map)
+  "Keys of the first line of what can be folded.")
+
 (defun qwen-companion-chat--lay-out (separator)
   "Make the current buffer an empty conversation and prompt, with SEPARATOR.
 That is a line between both."
   (let ((inhibit-read-only t))
     (erase-buffer)
-    (insert (propertize (concat separator "\n")
-                        'read-only t 'front-sticky '(read-only)
-                        'rear-nonsticky t 'field 'boundary)))
+    (let ((line (propertize (concat separator "\n")
+                            'read-only t 'front-sticky '(read-only)
+                            'rear-nonsticky t 'field 'boundary)))
+      ;; Keys that it names keep their own face.
+      (add-face-text-property 0 (length line) 'qwen-companion-chat-separator t line)
+      (insert line)))
   (setq qwen-companion-chat--blocks (make-hash-table :test #'equal)
         qwen-companion-chat--folded (make-hash-table :test #'equal)
         ;; What is typed into the empty prompt is behind its beginning.
@@ -275,7 +287,20 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
       (setf (qwen-companion-chat-block-fold block) fold)
       (overlay-put fold 'invisible
                    (and (gethash id qwen-companion-chat--folded folded)
-                        'qwen-companion-chat))))))
+                        'qwen-companion-chat))))
+    (when (< from to)
+      (qwen-companion-chat--mark-fold
+       (marker-position (qwen-companion-chat-block-start block)) from))))
+
+(defun qwen-companion-chat--mark-fold (start end)
+  "Let the line from START to END fold and open what is below it."
+  ;; Once: changed properties are drawn again.
+  (unless (eq qwen-companion-chat-fold-map (get-text-property start 'keymap))
+    (with-silent-modifications
+      (add-text-properties start end
+                           (list 'keymap qwen-companion-chat-fold-map
+                                 'mouse-face 'highlight
+                                 'help-echo "TAB, mouse-1: fold or open")))))
 
 (defconst qwen-companion-chat--line-limit 5000
   "Characters of a line above which the rest of it is folded.
@@ -335,9 +360,12 @@ What the user has opened stays open."
   (overlay-put fold 'after-string
                (and folded (overlay-get fold 'qwen-companion-chat-label))))
 
-(defun qwen-companion-chat-toggle-fold ()
-  "Fold or open the rest of a long line, the thoughts or the tool at point."
-  (interactive)
+(defun qwen-companion-chat-toggle-fold (&optional event)
+  "Fold or open the rest of a long line, the thoughts or the tool at point.
+With EVENT, a click, that is where it was."
+  (interactive (list last-nonmenu-event))
+  (when (mouse-event-p event)
+    (posn-set-point (event-end event)))
   (let* ((block (qwen-companion-chat--block-at (point)))
          (fold (and block (or (qwen-companion-chat--line-fold (point))
                               (qwen-companion-chat-block-fold block)))))
@@ -347,6 +375,23 @@ What the user has opened stays open."
     (when (overlay-get fold 'invisible)
       (goto-char (overlay-start fold))
       (forward-line 0))))
+
+;;; Looks
+
+(defun qwen-companion-chat--indent (text prefix)
+  "Return TEXT, shown behind PREFIX and what it is shown behind already.
+PREFIX is not part of the text."
+  (let ((text (copy-sequence text))
+        (start 0))
+    (while (< start (length text))
+      (let ((end (min (next-single-property-change start 'line-prefix text (length text))
+                      (next-single-property-change start 'wrap-prefix text (length text)))))
+        (dolist (property '(line-prefix wrap-prefix))
+          (put-text-property start end property
+                             (concat prefix (get-text-property start property text))
+                             text))
+        (setq start end)))
+    text))
 
 ;;; Buttons
 

@@ -54,6 +54,11 @@
   "Face of the title of what waits for the user."
   :group 'qwen-companion)
 
+(defface qwen-companion-chat-permission-writes
+  '((t :inherit warning :weight normal))
+  "Face of what an option leaves behind."
+  :group 'qwen-companion)
+
 (defface qwen-companion-chat-permission-key
   '((t :inherit help-key-binding))
   "Face of the key of an option."
@@ -107,7 +112,7 @@ one before it has failed."
                    ('user "writes a rule into the user's settings on the daemon's host")
                    ('unknown "is meant to last; what it writes on the daemon's host is not known")
                    (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
-      (propertize (concat "  " text) 'face 'warning)
+      (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
     ""))
 
 (defun qwen-companion-chat-permissions--key (key)
@@ -129,6 +134,7 @@ one before it has failed."
                             (plist-get option :label))
                            (qwen-companion-chat-permissions--writes option)
                            "\n")))
+         (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)
          (if active
              (propertize line
                          'qwen-companion-chat-option number

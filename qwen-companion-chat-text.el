@@ -31,12 +31,30 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'jit-lock)
+(require 'outline)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-tables)
 (require 'qwen-companion-foreign)
 
 (defface qwen-companion-chat-code
-  '((t :inherit fixed-pitch))
-  "Face of code in a chat."
+  '((((class color) (min-colors 88) (background light))
+     :inherit fixed-pitch :background "grey96" :extend t)
+    (((class color) (min-colors 88) (background dark))
+     :inherit fixed-pitch :background "grey14" :extend t)
+    (t :inherit fixed-pitch))
+  "Face of blocks of code in a chat."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-inline-code
+  '((t :inherit (fixed-pitch font-lock-constant-face)))
+  "Face of code inside of a line in a chat."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-user
+  '((((class color) (min-colors 88) (background light)) :background "grey90" :extend t)
+    (((class color) (min-colors 88) (background dark)) :background "grey22" :extend t)
+    (t :inherit bold))
+  "Face of what a user has said."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-title
@@ -98,10 +116,16 @@ open there, or nil."
              :offset (- end (qwen-companion-chat-block-start block)))))
     (qwen-companion-chat--append
      id (propertize text 'qwen-companion-chat-voice voice
-                    'face (and (eq voice 'thought) 'qwen-companion-chat-thought)))
+                    'face (qwen-companion-chat-text-face voice)))
     (unless (eq voice 'thought)
       (qwen-companion-chat--fold-lines end (1- (qwen-companion-chat-block-end block)))
       (qwen-companion-chat-text--read block))))
+
+(defun qwen-companion-chat-text-face (voice)
+  "Return the face of all text by VOICE, or nil."
+  (pcase voice
+    ('thought 'qwen-companion-chat-thought)
+    ('user 'qwen-companion-chat-user)))
 
 (defun qwen-companion-chat-text--read (block)
   "Find the code in what is new in BLOCK."
@@ -174,20 +198,41 @@ open there, or nil."
   (jit-lock-register #'qwen-companion-chat-text--fontify))
 
 (defun qwen-companion-chat-text--fontify (start end)
-  "Give the lines from START to END their faces."
+  "Give the lines from START to END their faces, and all of their tables.
+Return which that were, as `jit-lock-functions' have it."
   (save-excursion
     (save-match-data
       (goto-char start)
       (forward-line 0)
       (with-silent-modifications
-        (while (< (point) end)
-          (let* (;; Looking for fields looks at all overlays of the buffer.
-                 (inhibit-field-text-motion t)
-                 (next (line-beginning-position 2)))
-            (when (memq (get-text-property (point) 'qwen-companion-chat-voice)
-                        '(answer user))
-              (qwen-companion-chat-text--fontify-line (line-end-position)))
-            (goto-char next)))))))
+        (let (;; Looking for fields looks at all overlays of the buffer.
+              (inhibit-field-text-motion t))
+          (while (< (point) end)
+            (let* ((voice (car (memq (get-text-property (point) 'qwen-companion-chat-voice)
+                                     '(answer user))))
+                   (table (and voice (qwen-companion-chat-tables-extent)))
+                   (from (if table (car table) (point)))
+                   (to (if table (cdr table) (line-beginning-position 2))))
+              (when voice
+                (qwen-companion-chat-text--fontify-lines from to voice))
+              (when table
+                (qwen-companion-chat-tables-align from to)
+                (setq start (min start from)
+                      end (max end to)))
+              (goto-char to)))))))
+  `(jit-lock-bounds ,start . ,end))
+
+(defun qwen-companion-chat-text--fontify-lines (from to voice)
+  "Give the lines from FROM to TO, by VOICE, their faces."
+  (goto-char from)
+  (while (< (point) to)
+    (let ((start (point))
+          (end (line-end-position)))
+      (qwen-companion-chat-text--fontify-line end)
+      (when-let ((face (qwen-companion-chat-text-face voice)))
+        (qwen-companion-chat-text--add-face start end face))
+      (goto-char end)
+      (forward-line))))
 
 (defun qwen-companion-chat-text--fontify-line (end)
   "Give the line at point, which ends at END, its faces."
@@ -197,9 +242,17 @@ open there, or nil."
       (put-text-property (point) end 'face 'qwen-companion-chat-markup))
      ((not code) (qwen-companion-chat-text--fontify-markdown end))
      ((eq t (qwen-companion-chat-code-coloured code)))
-     (t (put-text-property (point) end 'face 'qwen-companion-chat-code)
+     (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
         (when (qwen-companion-chat-code-closed code)
           (qwen-companion-chat-text--colour-soon code))))))
+
+(defun qwen-companion-chat-text--add-face (start end face)
+  "Add FACE, below those that are there, to the text from START to END."
+  (while (< start end)
+    (let ((next (next-single-property-change start 'face nil end)))
+      (unless (memq face (ensure-list (get-text-property start 'face)))
+        (add-face-text-property start next face t))
+      (setq start next))))
 
 ;;; Colours of code
 
@@ -284,7 +337,10 @@ Return non-nil unless the user has typed, and it has to be tried again."
           (with-silent-modifications
             (put-text-property start end 'face 'qwen-companion-chat-code)
             (with-current-buffer source
-              (qwen-companion-chat-text--copy-faces target start))))))))
+              (qwen-companion-chat-text--copy-faces target start))
+            (when-let ((face (qwen-companion-chat-text-face
+                              (get-text-property start 'qwen-companion-chat-voice))))
+              (qwen-companion-chat-text--add-face start end face))))))))
 
 (defun qwen-companion-chat-text--copy-faces (target start)
   "Add the faces of the current buffer to the buffer TARGET from START on."
@@ -304,6 +360,10 @@ Return non-nil unless the user has typed, and it has to be tried again."
     ("[ \t]*>.*" . italic)
     ("[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$" . qwen-companion-chat-markup))
   "What a line begins with, and the face of that.")
+
+(defconst qwen-companion-chat-text--levels
+  [outline-1 outline-2 outline-3 outline-4 outline-5 outline-6]
+  "What tells the levels of headings from each other.")
 
 (defconst qwen-companion-chat-text--inline
   (rx (or
@@ -332,14 +392,32 @@ Return non-nil unless the user has typed, and it has to be tried again."
       (pcase-dolist (`(,pattern . ,face) qwen-companion-chat-text--line-rules)
         (when (looking-at pattern)
           (put-text-property start (match-end 0) 'face face)))
+      (when (looking-at "\\(#\\{1,6\\}\\) ")
+        (add-face-text-property
+         start end
+         (aref qwen-companion-chat-text--levels (- (match-end 1) start 1)) t)
+        (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup))
+      (qwen-companion-chat-text--hang start end)
       (while (re-search-forward qwen-companion-chat-text--inline end t)
         (qwen-companion-chat-text--fontify-match)))))
+
+(defun qwen-companion-chat-text--hang (start end)
+  "Let what does not fit on the line from START to END go on below its text.
+That is, behind the bullet where the line is an item of a list."
+  (let ((prefix (get-text-property start 'line-prefix))
+        (indentation (if (looking-at "[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\|>\\)[ \t]+\\|[ \t]+")
+                         (string-width (match-string-no-properties 0))
+                       0)))
+    (put-text-property start end 'wrap-prefix
+                       (if (zerop indentation)
+                           prefix
+                         (concat prefix (make-string indentation ?\s))))))
 
 (defun qwen-companion-chat-text--fontify-match ()
   "Give what was just found inside a line its faces."
   (let ((place (match-end 0)))
     (pcase-dolist (`(,group . ,face)
-                   '((2 . qwen-companion-chat-code) (3 . bold) (4 . italic) (5 . italic)
+                   '((2 . qwen-companion-chat-inline-code) (3 . bold) (4 . italic) (5 . italic)
                      (6 . (:strike-through t)) (7 . link) (8 . qwen-companion-chat-markup)
                      (9 . link)
                      (11 . qwen-companion-chat-markup) (12 . qwen-companion-chat-markup)

@@ -61,7 +61,7 @@
     (qwen-companion-chat--add
      tool id
      (concat (qwen-companion-chat-tools--line tool)
-             (qwen-companion-chat-tools--body tool)))
+             (qwen-companion-chat--indent (qwen-companion-chat-tools--body tool) "    ")))
     (qwen-companion-chat--foldable id t)))
 
 (defun qwen-companion-chat-tools--line (tool)
@@ -76,8 +76,10 @@
                                 (_ 'shadow)))
             " "
             (propertize (or (plist-get tool :title) (plist-get tool :name) "A tool")
-                        'face 'bold)
-            (if duration (propertize (concat "  " duration) 'face 'shadow) "")
+                        'wrap-prefix (make-string 10 ?\s)
+                        ;; What is over does not ask for attention.
+                        'face (if (memq status '(done failed)) 'default 'bold))
+            (if duration (propertize (format "  (%s)" duration) 'face 'shadow) "")
             "\n")))
 
 (defun qwen-companion-chat-tools--duration (tool)
@@ -111,8 +113,8 @@ The value of MORE is how many characters of it are left out; the whole
 is fetched as PART."
   (if-let ((text (plist-get tool key)))
       (concat (propertize (concat name ":\n") 'face 'shadow)
-              (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
-              "\n"
+              (propertize (concat (string-trim-right text "\n+") "\n")
+                          'face 'qwen-companion-chat-code)
               (when-let ((count (plist-get tool more)))
                 (concat (qwen-companion-chat--button
                          (format "%d more characters; show all" count)

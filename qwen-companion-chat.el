@@ -67,7 +67,11 @@ its name."
   :type 'boolean)
 
 (defface qwen-companion-chat-heading
-  '((t :inherit (bold highlight) :extend t))
+  '((((class color) (min-colors 88) (background light))
+     :inherit bold :background "grey82" :extend t)
+    (((class color) (min-colors 88) (background dark))
+     :inherit bold :background "grey30" :extend t)
+    (t :inherit bold :underline t :extend t))
   "Face of the line above what a user has said."
   :group 'qwen-companion)
 
@@ -77,7 +81,8 @@ its name."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-separator
-  '((t :inherit shadow :overline t :extend t))
+  '((((type tty)) :inherit shadow :underline t :extend t)
+    (t :inherit shadow :overline t :extend t))
   "Face of the line between the conversation and the prompt."
   :group 'qwen-companion)
 
@@ -402,9 +407,7 @@ the end of what that agent has said."
          (last (and (or agent (plist-get change :turn))
                     (or (qwen-companion-chat-group-last (car groups))
                         (and agent (list 'tool parent)))))
-         (text (if agent
-                   (propertize text 'line-prefix "  " 'wrap-prefix "  ")
-                 text))
+         (text (if agent (qwen-companion-chat--indent text "  ") text))
          (new (not (gethash id qwen-companion-chat--blocks))))
     (qwen-companion-chat--put id text last)
     (when new
@@ -455,7 +458,7 @@ the end of what that agent has said."
                  "\n"
                (propertize (concat "\n" time "\n") 'face 'shadow)))))
       ;; The line that the text begins in.
-      "\n"))
+      (propertize "\n" 'face (qwen-companion-chat-text-face voice))))
     id))
 
 (defun qwen-companion-chat--show-text (change)
@@ -470,7 +473,7 @@ the end of what that agent has said."
     (setf (qwen-companion-chat-group-voice group) (and (not alone) voice))
     (qwen-companion-chat-text-append
      id (if (cdr (qwen-companion-chat--groups-of change))
-            (propertize text 'line-prefix "  " 'wrap-prefix "  ")
+            (qwen-companion-chat--indent text "  ")
           text)
      (plist-get change :voice))
     (when (eq 'thought (plist-get change :voice))
@@ -690,14 +693,17 @@ string or nil.")
          (queued (length (plist-get qwen-companion-chat--state :queue)))
          (place (qwen-companion-chat--locality)))
     (setq qwen-companion-chat--header
+          ;; What a narrow window must not lose comes first.
           (mapconcat
            #'identity
            (delq nil
                  (append
-                  (list (and trouble (propertize (concat " " trouble) 'face 'warning))
-                        (and place
+                  (list (and place
                              (propertize (concat " " place) 'help-echo
-                                         (qwen-companion-daemon-description))))
+                                         (qwen-companion-daemon-description)))
+                        (and trouble (propertize (concat (unless place " ") trouble)
+                                                 'face 'warning))
+                        (and place (qwen-companion-daemon-workspace-name)))
                   (qwen-companion-chat--usage-text)
                   (list (and clients (> clients 1) (format "%d clients" clients))
                         (and (> queued 0) (format "%d queued" queued))
@@ -706,9 +712,10 @@ string or nil.")
           qwen-companion-chat--mode-line
           (concat " "
                   (mapconcat #'identity
-                             (delq nil (list (qwen-companion-chat-choices-lighter 'model)
+                             (delq nil (list (propertize (if state (symbol-name state) "opening")
+                                                         'face (and (eq state 'waiting) 'warning))
+                                             (qwen-companion-chat-choices-lighter 'model)
                                              (qwen-companion-chat-choices-lighter 'mode)
-                                             (if state (symbol-name state) "opening")
                                              (run-hook-with-args-until-success
                                               'qwen-companion-chat-mode-line-functions)))
                              " ")))
@@ -894,7 +901,11 @@ In the prompt and everywhere:
 In the conversation:
 \\{qwen-companion-chat-conversation-map}"
   :interactive nil
-  (setq-local header-line-format '("" qwen-companion-chat--header)
+  (setq-local word-wrap t
+              ;; Lines that go on below are the rule here.
+              fringe-indicator-alist (cons '(continuation nil nil) fringe-indicator-alist)
+              filter-buffer-substring-function #'qwen-companion-chat--substring
+              header-line-format '("" qwen-companion-chat--header)
               mode-line-process '("" qwen-companion-chat--mode-line)
               imenu-create-index-function #'qwen-companion-chat--index
               outline-regexp "\f"
@@ -909,9 +920,8 @@ In the conversation:
               buffer-auto-save-file-name nil)
   (add-to-invisibility-spec '(qwen-companion-chat . t))
   (qwen-companion-chat--lay-out
-   (propertize (substitute-command-keys
-                " \\[qwen-companion-chat-send] sends, \\[qwen-companion-chat-cancel] cancels")
-               'face 'qwen-companion-chat-separator))
+   (substitute-command-keys
+    " \\[qwen-companion-chat-send] sends   \\[qwen-companion-chat-cancel] cancels   \\[describe-mode] all keys"))
   (qwen-companion-chat--forget-conversation)
   (qwen-companion-chat-text-enable)
   (qwen-companion-chat-send-enable)
@@ -927,6 +937,11 @@ In the conversation:
 (defun qwen-companion-chat--sent-p ()
   "Return non-nil when nothing unsent is in the prompt."
   (string-blank-p (qwen-companion-chat--prompt-text)))
+
+(defun qwen-companion-chat--substring (start end &optional delete)
+  "Return the text from START to END, plain, for another buffer.
+With DELETE non-nil, delete it."
+  (substring-no-properties (buffer-substring--filter start end delete)))
 
 (defun qwen-companion-chat--kill-p ()
   "Return non-nil when the buffer may be killed: nothing unsent is in it."

@@ -125,13 +125,25 @@ Its files are those of this machine then."
 
 (defun qwen-companion-daemon-place ()
   "Return in a few words where the daemon is, and that all it has is there."
-  (let ((workspace (plist-get qwen-companion-daemon--report :workspace))
-        (host (plist-get qwen-companion-daemon--report :host)))
-    (concat "at " (or host "qwen serve")
-            (and workspace (concat ", " workspace))
-            (if (qwen-companion-daemon-local-p)
-                " (this machine)"
-              ": files, tools and keys are of the machine there"))))
+  (let ((host (or (plist-get qwen-companion-daemon--report :host) "qwen serve")))
+    (if (qwen-companion-daemon-local-p)
+        (format "On this machine (%s)" host)
+      (format "At %s: files, tools and keys are those of its machine" host))))
+
+(defun qwen-companion-daemon-workspace-name ()
+  "Return the end of the daemon's workspace, of 30 columns at most, or nil."
+  (when-let ((workspace (qwen-companion-daemon-workspace)))
+    (let* (;; It may look like a remote name.
+           (file-name-handler-alist nil)
+           (parts (split-string (if (qwen-companion-daemon-local-p)
+                                    (abbreviate-file-name workspace)
+                                  workspace)
+                                "/")))
+      (truncate-string-to-width
+       (if (length> parts 4)
+           (string-join (cons "..." (last parts 2)) "/")
+         (string-join parts "/"))
+       30 nil nil t))))
 
 (defun qwen-companion-daemon-lighter ()
   "Return the part of the mode line about the daemon, \"\" when there is none."

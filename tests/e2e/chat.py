@@ -42,8 +42,8 @@ def begin_chat(stage: Stage) -> None:
     """Open a chat that fills the frame, as soon as Emacs is connected to a daemon."""
     stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
     stage.emacs.command("qwen-companion-chat")
-    stage.emacs.wait_until(f'(string-match-p " \\\\(?:idle\\\\|off\\\\)\\\\\'" {MODE_LINE})')
-    if stage.emacs.eval(f'(string-suffix-p " off" {MODE_LINE})') == "t":
+    stage.emacs.wait_until(f'(string-match-p " \\\\(?:idle\\\\|off\\\\)\\\\b" {MODE_LINE})')
+    if stage.emacs.eval(f'(string-prefix-p " off" {MODE_LINE})') == "t":
         # On a busy machine an agent may take longer to start than the daemon waits.  The chat says what to do then.
         stage.screen.wait_for("M-x qwen-companion-chat here tries again")
         stage.emacs.command("qwen-companion-chat")
@@ -53,7 +53,7 @@ def begin_chat(stage: Stage) -> None:
 
 def wait_until_idle(stage: Stage) -> None:
     """Wait until no turn runs in the chat."""
-    stage.emacs.wait_until(f'(string-suffix-p " idle" {MODE_LINE})')
+    stage.emacs.wait_until(f'(string-match-p " idle\\\\b" {MODE_LINE})')
 
 
 def send(stage: Stage, text: str) -> None:

@@ -23,7 +23,7 @@ def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
     send(stage, "what does it do?")
     # The window is at the end and follows, and says whose files these are.
     screen = stage.screen.wait_for("The end.")
-    assert "(this machine)" in screen
+    assert "On this machine (127.0.0.1:" in screen
     assert "what does it do?" in stage.model.next_request().prompt
     wait_until_idle(stage)
     shown = stage.emacs.buffer_text(CHAT)

@@ -95,14 +95,14 @@ A list of the prompt and, for each that was offered, what the line says."
 (ert-deftest qwen-companion-chat-choices-test-mode-of-another-client ()
   "A change from elsewhere is in the mode line as soon as it is told."
   (qwen-companion-chat-choices-test-with
-    (should (equal " scripted Default idle" qwen-companion-chat--mode-line))
+    (should (equal " idle scripted Default" qwen-companion-chat--mode-line))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'busy :model "Second" :mode "yolo")
-    (should (equal " Second YOLO busy" qwen-companion-chat--mode-line))
+    (should (equal " busy Second YOLO" qwen-companion-chat--mode-line))
     ;; What the daemon did not list has its name or its id.
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :model "other" :mode "bold")
-    (should (equal " other bold idle" qwen-companion-chat--mode-line))))
+    (should (equal " idle other bold" qwen-companion-chat--mode-line))))
 
 ;;; The model
 
@@ -158,7 +158,7 @@ A list of the prompt and, for each that was offered, what the line says."
                       :problem 'invalid))))
     (should (string-match-p "The model was not changed: Missing credentials"
                             (qwen-companion-chat-test-conversation)))
-    (should (equal " scripted Default idle" qwen-companion-chat--mode-line))))
+    (should (equal " idle scripted Default" qwen-companion-chat--mode-line))))
 
 ;;; What is refused
 
@@ -231,7 +231,7 @@ A list of the prompt and, for each that was offered, what the line says."
                    (qwen-companion-chat-choices-test--sent 'daemon-mode)))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :model "M\u202e" :mode "a")
-    (should (equal " M\\u202E All\\u202E the\\u200B idle" qwen-companion-chat--mode-line))))
+    (should (equal " idle M\\u202E All\\u202E the\\u200B" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-choices-test-two-of-one-name ()
   "Either can be chosen, though it cannot be told which is in use."
@@ -261,7 +261,7 @@ A list of the prompt and, for each that was offered, what the line says."
     (let ((name (concat "provider/" (make-string 100 ?x))))
       (qwen-companion-chat-test-tell
        'daemon-session :session "s" :state 'waiting :model name :mode "yolo")
-      (should (string-suffix-p " YOLO waiting" qwen-companion-chat--mode-line))
+      (should (string-suffix-p " YOLO" qwen-companion-chat--mode-line))
       (should (< (length qwen-companion-chat--mode-line) 50))
       (should (string-match-p name (qwen-companion-chat-choices-test--at
                                     "provider" 'help-echo))))))

@@ -129,7 +129,8 @@ told as well."
                                        (get-text-property (point) 'keymap))))
     (append
      (list (buffer-substring-no-properties (point) end))
-     (ensure-list (get-text-property (point) 'qwen-companion-chat-voice))
+     (delq (and face (intern (string-remove-prefix "qwen-companion-chat-" (symbol-name face))))
+           (ensure-list (get-text-property (point) 'qwen-companion-chat-voice)))
      (and face (list (intern (string-remove-prefix "qwen-companion-chat-"
                                                    (symbol-name face)))))
      (and (invisible-p (point)) '(folded))
@@ -143,6 +144,7 @@ told as well."
 WHAT are whose words they are, the face they begin with, whether they are
 folded, indented, an option or a choice, and whether a button is in them."
   (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+  (qwen-companion-test-wait-for (not qwen-companion-chat-text--due))
   (save-excursion
     (goto-char (point-min))
     (cl-loop while (< (point) qwen-companion-chat--end)
@@ -177,7 +179,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (equal '("status" "advisor" "tasks")
                    (mapcar (lambda (command) (plist-get command :name))
                            qwen-companion-chat--commands)))
-    (should (string-match-p " default idle" qwen-companion-chat--mode-line))))
+    (should (string-match-p "\\` idle .* default\\'" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-answer ()
   (qwen-companion-chat-recorded-test-with
@@ -195,8 +197,8 @@ folded, indented, an option or a choice, and whether a button is in them."
     (qwen-companion-chat-recorded-test--play "think")
     (should (equal '(("please think" user)
                      ("Thought" thought)
-                     ("First this," thought thought folded)
-                     ("then that." thought thought folded)
+                     ("First this," thought folded)
+                     ("then that." thought folded)
                      ("")
                      ("Two *things*:" answer)
                      ("" answer)
@@ -215,15 +217,15 @@ folded, indented, an option or a choice, and whether a button is in them."
 (ert-deftest qwen-companion-chat-recorded-test-tool-that-reads ()
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "read")
-    (should (equal '(("done      ReadFile: greeting.py  0.0 s" success)
-                     ("Tool: read_file (read)" shadow folded)
-                     ("Input:" shadow folded)
-                     ("file_path: /home/user/project/greeting.py" code folded)
-                     ("File: /home/user/project/greeting.py" shadow folded)
-                     ("Output:" shadow folded)
-                     ("# A small program to talk about." code folded))
+    (should (equal '(("done      ReadFile: greeting.py  (0.0 s)" success)
+                     ("Tool: read_file (read)" shadow folded indented)
+                     ("Input:" shadow folded indented)
+                     ("file_path: /home/user/project/greeting.py" code folded indented)
+                     ("File: /home/user/project/greeting.py" shadow folded indented)
+                     ("Output:" shadow folded indented)
+                     ("# A small program to talk about." code folded indented))
                    (seq-take (qwen-companion-chat-recorded-test--from "done") 7)))
-    (should (equal '(("    print(greet(\"world\"))" code folded)
+    (should (equal '(("    print(greet(\"world\"))" code folded indented)
                      ("")
                      ("I have read it." answer))
                    (qwen-companion-chat-recorded-test--from "    print")))))
@@ -234,15 +236,15 @@ folded, indented, an option or a choice, and whether a button is in them."
     (qwen-companion-chat-recorded-test--play
      "write" #'qwen-companion-chat-recorded-test--asks)
     (should (equal `(("pending   Writing to new.txt" shadow)
-                     ("Tool: write_file (edit)" shadow folded)
-                     ("Input:" shadow folded)
-                     ("file_path: /home/user/project/new.txt" code folded)
-                     ("content:" code folded)
-                     ("one" code folded)
-                     ("two" code folded)
+                     ("Tool: write_file (edit)" shadow folded indented)
+                     ("Input:" shadow folded indented)
+                     ("file_path: /home/user/project/new.txt" code folded indented)
+                     ("content:" code folded indented)
+                     ("one" code folded indented)
+                     ("two" code folded indented)
                      ("Change: /home/user/project/new.txt  8 characters; the file is new or was empty"
-                      shadow folded button)
-                     ("File: /home/user/project/new.txt" shadow folded)
+                      shadow folded indented button)
+                     ("File: /home/user/project/new.txt" shadow folded indented)
                      ("Permission: Writing to new.txt" permission)
                      ("    /home/user/project/new.txt (new file, or an empty one)")
                      ("@@ -0,0 +1,2 @@" diff-hunk-header indented)
@@ -250,11 +252,11 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("+two" diff-added indented)
                      ,@qwen-companion-chat-recorded-test--once)
                    (qwen-companion-chat-recorded-test--from "pending")))
-    (should (string-suffix-p " waiting" qwen-companion-chat--mode-line))
+    (should (string-prefix-p " waiting " qwen-companion-chat--mode-line))
     (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "write")
-    (should (equal '("done      Writing to new.txt  0.0 s" success)
+    (should (equal '("done      Writing to new.txt  (0.0 s)" success)
                    (car (qwen-companion-chat-recorded-test--from "done"))))
     (should (equal '(("Writing to new.txt: you answered \"Allow\"" shadow)
                      ("")
@@ -290,7 +292,7 @@ folded, indented, an option or a choice, and whether a button is in them."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "edit")
     (should (member '("Change: /home/user/project/greeting.py  139 to 142 characters"
-                      shadow folded button)
+                      shadow folded indented button)
                     (qwen-companion-chat-recorded-test--lines)))
     (qwen-companion-chat-recorded-test--press "RET" "/home/user/project/greeting.py  139")
     (should (eq 'new (plist-get (car (last (qwen-companion-test-sent 'daemon-fetch))) :part)))))
@@ -309,7 +311,7 @@ folded, indented, an option or a choice, and whether a button is in them."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "create")
     (should (member '("Change: /home/user/project/fresh.txt  a new file of 4 characters"
-                      shadow folded button)
+                      shadow folded indented button)
                     (qwen-companion-chat-recorded-test--lines)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-shell-command ()
@@ -329,14 +331,14 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (qwen-companion-chat-recorded-test--from "Permission"))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "run")
-    (should (equal '(("done      touch x; echo done  0.0 s" success)
-                     ("Tool: run_shell_command (execute)" shadow folded)
-                     ("Command:" shadow folded)
-                     ("touch x; echo done" code folded)
-                     ("Output:" shadow folded)
-                     ("Command: touch x; echo done" code folded)
-                     ("Directory: (root)" code folded)
-                     ("Output: done" code folded))
+    (should (equal '(("done      touch x; echo done  (0.0 s)" success)
+                     ("Tool: run_shell_command (execute)" shadow folded indented)
+                     ("Command:" shadow folded indented)
+                     ("touch x; echo done" code folded indented)
+                     ("Output:" shadow folded indented)
+                     ("Command: touch x; echo done" code folded indented)
+                     ("Directory: (root)" code folded indented)
+                     ("Output: done" code folded indented))
                    (seq-take (qwen-companion-chat-recorded-test--from "done") 8)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-questions ()
@@ -362,8 +364,8 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :answers))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "ask")
-    (should (equal '(("**Database**: sqlite" code folded)
-                     ("**Colours**: red, blue" code folded)
+    (should (equal '(("**Database**: sqlite" code folded indented)
+                     ("**Colours**: red, blue" code folded indented)
                      ("Ask user 2 questions: you answered \"Submit\"" shadow)
                      ("")
                      ("That is done." answer))
@@ -372,10 +374,10 @@ folded, indented, an option or a choice, and whether a button is in them."
 (ert-deftest qwen-companion-chat-recorded-test-rejected ()
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "reject")
-    (should (equal '("failed    Writing to other.txt  0.0 s" error)
+    (should (equal '("failed    Writing to other.txt  (0.0 s)" error)
                    (car (qwen-companion-chat-recorded-test--from "failed"))))
-    (should (equal '(("Output:" shadow folded)
-                     ("Tool \"write_file\" was canceled by the user." code folded)
+    (should (equal '(("Output:" shadow folded indented)
+                     ("Tool \"write_file\" was canceled by the user." code folded indented)
                      ("Writing to other.txt: you answered \"Reject\"" shadow))
                    (qwen-companion-chat-recorded-test--from "Output")))))
 
@@ -398,7 +400,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("")
                      ("The second prompt is answered." answer))
                    (qwen-companion-chat-recorded-test--from "Writing to")))
-    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-plan ()
   (qwen-companion-chat-recorded-test-with
@@ -415,12 +417,12 @@ folded, indented, an option or a choice, and whether a button is in them."
   "What an agent says and does is below it, indented."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "agent")
-    (should (equal '("done      Agent: Look around  0.0 s" success)
+    (should (equal '("done      Agent: Look around  (0.0 s)" success)
                    (car (qwen-companion-chat-recorded-test--from "done"))))
-    (should (equal '(("I see." code folded)
+    (should (equal '(("I see." code folded indented)
                      ("" indented)
                      ("I look." answer indented)
-                     ("done      ReadFile: fresh.txt  0.0 s" success indented)
+                     ("done      ReadFile: fresh.txt  (0.0 s)" success indented)
                      ("Tool: read_file (read)" shadow folded indented)
                      ("Input:" shadow folded indented)
                      ("file_path: /home/user/project/fresh.txt" code folded indented)
@@ -444,7 +446,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("")
                      ("It has ended." answer))
                    (qwen-companion-chat-recorded-test--from "It runs.")))
-    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
   (qwen-companion-chat-recorded-test-with
@@ -461,16 +463,16 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (equal '(("please fail" user)
                      ("Failed: 401 The model is not to be had." warning))
                    (qwen-companion-chat-recorded-test--from "please")))
-    (should (string-suffix-p " idle" qwen-companion-chat--mode-line))))
+    (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
   "The question is closed, the turn has failed, and how to go on is said."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "killed")
     (should (equal '(("pending   touch y" shadow)
-                     ("Tool: run_shell_command (execute)" shadow folded)
-                     ("Command:" shadow folded)
-                     ("touch y" code folded)
+                     ("Tool: run_shell_command (execute)" shadow folded indented)
+                     ("Command:" shadow folded indented)
+                     ("touch y" code folded indented)
                      ("touch y: closed without an answer that is known here" shadow))
                    (seq-take (qwen-companion-chat-recorded-test--from "pending") 5)))
     (should (string-prefix-p "Failed: agent channel closed"
@@ -486,7 +488,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (qwen-companion-chat-recorded-test-with
       (qwen-companion-chat-recorded-test--play "answer")
       (qwen-companion-chat-recorded-test--play name)
-      (should (string-suffix-p state qwen-companion-chat--mode-line))
+      (should (string-prefix-p state qwen-companion-chat--mode-line))
       (should (string-match-p header qwen-companion-chat--header))
       ;; What has been said stays.
       (should (equal '(("Hello there, this is an answer." answer))
@@ -498,7 +500,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (equal '(("The model was not changed: Model 'none' not found for authType 'openai'"
                       warning))
                    (qwen-companion-chat-recorded-test--lines)))
-    (should (string-match-p " auto-edit " qwen-companion-chat--mode-line))))
+    (should (string-suffix-p " auto-edit" qwen-companion-chat--mode-line))))
 
 ;;; Loads
 

@@ -80,7 +80,7 @@
                    (qwen-companion-chat-test-conversation)))
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "x" :status done :title "Read it" :started 1000 :ended 2500))
-    (should (equal "Thought\nLet me see.\n\nI look.\ndone      Read it  1.5 s\n\nDone.\n"
+    (should (equal "Thought\nLet me see.\n\nI look.\ndone      Read it  (1.5 s)\n\nDone.\n"
                    (qwen-companion-chat-test-conversation)))))
 
 (ert-deftest qwen-companion-chat-test-two-turns-and-two-agents-do-not-mix ()
@@ -424,13 +424,41 @@
      'daemon-session :session "s" :state 'busy :model "m%1" :mode "auto-edit"
      :used 12345 :size 200000 :clients 2 :queue '((:turn "t2" :text "x" :by me)))
     (qwen-companion-chat-test-turn '(:kind usage :turn "t1" :input 900 :output 45))
-    (dolist (part '("127.0.0.1:4170" "/project" "this machine" "context 12.3k of 200.0k (6%)"
+    (dolist (part '("On this machine" "127.0.0.1:4170" "/project" "context 12.3k of 200.0k (6%)"
                     "900 in, 45 out" "2 clients" "1 queued"))
       (should (string-match-p (regexp-quote part) qwen-companion-chat--header)))
-    (should (equal " m%1 Auto-edit busy" qwen-companion-chat--mode-line))
+    (should (equal " busy m%1 Auto-edit" qwen-companion-chat--mode-line))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "example.org" :workspace "/srv")
-    (should (string-match-p "files, tools and keys are of the machine there"
+    (should (string-match-p "\\` At example.org: files, tools and keys are those of its machine"
                             qwen-companion-chat--header))))
+
+(ert-deftest qwen-companion-chat-test-locality-is-first-in-a-narrow-window ()
+  "Trouble and long names do not push it out."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:40170" :local t
+     :workspace (concat "/srv/" (make-string 100 ?x) "/deep/project"))
+    (qwen-companion-chat-test-tell
+     'daemon-session :session "s" :state 'disconnected :text (make-string 70 ?y)
+     :used 12345 :size 200000)
+    (should (string-match-p "\\` On this machine (127.0.0.1:40170)  Disconnected: y"
+                            qwen-companion-chat--header))
+    (qwen-companion-chat-test-tell
+     'daemon-session :session "s" :state 'idle :used 12345 :size 200000)
+    (should (string-match-p "\\` On this machine (127.0.0.1:40170)  .*/deep/project  context 12.3k"
+                            qwen-companion-chat--header))
+    (should (string-search "context 12.3k of 200.0k" (substring qwen-companion-chat--header 0 80)))
+    (should (string-search "/srv/x" (get-text-property 3 'help-echo qwen-companion-chat--header)))))
+
+(ert-deftest qwen-companion-chat-test-a-workspace-that-looks-remote-is-no-file ()
+  "Its name comes from the daemon: shortening it must not connect anywhere."
+  (qwen-companion-chat-test-with
+    (let ((file-name-handler-alist
+           (list (cons "." (lambda (&rest _) (error "Touched"))))))
+      (qwen-companion-chat-test-tell
+       'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+       :workspace "/ssh:example.org:/srv/it"))
+    (should (string-search "/srv/it" qwen-companion-chat--header))))
 
 (ert-deftest qwen-companion-chat-test-times-by-option ()
   (qwen-companion-chat-test-with

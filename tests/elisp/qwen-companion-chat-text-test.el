@@ -48,7 +48,7 @@
               "See [the manual](https://example.org/a_b_c) or http://example.org/x.")
     (pcase-dolist (`(,text . ,face)
                    '(("Title" . qwen-companion-chat-title) ("strong" . bold) ("weak" . italic)
-                     ("low" . italic) ("code" . qwen-companion-chat-code) ("- item" . bold)
+                     ("low" . italic) ("code" . qwen-companion-chat-inline-code) ("- item" . bold)
                      ("**" . qwen-companion-chat-markup) ("the manual" . link)
                      ("http://example" . link)))
       (should (memq face (qwen-companion-chat-text-test--faces text))))
@@ -183,6 +183,91 @@
                    '(("one" . left-to-right) ("שתיים" . right-to-left) ("three" . left-to-right)))
       (qwen-companion-chat-text-test--find text)
       (should (eq direction (current-bidi-paragraph-direction))))))
+
+(ert-deftest qwen-companion-chat-text-test-levels-of-headings-differ ()
+  (qwen-companion-chat-text-test-with "# One\n### Three\n####### None\n"
+    (should (memq 'outline-1 (qwen-companion-chat-text-test--faces "One")))
+    (should (memq 'outline-3 (qwen-companion-chat-text-test--faces "Three")))
+    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-text-test--faces "### Three")))
+    (should-not (qwen-companion-chat-text-test--faces "None"))))
+
+(ert-deftest qwen-companion-chat-text-test-long-items-go-on-behind-their-bullet ()
+  (qwen-companion-chat-text-test-with "Text\n- item\n   12. nested\n> said\n"
+    (pcase-dolist (`(,text . ,columns) '(("Text" . 0) ("item" . 2) ("nested" . 7) ("said" . 2)))
+      (qwen-companion-chat-text-test--find text)
+      (should (= columns (length (get-text-property (point) 'wrap-prefix)))))))
+
+(ert-deftest qwen-companion-chat-text-test-what-the-user-said-looks-different ()
+  "All of it, and its Markdown has faces all the same."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text 'user "Is *it*\n```python\nimport os\n```\ngood?")
+     (qwen-companion-chat-test-text 'answer "Yes."))
+    (qwen-companion-chat-text-test--show)
+    (dolist (text '("Is" "it*" "import" "good?" "?\n"))
+      (should (memq 'qwen-companion-chat-user (qwen-companion-chat-text-test--faces text))))
+    (should (memq 'italic (qwen-companion-chat-text-test--faces "it*")))
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "import")))
+    (search-forward "?")
+    (should (eq 'qwen-companion-chat-user (get-text-property (point) 'face)))
+    (should-not (qwen-companion-chat-text-test--faces "Yes."))))
+
+(ert-deftest qwen-companion-chat-text-test-copies-are-plain ()
+  (qwen-companion-chat-text-test-with "Some **strong** text"
+    (qwen-companion-chat-text-test--find "strong")
+    (let ((copy (filter-buffer-substring (point) (+ 6 (point)))))
+      (should (equal-including-properties "strong" copy)))))
+
+(ert-deftest qwen-companion-chat-text-test-a-mode-that-talks-is-not-heard ()
+  (let ((said (qwen-companion-test-messages
+                (let ((auto-mode-alist
+                       (cons (cons "\\.qwentalk\\'"
+                                   (lambda () (prog-mode) (message "Can't guess the indentation")))
+                             auto-mode-alist)))
+                  (qwen-companion-chat-test-with
+                    (qwen-companion-chat-test-turn
+                     (qwen-companion-chat-test-text 'answer "```qwentalk\nx\n```\n"))
+                    (qwen-companion-chat-text-test--show))))))
+    (should-not (string-match-p "guess" said))))
+
+;;; Tables
+
+(defun qwen-companion-chat-text-test--shown (from to)
+  "Return what is from FROM to TO as it is drawn."
+  (let (parts)
+    (while (< from to)
+      (let ((next (next-single-property-change from 'display nil to)))
+        (push (or (get-text-property from 'display)
+                  (buffer-substring-no-properties from next))
+              parts)
+        (setq from next)))
+    (apply #'concat (nreverse parts))))
+
+(defun qwen-companion-chat-text-test--lines-shown ()
+  "Return what the conversation shows, as lines."
+  (split-string (qwen-companion-chat-text-test--shown (point-min) qwen-companion-chat--end)
+                "\n" t))
+
+(ert-deftest qwen-companion-chat-text-test-columns-are-below-each-other ()
+  (qwen-companion-chat-text-test-with
+      (concat "| name | lines|verdict |\n|---|--:|:-:|\n| `greet` | 2 | \\| is *fine* |\n"
+              "|x||\n| 日本 | 1000 | no end\nText | goes | on.\n")
+    (should (equal '("| name    | lines | verdict      |"
+                     "|---------|-------|--------------|"
+                     "| `greet` |     2 | \\| is *fine* |"
+                     "| x       |       |"
+                     "| 日本    |  1000 | no end"
+                     "Text | goes | on.")
+                   (mapcar (lambda (line) (replace-regexp-in-string "no end *|?$" "no end" line))
+                           (qwen-companion-chat-text-test--lines-shown))))
+    (should (memq 'italic (qwen-companion-chat-text-test--faces "fine")))))
+
+(ert-deftest qwen-companion-chat-text-test-what-is-no-table-stays-as-it-is ()
+  (dolist (text '("| one |  line |\n"
+                  "| no  | rule |\n| x | y |\n"
+                  "```\n| a | b |\n|---|---|\n| ccc | d |\n```\n"))
+    (qwen-companion-chat-text-test-with text
+      (should-not (text-property-not-all (point-min) (point-max) 'display nil)))))
 
 ;;; A stranger's text
 

@@ -27,7 +27,7 @@
 (ert-deftest qwen-companion-chat-tools-test-one-line-and-a-fold ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn qwen-companion-chat-tools-test--shell)
-    (should (equal (concat "done      List the files  2.4 s\n"
+    (should (equal (concat "done      List the files  (2.4 s)\n"
                            "Tool: run_shell_command (execute)\n"
                            "Command:\nls -l\n"
                            "File: /project/a:3\n"
@@ -42,6 +42,30 @@
       (forward-char))
     ;; The end of the last line is that of what is seen.
     (should-not (invisible-p (point)))))
+
+(ert-deftest qwen-companion-chat-tools-test-what-is-below-is-opened-with-the-mouse ()
+  "It is set off from what is said, in an agent's text too."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     '(:kind tool :turn "t1" :id "agent" :status running :title "Agent" :name "agent")
+     (append '(:parent "agent") qwen-companion-chat-tools-test--shell))
+    (goto-char (point-min))
+    (search-forward "List")
+    (should (get-text-property (point) 'mouse-face))
+    (should (equal "  " (get-text-property (point) 'line-prefix)))
+    (let ((here (point))
+          (map (get-text-property (point) 'keymap)))
+      (search-forward "run_shell")
+      (should (equal "      " (get-text-property (point) 'line-prefix)))
+      (should (invisible-p (point)))
+      (goto-char (point-max))
+      (cl-letf (((symbol-function 'posn-set-point) (lambda (position) (goto-char position)))
+                ((symbol-function 'event-end) (lambda (_) here))
+                ((symbol-function 'mouse-event-p) #'always))
+        (funcall-interactively (lookup-key map [mouse-2]) '(mouse-2)))
+      (goto-char here)
+      (search-forward "run_shell")
+      (should-not (invisible-p (point))))))
 
 (ert-deftest qwen-companion-chat-tools-test-nothing-to-fold ()
   (qwen-companion-chat-test-with
