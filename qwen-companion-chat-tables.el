@@ -129,7 +129,7 @@ Each is (START . END) without the space around it."
           (qwen-companion-chat-tables--align-row from to cells widths rule))))))
 
 (defun qwen-companion-chat-tables--right-p (rule)
-  "Return non-nil when the cell RULE makes its column right-aligned."
+  "Return non-nil when its cell RULE has a column right-aligned."
   (and rule
        (not (eq ?: (char-after (car rule))))
        (eq ?: (char-before (cdr rule)))))

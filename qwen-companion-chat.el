@@ -30,6 +30,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'ring)
 (require 'subr-x)
 (require 'qwen-companion-backend)
@@ -878,6 +879,8 @@ That also brings back a session that has ended or was left."
                      ("C-c C-e" . qwen-companion-chat-export)
                      ("C-c C-w" . qwen-companion-chat-copy-code)
                      ("C-c TAB" . qwen-companion-chat-insert-code)
+                     ;; In Text mode it is about the spelling of words.
+                     ("C-M-i" . completion-at-point)
                      ("M-p" . qwen-companion-chat-previous-prompt)
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
@@ -888,18 +891,78 @@ That also brings back a session that has ended or was left."
     map)
   "Keys of a chat.")
 
+(defun qwen-companion-chat--waits-p ()
+  "Return non-nil when a tool waits for an answer in this chat."
+  (eq 'waiting (plist-get qwen-companion-chat--state :state)))
+
+(easy-menu-define qwen-companion-chat-menu qwen-companion-chat-mode-map
+  "Menu of a chat."
+  '("Chat"
+    ["Send the Prompt" qwen-companion-chat-send]
+    ["Cancel" qwen-companion-chat-cancel
+     :active (memq (plist-get qwen-companion-chat--state :state) '(busy waiting))]
+    "---"
+    ["Answer the Question..." qwen-companion-chat-answer
+     :active (qwen-companion-chat--waits-p)]
+    ["Show All It Is About" qwen-companion-chat-show-change
+     :active (qwen-companion-chat--waits-p)]
+    "---"
+    ["Previous Turn" qwen-companion-chat-previous-turn]
+    ["Next Turn" qwen-companion-chat-next-turn]
+    ["Fold or Open at Point" qwen-companion-chat-toggle-fold]
+    ["Previous Prompt" qwen-companion-chat-previous-prompt]
+    ["Search the Prompts..." qwen-companion-chat-search-prompt]
+    "---"
+    ["Copy the Code Block" qwen-companion-chat-copy-code]
+    ["Insert It into the Last File" qwen-companion-chat-insert-code]
+    ["Export..." qwen-companion-chat-export]
+    "---"
+    ["New Chat" (qwen-companion-chat t)]
+    ["Go to a Chat..." qwen-companion-chat-switch]
+    ["List of Sessions" qwen-companion-chats]
+    ["Read It Again" qwen-companion-chat-reload]))
+
 (define-derived-mode qwen-companion-chat-mode text-mode "Chat"
   "Major mode of a chat with a `qwen serve'.
 The conversation is above, the prompt below the line.
 
 Files, commands, MCP servers, skills and credentials are those of the
-daemon's host: what you type is about the files there, and nothing of
-this Emacs, of your browser or of your keys is at its disposal.
+daemon's host: what you type is about the files there, and nothing that
+only this Emacs has is at its disposal.  The header line says where that
+is.
+\\<qwen-companion-chat-mode-map>
+In the prompt, edited like any text:
 
-In the prompt and everywhere:
-\\{qwen-companion-chat-mode-map}
-In the conversation:
-\\{qwen-companion-chat-conversation-map}"
+\\[qwen-companion-chat-send]	send it
+\\[qwen-companion-chat-return]	begin a line, or send, as the option
+	`qwen-companion-chat-return' says
+\\[qwen-companion-chat-previous-prompt], \\[qwen-companion-chat-next-prompt]	go through what was sent
+\\[qwen-companion-chat-search-prompt]	choose from what was sent
+\\[completion-at-point]	complete @file and /command
+
+While it works:
+
+\\[qwen-companion-chat-cancel]	cancel
+\\[qwen-companion-chat-answer]	answer the question that waits; each answer has also
+	a key, which is beside it
+\\[qwen-companion-chat-show-change]	show all of the command or the change that it is about
+
+Everywhere:
+
+\\[qwen-companion-chat-previous-turn], \\[qwen-companion-chat-next-turn]	go from turn to turn
+\\[qwen-companion-chat-copy-code]	copy the code block at point, else the last one
+\\[qwen-companion-chat-insert-code]	insert it at point in the last file
+\\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
+\\[qwen-companion-chat-reload]	read the conversation again; load a session that has ended
+\\<qwen-companion-chat-conversation-map>
+In the conversation also, where a click does what RET does:
+
+\\[qwen-companion-chat-toggle-fold]	open or fold the thoughts or the tool at point
+RET	do so on their first line; follow a link, choose an option
+\\[qwen-companion-chat-previous-turn], \\[qwen-companion-chat-next-turn]	go from turn to turn
+\\[qwen-companion-chat-copy-code], \\[qwen-companion-chat-insert-code]	copy, insert a code block
+\\[qwen-companion-chat-reload]	read it again
+\\[quit-window]	quit the window"
   :interactive nil
   (setq-local word-wrap t
               ;; Lines that go on below are the rule here.

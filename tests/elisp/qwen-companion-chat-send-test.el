@@ -251,7 +251,7 @@ It is the value of `default-directory' there."
       (should-not (qwen-companion-chat-send-test--complete "src/al"))
       (qwen-companion-chat--set-prompt "see @src/b")
       (goto-char (point-max))
-      (completion-at-point)
+      (call-interactively (key-binding (kbd "M-TAB")))
       (should (equal "see @src/beta.el" (qwen-companion-chat--prompt-text))))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-names-with-blanks ()

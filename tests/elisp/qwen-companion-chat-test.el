@@ -414,6 +414,48 @@
     (should (equal "run the tests" (qwen-companion-chat--prompt-text)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))))
 
+;;; Help
+
+(ert-deftest qwen-companion-chat-test-help-names-keys-that-work ()
+  "And says where files and tools are."
+  (let ((help (substring-no-properties
+               (substitute-command-keys (documentation 'qwen-companion-chat-mode)))))
+    (should (string-search "those of the\ndaemon" help))
+    ;; Without a key of its own, a command is named.
+    (should-not (string-search "M-x" help))
+    (qwen-companion-chat-test-with
+      (let (keys)
+        (with-temp-buffer
+          (insert help)
+          (goto-char (point-min))
+          (while (re-search-forward "^\\([^ \t\n][^\t\n]*\\)\t" nil t)
+            (setq keys (append keys (split-string (match-string 1) ", ")))))
+        (should (> (length keys) 20))
+        (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Hi"))
+        (goto-char (point-min))
+        (dolist (key keys)
+          (should (commandp (key-binding (kbd key)))))))))
+
+(ert-deftest qwen-companion-chat-test-menu-has-commands ()
+  "Those that need something of the daemon only while there is that."
+  (qwen-companion-chat-test-with
+    (let (commands)
+      (map-keymap (lambda (_ item)
+                    (pcase item
+                      (`(menu-item ,_ ,(and command (pred identity)) . ,_)
+                       (push command commands))))
+                  qwen-companion-chat-menu)
+      (should (memq 'qwen-companion-chat-send commands))
+      (dolist (command commands)
+        (should (commandp command))))
+    (let ((cancel (lambda ()
+                    (eval (plist-get (nthcdr 4 (assq 'Cancel (cdr qwen-companion-chat-menu)))
+                                     :enable)
+                          t))))
+      (should-not (funcall cancel))
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'busy)
+      (should (funcall cancel)))))
+
 ;;; Header and mode line
 
 (ert-deftest qwen-companion-chat-test-header-and-mode-line ()
