@@ -211,7 +211,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      (""))
                    (qwen-companion-chat-recorded-test--from "please think")))
     (qwen-companion-chat-recorded-test--press "TAB" "Thought")
-    (should (equal '("First this," thought thought)
+    (should (equal '("First this," thought)
                    (cadr (qwen-companion-chat-recorded-test--from "Thought"))))))
 
 (ert-deftest qwen-companion-chat-recorded-test-tool-that-reads ()

@@ -40,6 +40,7 @@ from qwen_companion.daemon.errors import (
 )
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.local import LocalDaemon, start_local
+from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import DaemonSessions, DaemonState, ListedSession, Reply
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.sanitize import line
@@ -88,6 +89,7 @@ _PROBLEMS: Mapping[type[CompanionError], str] = {
 _OFF = DaemonState("off")
 
 _CONNECTION = "connection"
+_CLIENTS_FILE = "daemon-clients"
 
 
 @dataclass
@@ -135,6 +137,7 @@ class Boundary:
         self._background: asyncio.Task[None] | None = None
         # Each is held by those who wait for it and by nobody else, and goes with the last of them.
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._memberships = Memberships(os.path.join(spool.directory, _CLIENTS_FILE))
         self._jobs: set[asyncio.Task[None]] = set()
         self._start(self._outbox.run())
 
@@ -263,7 +266,7 @@ class Boundary:
 
     async def _use(self, address: Address, root: str) -> None:
         """Use the daemon at ADDRESS; go on trying in the background while nobody answers."""
-        client = DaemonClient(address.url, address.token)
+        client = DaemonClient(address.url, address.token, self._memberships)
         self._say(
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
         )

@@ -34,6 +34,7 @@ from qwen_companion.daemon.errors import (
     UnsupportedError,
     WrongWorkspaceError,
 )
+from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.models import (
     ENVELOPE_VERSION,
     PROTOCOL,
@@ -84,14 +85,6 @@ Scope = Literal["single", "thread"]
 """`single` takes part in the session of the workspace that all share, `thread` makes a new one."""
 
 
-@dataclass
-class _Membership:
-    """That this client takes part in a session, and how often it has said so."""
-
-    client_id: str
-    count: int = 0
-
-
 @dataclass(frozen=True)
 class EventSource:
     """An open event stream: the EPOCH of its ids, and the DATA of its events, one JSON text each."""
@@ -103,13 +96,13 @@ class EventSource:
 class DaemonClient:
     """The daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
 
-    def __init__(self, url: str, token: str | None) -> None:
-        """SettingsError, UnsafeUrlError."""
+    def __init__(self, url: str, token: str | None, memberships: Memberships | None = None) -> None:
+        """MEMBERSHIPS may be known from before.  SettingsError, UnsafeUrlError."""
         self.url = clean_url(url)
         """Holds nothing secret."""
         token = clean_token(token)
         self._has_token = token is not None
-        self._memberships: dict[str, _Membership] = {}
+        self._memberships = memberships or Memberships()
         self._stream_parameters: Mapping[str, str | int] = {}
         try:
             self._http = httpx2.AsyncClient(
@@ -168,8 +161,11 @@ class DaemonClient:
 
     def client_id(self, session_id: str) -> str | None:
         """Who this client is in the session, as events name it; None when it takes no part."""
-        membership = self._memberships.get(session_id)
-        return membership.client_id if membership else None
+        return self._memberships.client_id(session_id)
+
+    def is_mine(self, client_id: str) -> bool:
+        """Whether CLIENT_ID, in any session, is this client or was."""
+        return self._memberships.is_mine(client_id)
 
     async def create_or_attach(self, root: str, scope: Scope) -> SessionReply:
         """Take part in a session of the workspace ROOT, new or shared.  WrongWorkspaceError, BusyError.
@@ -190,25 +186,21 @@ class DaemonClient:
 
     def _joined(self, reply: SessionReply) -> SessionReply:
         if reply.client_id is not None:
-            membership = self._memberships.get(reply.session_id)
-            if membership is None or membership.client_id != reply.client_id:
-                membership = self._memberships[reply.session_id] = _Membership(reply.client_id)
-            membership.count += 1
+            self._memberships.joined(reply.session_id, reply.client_id)
         return reply
 
     async def detach(self, session_id: str) -> None:
         """Take no part any more.  A session that nobody takes part in closes after its turn, and stays on disk."""
-        membership = self._memberships.get(session_id)
         # The daemon counts: it wants to hear it once for each create and load under one identity (0.24.4).
-        while membership is not None and membership.count > 0:
+        while self._memberships.count(session_id) > 0:
             await self._call("POST", "/detach", session_id)
-            membership.count -= 1
-        self._memberships.pop(session_id, None)
+            self._memberships.left_once(session_id)
+        self._memberships.forget(session_id)
 
     async def close(self, session_id: str) -> None:
         """Close a session for everybody; it stays on disk."""
         await self._call("DELETE", "", session_id)
-        self._memberships.pop(session_id, None)
+        self._memberships.forget(session_id)
 
     async def heartbeat(self, session_id: str) -> None:
         """Tell that this client is still there.  InvalidRequestError when the daemon does not know it any more."""

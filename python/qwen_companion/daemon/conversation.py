@@ -71,7 +71,7 @@ class Conversation:
         self._reached = reached
         self._sleep = sleep
         self._backoff = Backoff()
-        self.session = DaemonSession(session_id, client.client_id(session_id))
+        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine)
         self._told = None
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -164,7 +164,7 @@ class Conversation:
                 return None
 
     def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
-        outputs = self.session.load(reply)
+        outputs = self.session.load(reply, why)
         self._outbox.reset(self.id, [item for item in outputs if isinstance(item, Change)], why)
         self._put(item for item in outputs if not isinstance(item, Change))
 

@@ -27,6 +27,8 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 _ARGUMENTS = ("serve", "--hostname", "127.0.0.1", "--port", "0", "--require-auth", "--no-web", "--workspace")
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)\b")
 _LAST_LINES = 3
+_KILLED = 128
+"""Exit codes above this are the keeper's for a daemon that a signal has ended: nothing it printed says why."""
 
 
 class LocalDaemon:
@@ -38,7 +40,7 @@ class LocalDaemon:
         self._output = output
 
     async def ended(self) -> str:
-        """Wait until it has ended, by itself or stopped; the last lines that it printed, "" for none."""
+        """Wait until it has ended, by itself or stopped; the last lines that it printed, "" for none or when killed."""
         return await asyncio.shield(self._output)
 
     async def stop(self) -> None:
@@ -102,7 +104,10 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _read_output(keeper: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
-    """Read what is printed until KEEPER has ended; return the last lines.  Calls LISTENS once, with the URL."""
+    """Read what is printed until KEEPER has ended; return the last lines, if they can be a reason for the end.
+
+    Calls LISTENS once, with the URL.
+    """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     url: re.Match[str] | None = None
     with _pipe(keeper.stdout) as output:
@@ -112,6 +117,6 @@ def _read_output(keeper: subprocess.Popen[bytes], token: str, listens: Callable[
                 last.append(text)
             if url is None and (url := _LISTENING.search(text)):
                 listens(url[1])
-    keeper.wait()
+    killed = keeper.wait() > _KILLED
     _pipe(keeper.stdin).close()
-    return " / ".join(last)
+    return "" if killed else " / ".join(last)

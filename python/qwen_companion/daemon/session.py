@@ -13,12 +13,11 @@ from enum import Enum
 from typing import Any
 
 from qwen_companion.daemon import models
+from qwen_companion.daemon.broken import DONE, BrokenTurns, Output
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
-    Change,
     EndChange,
     NoteChange,
-    Permission,
     PlanChange,
     PlanStep,
     Queued,
@@ -35,8 +34,6 @@ from qwen_companion.daemon.tools import Tools, unknown_content
 
 _log = logging.getLogger(__name__)
 
-Output = Change | Permission | SlashCommands
-
 MODEL_WRITES = "user"
 """What a change of the model writes there: the user's settings."""
 
@@ -47,6 +44,7 @@ _BACKGROUND_TURN = "background_notification_turn_started"
 _INJECTED = "mid_turn_message_injected"
 _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
+_TERMINALS = {"completed": DONE, "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
 _UNKNOWN_PROMPT = ""
 _KIND = re.compile(r"[\w./-]{1,80}")
@@ -63,11 +61,14 @@ class Treatment(Enum):
 class DaemonSession:
     """What is known of one session."""
 
-    def __init__(self, session_id: str, client_id: str | None) -> None:
-        """SESSION_ID and CLIENT_ID, which is ours, are the daemon's."""
+    def __init__(
+        self, session_id: str, client_id: str | None, was_mine: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """SESSION_ID and CLIENT_ID, which is ours, are the daemon's; WAS_MINE knows those that were ours before."""
         self.session_id = session_id
         self.id = local_id("session", session_id)
         self._client_id = client_id
+        self._was_mine = was_mine
         self._title: str | None = None
         self._clients: int | None = None
         self._model: str | None = None
@@ -78,12 +79,14 @@ class DaemonSession:
         self._why: str | None = None
         self._connected = False
         self._loading = True
+        self._broken = BrokenTurns()
+        self._running: str | None = None
         self._forget()
 
     def _forget(self) -> None:
         """Forget all that a load tells anew."""
         self._replaying = True
-        self._running: str | None = None
+        self._running = None
         self._cancelling: str | None = None
         self._queue: dict[str, Queued] = {}
         self._removed: dict[str, str] = {}
@@ -162,8 +165,10 @@ class DaemonSession:
 
     # --- What it is told
 
-    def load(self, reply: models.LoadReply) -> list[Output]:
-        """Begin anew with REPLY; all that was said in the session so far."""
+    def load(self, reply: models.LoadReply, why: str | None = None) -> list[Output]:
+        """Begin anew with REPLY, because of WHY; all that was said in the session so far."""
+        if self._running and not reply.has_active_prompt:
+            self._broken.broke_off(local_id("turn", self._running), why or "The turn does not run any more.")
         self._forget()
         self._client_id = reply.client_id or self._client_id
         self._ended.update(item.prompt_id for item in reply.prompt_terminals)
@@ -171,6 +176,11 @@ class DaemonSession:
             output for envelope in (*reply.compacted_replay, *reply.live_journal) for output in self._event(envelope)
         ]
         outputs += self._flush()
+        outcomes = {
+            local_id("turn", item.prompt_id): _TERMINALS.get(item.terminal or "", "failed")
+            for item in reply.prompt_terminals
+        }
+        outputs = self._broken.completed(outputs, outcomes)
         if not reply.has_active_prompt:
             self._running = None
         elif self._running is None:
@@ -188,7 +198,9 @@ class DaemonSession:
 
     def lost(self, text: str) -> list[Output]:
         """Nothing more is to be had, because of TEXT, before the user does something."""
-        return self._finish("dead", text)
+        outputs = self._finish("dead", text)
+        self._broken.told(outputs)
+        return outputs
 
     def left(self) -> list[Output]:
         """This client takes no part any more, whatever goes on there."""
@@ -201,7 +213,9 @@ class DaemonSession:
         match item:
             case Frame():
                 self._replaying = item.replayed
-                return list(self._event(item.envelope))
+                outputs = list(self._event(item.envelope))
+                self._broken.told(outputs)
+                return outputs
             case Connected():
                 self._why = None
             case ReplayDone():
@@ -307,7 +321,7 @@ class DaemonSession:
     def _who(self, client_id: str | None) -> str | None:
         if client_id is None:
             return None
-        return ME if client_id == self._client_id else OTHER
+        return ME if client_id == self._client_id or self._was_mine(client_id) else OTHER
 
     def _user_chunk(self, envelope: models.Envelope, payload: models.UserMessageChunk) -> Iterator[Output]:
         # Read from the disk, what was put into a turn or came of an agent comes as if the user had said it (0.24.4).

@@ -78,6 +78,11 @@ async def test_what_it_prints_is_kept_in_part_and_without_the_token(tmp_path: Pa
     assert await daemon.ended() == "one / two / TOKEN three"
 
 
+async def test_what_was_printed_is_no_reason_for_being_killed(tmp_path: Path) -> None:
+    daemon = await start(tmp_path, LISTEN, "echo all is well", "kill -KILL $$")
+    assert await daemon.ended() == ""
+
+
 async def test_one_that_prints_without_end_is_read_on(tmp_path: Path) -> None:
     # More than a pipe holds, and a line longer than any buffer.
     daemon = await start(tmp_path, LISTEN, "head -c 300000 /dev/zero | tr '\\0' x", "echo", "echo done")

@@ -37,6 +37,7 @@ from daemon_wire import (
     words,
 )
 from qwen_companion.daemon import models
+from qwen_companion.daemon.broken import Output
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
@@ -50,7 +51,7 @@ from qwen_companion.daemon.messages import (
     ToolChange,
     UsageChange,
 )
-from qwen_companion.daemon.session import EVENTS, DaemonSession, Output, Treatment
+from qwen_companion.daemon.session import EVENTS, DaemonSession, Treatment
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
 
 CUT = Disconnected("cut", 0.5)
@@ -666,6 +667,65 @@ def test_the_same_things_have_the_same_names_after_a_load() -> None:
     assert first.tool.id == second.tool.id
     assert first.permissions[0] == second.permissions[0]
     assert first.info.session == second.info.session
+
+
+def disk(kind: str, text: str, prompt: str | None = None) -> Json:
+    """A chunk as it is read from the disk, where only that of the user names the PROMPT."""
+    meta = {} if prompt is None else {"_meta": {"promptId": prompt}}
+    return update(kind, None, None, content={"type": "text", "text": text}, **meta)
+
+
+def load_again(seen: Seen, *replay: Json, why: str | None = None, **terminals: str) -> None:
+    """Let SEEN tell what it loads; TERMINALS are by prompt."""
+    listed = [{"promptId": prompt, "terminal": terminal} for prompt, terminal in terminals.items()]
+    seen.outputs = seen.session.load(load_reply(*replay, promptTerminals=listed), why)
+
+
+def test_a_turn_that_broke_off_with_its_agent_is_not_lost() -> None:
+    seen = Seen().go(echo(P1), tool_call(), tool_update(status="completed"), words("half"))
+    seen.take(event("turn_error", P1, message="channel closed", promptId=P1))
+    seen.take(event("session_died", None, None, reason="channel_closed"))
+    told = seen.outputs
+    load_again(seen, disk("user_message_chunk", "hello", P1), **{P1: "error"})
+    assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
+    assert [item for item in seen.outputs if isinstance(item, ToolChange)] == [told[2]]
+    assert [item.text for item in seen.outputs if isinstance(item, EndChange)] == ["channel closed"]
+
+
+def test_a_turn_that_broke_off_with_the_daemon_stays_where_it_was() -> None:
+    seen = Seen().go(echo(P1), words("half")).take(CUT)
+    first = disk("user_message_chunk", "hello", P1)
+    load_again(seen, first, why="Restarted.")
+    assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
+    seen.go(echo(P2), words("whole", P2), complete(P2))
+    load_again(seen, first, disk("user_message_chunk", "hello", P2), disk("agent_message_chunk", "whole"))
+    texts = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    assert texts == [(turn(P1), "hello"), (turn(P1), "half"), (turn(P2), "hello"), (turn(P2), "whole")]
+    assert [(item.turn, item.text) for item in seen.outputs if isinstance(item, EndChange)] == [
+        (turn(P1), "Restarted.")
+    ]
+
+
+def test_a_prompt_that_was_not_even_written_down_is_not_lost() -> None:
+    seen = Seen().go(echo(P1))
+    load_again(seen)
+    assert (seen.text("user"), seen.ends) == ("hello", [(turn(P1), "failed")])
+
+
+@pytest.mark.parametrize("terminals", [{P1: "completed"}, {}], ids=["told", "an older daemon"])
+def test_a_turn_that_came_to_its_end_unseen_is_whole(terminals: dict[str, str]) -> None:
+    seen = Seen().go(echo(P1), words("ha")).take(CUT)
+    load_again(seen, disk("user_message_chunk", "hello", P1), disk("agent_message_chunk", "half"), **terminals)
+    assert (seen.text(), seen.ends) == ("half", [])
+
+
+def test_how_turns_ended_is_read_from_the_disk_too() -> None:
+    seen = Seen()
+    parts = (disk("user_message_chunk", "a", P1), disk("agent_message_chunk", "A"), disk("user_message_chunk", "b", P2))
+    load_again(seen, *parts, **{P1: "cancelled", P2: "completed"})
+    assert seen.ends == [(turn(P1), "cancelled")]
+    kinds = [type(item).__name__ for item in seen.outputs]
+    assert kinds == ["TextChange", "TextChange", "EndChange", "TextChange"]
 
 
 @pytest.mark.parametrize("reason", ["channel_closed", "daemon_shutdown"])

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which clients of the daemon's sessions this Emacs is and was, also after the process that took part was killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Membership:
+    """That this client takes part in a session, and how often it has said so."""
+
+    client_id: str
+    count: int = 0
+
+
+@dataclass
+class _Kept:
+    """What the file holds: by session, and all that ever were."""
+
+    current: dict[str, Membership] = field(default_factory=dict[str, Membership])
+    ever: set[str] = field(default_factory=set[str])
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
+class Memberships:
+    """Kept in a file, if there is one: the process that takes the place of this one is the same client."""
+
+    def __init__(self, file: str | None = None) -> None:
+        """FILE is in a private directory; without it nothing outlives this process."""
+        self._file = file
+        self._kept = self._read()
+
+    def client_id(self, session_id: str) -> str | None:
+        """Who this client is in the session, as events name it; None when it takes no part."""
+        membership = self._kept.current.get(session_id)
+        return membership.client_id if membership else None
+
+    def is_mine(self, client_id: str) -> bool:
+        """Whether CLIENT_ID is this client, or was."""
+        return client_id in self._kept.ever
+
+    def joined(self, session_id: str, client_id: str) -> None:
+        """The daemon has said that this client is CLIENT_ID in the session, once more or anew."""
+        membership = self._kept.current.get(session_id)
+        if membership is None or membership.client_id != client_id:
+            membership = self._kept.current[session_id] = Membership(client_id)
+        membership.count += 1
+        self._kept.ever.add(client_id)
+        self._write()
+
+    def count(self, session_id: str) -> int:
+        """How often the daemon wants to hear that this client leaves the session."""
+        membership = self._kept.current.get(session_id)
+        return membership.count if membership else 0
+
+    def left_once(self, session_id: str) -> None:
+        """The daemon has heard once that this client leaves the session."""
+        if membership := self._kept.current.get(session_id):
+            membership.count -= 1
+            self._write()
+
+    def forget(self, session_id: str) -> None:
+        """This client takes no part in the session any more."""
+        if self._kept.current.pop(session_id, None) is not None:
+            self._write()
+
+    def _read(self) -> _Kept:
+        if self._file is not None:
+            try:
+                with open(self._file, "rb") as file:
+                    return _KEPT.validate_json(file.read())
+            except FileNotFoundError:
+                pass
+            except (OSError, ValidationError) as error:
+                _log.warning("what clients there were is not known: %s", type(error).__name__)
+        return _Kept()
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        new = f"{self._file}.new"
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_KEPT.dump_json(self._kept))
+            os.replace(new, self._file)
+        except OSError as error:
+            _log.warning("what clients there are cannot be kept: %s", error.strerror)
