@@ -173,8 +173,6 @@ See `qwen-companion-chat--add'.")
 
 (defvar qwen-companion-chat--requests nil
   "Alist of what was asked and not answered: (REQUEST BUFFER . CALLBACK).")
-(defvar qwen-companion-chat--count 0
-  "Number of the last request.")
 (defvar qwen-companion-chat--early nil
   "Reports of sessions that no chat has yet, while one is being opened.
 Newest first, each (METHOD . PAYLOAD).")
@@ -184,7 +182,7 @@ Newest first, each (METHOD . PAYLOAD).")
 CALLBACK is called with the reply, once and in the current buffer, also
 when the process ends meanwhile.  Without one, an error is shown."
   (qwen-companion-chat--watch)
-  (let ((request (number-to-string (cl-incf qwen-companion-chat--count))))
+  (let ((request (symbol-name (gensym "chat-"))))
     (push (cons request (cons (current-buffer) callback)) qwen-companion-chat--requests)
     (unless (qwen-companion-backend-call
              method (append (list :request request) payload))
@@ -670,18 +668,19 @@ string or nil.")
                              (qwen-companion-chat--tokens output)))))))
 
 (defun qwen-companion-chat--trouble ()
-  "Return why the session cannot be used, as the user has to know it, or nil."
+  "Return why the session cannot be used, as the user has to know it, or nil.
+What to do is first: the reason may be long, and the line has an end."
   (let ((text (plist-get qwen-companion-chat--state :text)))
     (pcase (plist-get qwen-companion-chat--state :state)
-      ('off (concat (if text (string-remove-suffix "." text) "The daemon was left")
+      ('off (concat (if text "No session" "The daemon was left")
                     (if (memq (qwen-companion-state) '(off error))
                         "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
                       "; M-x qwen-companion-chat here")
-                    " tries again"))
+                    " tries again" (and text (concat ": " text))))
       ('disconnected (concat "Disconnected" (and text (concat ": " text))))
       ((and state (or 'closed 'dead))
        (substitute-command-keys
-        (format "%s%s; \\[qwen-companion-chat-reload] loads the session again"
+        (format "%s; \\[qwen-companion-chat-reload] loads the session again%s"
                 (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) ""))))
       (_ (and (memq (qwen-companion-daemon-state) '(unreachable refused))
               (qwen-companion-daemon-description))))))

@@ -39,14 +39,16 @@ def draws_windows() -> bool:
 
 
 class Emacs:
-    """Emacs in the project of SANDBOX, drawn on SCREEN, one of several there by the NAME of its server."""
+    """Emacs in the project of SANDBOX, drawn on SCREEN; it listens on the socket SERVER, else on one of the sandbox."""
 
-    def __init__(self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], name: str = "server") -> None:
+    def __init__(
+        self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], server: Path | None = None
+    ) -> None:
         self._sandbox = sandbox
         self.screen = screen
         self._environment = dict(environment)
         # Not "emacs", which is the directory that Emacs itself makes for its servers.
-        self._server = sandbox.run / name
+        self._server = server or sandbox.run / "server"
         self._process: psutil.Process | None = None
 
     # --- Life
@@ -155,9 +157,9 @@ class Emacs:
 
     # --- Typing
 
-    def command(self, name: str) -> None:
-        """Type M-x NAME RET."""
-        self.screen.keys("M-x")
-        self.screen.wait_for(re.compile(r"^M-x$", re.MULTILINE))
+    def command(self, name: str, prefix: bool = False) -> None:
+        """Type M-x NAME RET, after C-u with PREFIX."""
+        self.screen.keys(*(["C-u"] if prefix else []), "M-x")
+        self.screen.wait_for(re.compile(r"^C-u M-x$" if prefix else r"^M-x$", re.MULTILINE))
         self.screen.type(name)
         self.screen.keys("Enter")

@@ -43,6 +43,7 @@
                   (string-prefix-p "qwen-companion-" (symbol-name symbol))
                   ;; What keys and syntax are made of is no state.
                   (not (keymapp (symbol-value symbol)))
+                  (not (char-table-p (symbol-value symbol)))
                   (not (string-suffix-p "-mode-hook" (symbol-name symbol))))
          (push (cons symbol (format "%S" (symbol-value symbol))) variables))))
     variables))

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from sandbox import Sandbox
+import psutil
+
+from sandbox import Sandbox, has_ended
 from terminal import PATIENCE
 
 _LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
@@ -44,6 +46,12 @@ class Serve:
     def log(self) -> str:
         """What the daemon has printed and written about itself."""
         return "".join(self._output) + (self._sandbox.home / ".qwen/debug/daemon/daemon.log").read_text()
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon, which must run."""
+        assert self._process is not None
+        return self._process.pid
 
     def write_authinfo(self, token: str | None = None, port: int | None = None) -> None:
         """Make TOKEN, else the right one, that which the user has for this daemon at PORT, else at its own."""
@@ -77,9 +85,16 @@ class Serve:
     def kill(self) -> None:
         """End it as a crash does; returns when nothing of it is left."""
         if self._process is not None:
+            agents = psutil.Process(self.pid).children(recursive=True)
             self._process.kill()
             self._wait()
-            self._sandbox.wait_for_end()
+            for agent in agents:
+                assert has_ended(agent, PATIENCE), "an agent outlives its daemon"
+
+    def kill_agents(self) -> None:
+        """End what it works with as a crash does; it goes on."""
+        for agent in psutil.Process(self.pid).children(recursive=True):
+            agent.kill()
 
     def close(self) -> None:
         """Tell it to end, if it runs; returns when it has."""

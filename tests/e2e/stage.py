@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 import time
@@ -56,6 +57,19 @@ class Stage:
             self.emacs.quit()
             self.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
             self.sandbox.assert_no_files()
+
+    @contextmanager
+    def beside(self) -> Generator[Stage]:
+        """The same with another terminal, for a second Emacs."""
+        other = copy.copy(self)
+        place = self.sandbox.run / "beside"
+        place.mkdir(mode=0o700)
+        other.screen = Screen(place, self.environment)
+        other.emacs = Emacs(self.sandbox, other.screen, self.environment, place / "server")
+        try:
+            yield other
+        finally:
+            other.screen.close()
 
     # --- Steps
 

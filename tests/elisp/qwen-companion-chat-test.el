@@ -333,7 +333,7 @@
   (dolist (state '(closed dead))
     (qwen-companion-chat-test-with
       (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state :text "it crashed")
-      (should (string-match-p "it crashed; .* loads the session again" qwen-companion-chat--header))
+      (should (string-match-p "loads the session again: it crashed" qwen-companion-chat--header))
       (insert "precious")
       (should (string-match-p "C-c C-l" (cadr (should-error (qwen-companion-chat-send)
                                                             :type 'user-error))))
@@ -591,7 +591,7 @@
     (run-hooks 'qwen-companion-backend-disconnected-hook)
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (qwen-companion-chat-test-reply 'daemon-load :error "No such session." :problem 'gone)
-    (should (string-match-p "No such session; M-x qwen-companion-chat here tries again"
+    (should (string-match-p "M-x qwen-companion-chat here tries again: No such session"
                             qwen-companion-chat--header))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-load))))))
@@ -602,7 +602,7 @@
     (insert "precious")
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'closed)
     (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "qwen serve has ended.")
-    (should (string-match-p "qwen serve has ended; M-x qwen-companion-chat here tries again"
+    (should (string-match-p "M-x qwen-companion-chat here tries again: qwen serve has ended"
                             qwen-companion-chat--header))
     (call-interactively #'qwen-companion-chat)
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Several chats, several Emacs, and what ends under them, with the real `qwen serve`; the model is scripted."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Final
+
+from chat import FORMS, send
+from editor import lisp_string
+from model_types import Answer
+from sandbox import CHECKOUT
+from serve import Serve
+from stage import Stage
+from test_serve_in_emacs import daemons
+
+NAMED: Final = (*FORMS, "(setq qwen-companion-chat-rename-buffer t)")
+"""With buffers that are named after their sessions."""
+
+NEW: Final = "*qwen chat*"
+"""The buffer of a chat in which nothing was said."""
+
+LIST: Final = "*qwen-companion chats*"
+
+
+def named(title: str) -> str:
+    """The buffer of the chat of the session TITLE."""
+    return f"*qwen chat: {title} (project)*"
+
+
+def numbered(word: str) -> str:
+    """A text in which nothing can be missing, or be there twice, unseen."""
+    return "".join(f"{word}{number:02}.\n" for number in range(20))
+
+
+def wait_until(stage: Stage, form: str) -> None:
+    """Wait until FORM is true; keys that were pressed before are not held up."""
+    stage.screen.wait_until(lambda: stage.emacs.eval(form) != "nil", form)
+
+
+def wait_until_state(stage: Stage, buffer: str, *states: str) -> None:
+    """Wait until BUFFER is a chat whose session is in one of STATES."""
+    chat = f"(get-buffer {lisp_string(buffer)})"
+    told = f"(plist-get (buffer-local-value 'qwen-companion-chat--state {chat}) :state)"
+    wait_until(stage, f"(and {chat} (memq {told} '({' '.join(states)})))")
+
+
+def wait_until_said(stage: Stage, buffer: str, text: str) -> None:
+    """Wait until TEXT is in BUFFER."""
+    search = f"(save-excursion (goto-char (point-min)) (search-forward {lisp_string(text)} nil t))"
+    wait_until(stage, f"(and (get-buffer {lisp_string(buffer)}) (with-current-buffer {lisp_string(buffer)} {search}))")
+
+
+def show(stage: Stage, buffer: str) -> None:
+    """Show BUFFER in the whole frame, with point at its end."""
+    stage.emacs.eval(
+        f"(progn (switch-to-buffer {lisp_string(buffer)}) (delete-other-windows) (goto-char (point-max)) nil)"
+    )
+
+
+def answer(stage: Stage, chat: str, label: str) -> None:
+    """Press the key of the answer LABEL to what CHAT asks, once it takes keys."""
+    wait_until(
+        stage,
+        f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
+        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))",
+    )
+    found = re.search(rf"C-c (\d)  {label} *$", stage.screen.capture(), re.MULTILINE)
+    assert found is not None
+    stage.screen.keys("C-c", found[1])
+
+
+def start_daemon(stage: Stage) -> None:
+    stage.emacs.command("qwen-companion-daemon-start")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def go_to_line(stage: Stage, text: str) -> None:
+    """Go to the line with TEXT of the list of sessions, which is shown."""
+    stage.emacs.eval(
+        f"(with-selected-window (get-buffer-window {lisp_string(LIST)})"
+        f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (beginning-of-line) nil)"
+    )
+
+
+def begin(stage: Stage, *steps: tuple[str, str]) -> str:
+    """Open a chat that fills the frame and take STEPS, prompts and their answers, in it; return its buffer."""
+    stage.emacs.command("qwen-companion-chat")
+    wait_until_state(stage, NEW, "idle", "off")
+    if "tries again" in stage.screen.capture():
+        # On a busy machine an agent may take longer to start than the daemon waits.
+        stage.emacs.command("qwen-companion-chat")
+        wait_until_state(stage, NEW, "idle")
+    stage.screen.keys("C-x", "1")
+    chat = NEW
+    for prompt, reply in steps:
+        stage.model.say(reply)
+        send(stage, prompt)
+        chat = named(steps[0][0])
+        wait_until_said(stage, chat, reply)
+        wait_until_state(stage, chat, "idle")
+    return chat
+
+
+def stream_half(stage: Stage, chat: str, prompt: str, word: str) -> threading.Event:
+    """Send PROMPT in CHAT and wait until half of the answer is there; the rest waits for the event."""
+    more = threading.Event()
+    stage.model.answer(Answer(numbered(word), pieces=4, halfway=more))
+    send(stage, prompt)
+    wait_until_said(stage, chat, f"{word}09.")
+    return more
+
+
+def connect(stage: Stage, serve: Serve) -> None:
+    """Start Emacs and connect it to SERVE."""
+    serve.write_authinfo()
+    url = f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})"
+    stage.start_emacs(stage.sandbox.greeting, forms=(*NAMED, url))
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def test_several_sessions_in_one_emacs(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=NAMED)
+    start_daemon(stage)
+    # Two stream side by side.
+    begin(stage)
+    alpha_goes_on = stream_half(stage, named("tell alpha"), "tell alpha", "alpha")
+    stage.emacs.command("qwen-companion-chat", prefix=True)
+    wait_until_state(stage, NEW, "idle")
+    beta_goes_on = stream_half(stage, named("tell beta"), "tell beta", "beta")
+    # The list follows without being asked to.
+    stage.emacs.command("qwen-companion-chats")
+    stage.screen.wait_for(re.compile(r"^ \* tell alpha +\d{4}-\d\d-\d\d \d\d:\d\d +1 +busy$", re.MULTILINE))
+    alpha_goes_on.set()
+    screen = stage.screen.wait_for(re.compile(r"^ \* tell alpha .* 1 +idle$", re.MULTILINE))
+    assert re.search(r"^ \* tell beta .* 1 +busy$", screen, re.MULTILINE)
+    beta_goes_on.set()
+    stage.screen.wait_for(re.compile(r"^ \* tell beta .* 1 +idle$", re.MULTILINE))
+    alpha, beta = (stage.emacs.buffer_text(named(f"tell {word}")) for word in ("alpha", "beta"))
+    assert numbered("alpha") in alpha
+    assert numbered("beta") in beta
+    assert "beta" not in alpha
+    assert "alpha" not in beta
+    # One is left and loaded from the disk, with its history.
+    go_to_line(stage, "tell alpha")
+    stage.screen.keys("k")
+    stage.screen.wait_for(re.compile(r"tell alpha .* closed, RET loads it again$", re.MULTILINE))
+    stage.emacs.eval(f"(kill-buffer {lisp_string(named('tell alpha'))})")
+    stage.screen.keys("g")
+    stage.screen.wait_for(re.compile(r"^   tell alpha .* 0 +ended, RET loads it$", re.MULTILINE))
+    go_to_line(stage, "tell alpha")
+    stage.screen.keys("Enter")
+    wait_until_state(stage, named("tell alpha"), "idle")
+    assert stage.emacs.buffer_text(named("tell alpha")) == alpha
+    # The other is ended, and stays readable.
+    stage.emacs.command("qwen-companion-chats")
+    go_to_line(stage, "tell beta")
+    stage.screen.keys("D")
+    stage.screen.wait_for("End this session for all its clients?")
+    stage.screen.keys("y")
+    stage.screen.wait_for(re.compile(r"tell beta .* 0 +closed, RET loads it again$", re.MULTILINE))
+    assert stage.emacs.buffer_text(named("tell beta")) == beta
+    stage.screen.keys("+")
+    wait_until_state(stage, NEW, "idle")
+    # One by its title.
+    stage.screen.keys("M-x")
+    stage.screen.type("qwen-companion-chat-switch")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Chat:")
+    stage.screen.keys("Tab", "Tab")
+    stage.screen.wait_for(re.compile(r"tell beta +\d{4}-\d\d-\d\d \d\d:\d\d, closed, RET loads it again"))
+    stage.screen.type("tell al")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("alpha19.")
+
+
+def test_two_emacs_take_part_in_one_session(stage: Stage, serve: Serve) -> None:
+    connect(stage, serve)
+    chat = begin(stage, ("one", "First."))
+    with stage.beside() as other:
+        connect(other, serve)
+        other.emacs.command("qwen-companion-chats")
+        other.screen.wait_for(re.compile(r"^   one .* 1 +idle$", re.MULTILINE))
+        go_to_line(other, "one")
+        other.screen.keys("Enter")
+        wait_until_state(other, chat, "idle")
+        other.screen.keys("C-x", "1")
+        screen = other.screen.wait_for("2 clients")
+        assert re.search(r"Somebody else\s+one\s+First\.", screen)
+        # What one asks streams in the other too.
+        more = stream_half(other, chat, "two", "both")
+        wait_until_said(stage, chat, "both09.")
+        screen = stage.screen.wait_for("2 clients")
+        assert re.search(r"Somebody else\s+two\s+both00\.", screen)
+        assert "both10." not in stage.emacs.buffer_text(chat)
+        more.set()
+        for place in (stage, other):
+            wait_until_said(place, chat, "both19.")
+            wait_until_state(place, chat, "idle")
+            assert numbered("both") in place.emacs.buffer_text(chat)
+        # A question is asked in both and answered in one.
+        file = stage.sandbox.project / "new.txt"
+        stage.model.call("write_file", file_path=str(file), content="new\n")
+        stage.model.say("Third.")
+        send(stage, "three")
+        stage.screen.wait_for("Asks:1")
+        other.screen.wait_for("Asks:1")
+        answer(other, chat, "Allow")
+        other.screen.wait_for('you answered "Allow"')
+        stage.screen.wait_for('answered by another client: "Allow"')
+        screen = stage.screen.wait_for("Third.")
+        assert "Asks" not in screen
+        assert file.read_text() == "new\n"
+        wait_until_state(stage, chat, "idle")
+        other.emacs.quit()
+    # One has gone, the other goes on.
+    stage.model.say("Fourth.")
+    send(stage, "four")
+    stage.screen.wait_for("Fourth.")
+    stage.screen.wait_gone("2 clients")
+
+
+def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
+    connect(stage, serve)
+    chat = begin(stage, ("one", "First."))
+    # The agent, while nothing goes on.
+    stage.screen.type("not sent yet")
+    shown = stage.emacs.buffer_text(chat)
+    serve.kill_agents()
+    stage.screen.wait_for("Ended; C-c C-l loads the session again")
+    stage.screen.keys("C-c", "C-l")
+    wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # The agent, in the middle of an answer, of which the daemon has nothing on its disk.
+    stage.screen.keys("C-a", "C-k")
+    stream_half(stage, chat, "two", "half")
+    stage.screen.type("not sent either")
+    serve.kill_agents()
+    stage.screen.wait_for("Ended; C-c C-l loads the session again")
+    shown = stage.emacs.buffer_text(chat)
+    assert "half09.\n\nFailed: agent channel closed" in shown
+    stage.screen.keys("C-c", "C-l")
+    wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # The daemon, in the middle of an answer; point is in the middle of the prompt.
+    stage.screen.keys("C-a", "C-k")
+    stream_half(stage, chat, "three", "more")
+    stage.screen.type("a draft")
+    stage.screen.keys("M-b")
+    place = stage.emacs.eval(f"(with-current-buffer {lisp_string(chat)} (- (point-max) (point)))")
+    shown = stage.emacs.buffer_text(chat)
+    serve.kill()
+    stage.screen.wait_for("Disconnected: ")
+    serve.start()
+    wait_until_state(stage, chat, "idle")
+    separator = " C-c C-c sends"
+    failed = f"Failed: The daemon has been restarted.\n{separator}"
+    assert stage.emacs.buffer_text(chat) == shown.replace(separator, failed)
+    assert stage.emacs.eval(f"(with-current-buffer {lisp_string(chat)} (- (point-max) (point)))") == place == "5"
+    # And it goes on.
+    stage.screen.keys("C-a", "C-k")
+    stage.model.say("Fourth.")
+    send(stage, "four")
+    stage.screen.wait_for("Fourth.")
+    wait_until_state(stage, chat, "idle")
+    assert "Daemon:" not in stage.screen.capture()
+
+
+def test_the_backend_is_killed_under_a_chat(stage: Stage, serve: Serve) -> None:
+    connect(stage, serve)
+    chat = begin(stage, ("one", "First."))
+    stage.screen.type("not sent yet")
+    shown = stage.emacs.buffer_text(chat)
+    stage.sandbox.backend().kill()
+    stage.screen.wait_for("process is being replaced")
+    wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # In the middle of an answer, which goes on at the daemon.
+    stage.screen.keys("C-a", "C-k")
+    more = stream_half(stage, chat, "two", "more")
+    stage.sandbox.backend().kill()
+    stage.screen.wait_for("process is being replaced")
+    more.set()
+    wait_until_said(stage, chat, "more19.")
+    wait_until_state(stage, chat, "idle")
+    shown = stage.emacs.buffer_text(chat)
+    assert numbered("more") in shown
+    assert [shown.count(text) for text in ("one\n", "First.", "two\n", "more00.")] == [1, 1, 1, 1]
+
+
+LEFT: Final = r"""
+(mapconcat (lambda (item) (format "%S" item))
+           (seq-filter (lambda (item)
+                         (and (string-match-p "qwen-companion-\\(chat\\|daemon\\)" (format "%S" item))
+                              ;; The prompts that were sent are the user's, as other histories are.
+                              (not (eq (car item) 'qwen-companion-chat--history))))
+                       (seq-difference (leftovers--state) leftovers-before))
+           "\n")
+"""
+"""What there is of chats and daemons that was not there before, or was otherwise, a line for each."""
+
+
+def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage) -> None:
+    leftovers = CHECKOUT / "tests/e2e/leftovers.el"
+    look = f"(progn (load {lisp_string(str(leftovers))}) (setq leftovers-before (leftovers--state)))"
+    stage.start_emacs(stage.sandbox.greeting, forms=(*NAMED, look))
+    start_daemon(stage)
+    chat = begin(stage, ("one", "First."))
+    stage.screen.type("not sent yet")
+    shown = stage.emacs.buffer_text(chat)
+    # Killed, it is said; another, which knows it from the disk, is had as the one before was.
+    daemons(stage)[1].kill()
+    screen = stage.screen.wait_for("No session; M-x qwen-companion-chat here tries again: qwen serve has ended.")
+    assert "Daemon:refused" in screen
+    stage.emacs.command("qwen-companion-chat")
+    wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # The mode turned off, and on.
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for("M-x qwen-companion-mode, then M-x qwen-companion-chat here")
+    assert stage.emacs.buffer_text(chat) == shown
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
+    stage.emacs.command("qwen-companion-chat")
+    wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # Nobody loses a prompt by the end of Emacs or of the buffer.
+    stage.screen.keys("C-x", "C-c")
+    stage.screen.wait_for(f"The prompt in {chat} has not been sent; exit anyway?")
+    stage.screen.type("no")
+    stage.screen.keys("Enter")
+    stage.emacs.command("qwen-companion-daemon-stop")
+    stage.screen.wait_for("The daemon was left; M-x qwen-companion-chat here tries again")
+    assert stage.emacs.buffer_text(chat) == shown
+    stage.screen.keys("C-x", "k", "Enter")
+    stage.screen.wait_for("The prompt has not been sent; kill the chat?")
+    stage.screen.type("yes")
+    stage.screen.keys("Enter")
+    stage.screen.wait_gone("not sent yet")
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for("Qwen-Companion mode disabled")
+    assert stage.emacs.text(LEFT) == ""
