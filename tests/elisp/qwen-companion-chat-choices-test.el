@@ -184,7 +184,7 @@ A list of the prompt and, for each that was offered, what the line says."
   "It is said why, before anything is asked."
   (pcase-dolist (`(,state . ,said)
                  '(((:state closed) . "Left; C-c C-l loads")
-                   ((:state dead :text "it crashed") . "Ended: it crashed; C-c C-l loads")
+                   ((:state dead :text "it crashed") . "Ended; C-c C-l loads")
                    ((:state disconnected :text "no route") . "Disconnected: no route")))
     (qwen-companion-chat-choices-test-with
       (apply #'qwen-companion-chat-test-tell 'daemon-session :session "s" state)

@@ -477,14 +477,14 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (seq-take (qwen-companion-chat-recorded-test--from "pending") 5)))
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines)))))
-    (should (string-match-p "Ended: The agent of the session has ended.*loads the session again"
+    (should (string-match-p "Ended; .* loads the session again: The agent of the session has ended"
                             qwen-companion-chat--header))
     (should-error (qwen-companion-chat-send) :type 'user-error)))
 
 (ert-deftest qwen-companion-chat-recorded-test-ends-of-sessions ()
   (pcase-dolist (`(,name ,state ,header)
                  '(("died" " disconnected" "Disconnected: The daemon has shut down")
-                   ("closed" " closed" "Left: The session has been closed.*loads the session again")))
+                   ("closed" " closed" "Left; .* loads the session again: The session has been closed")))
     (qwen-companion-chat-recorded-test-with
       (qwen-companion-chat-recorded-test--play "answer")
       (qwen-companion-chat-recorded-test--play name)
