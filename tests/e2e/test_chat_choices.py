@@ -27,7 +27,7 @@ def open_chat_with_models(stage: Stage) -> None:
     stage.sandbox.write_cli_settings({**QWEN_SETTINGS, "modelProviders": {"openai": models}})
     open_chat(stage)
     # With the names, that is, all there is to choose has been told.
-    stage.screen.wait_for(" Usual Default idle")
+    stage.screen.wait_for(" idle Usual Default")
 
 
 def settings(stage: Stage) -> str:
@@ -54,7 +54,7 @@ def test_a_mode_in_which_nothing_is_asked(stage: Stage) -> None:
     assert not first.exists()
     answer(stage, "Allow")
     stage.screen.wait_for("The first is written.")
-    stage.screen.wait_for(" Default idle")
+    stage.screen.wait_for(" idle Usual Default")
     stage.screen.keys("C-c", "C-m")
     stage.screen.wait_for("Approval mode (default Default):")
     stage.screen.keys("Tab", "Tab")
@@ -64,7 +64,7 @@ def test_a_mode_in_which_nothing_is_asked(stage: Stage) -> None:
     stage.screen.type("yolo")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Approval mode now: YOLO: Automatically approve all tools")
-    stage.screen.wait_for(" YOLO idle")
+    stage.screen.wait_for(" idle Usual YOLO")
     stage.model.call("write_file", file_path=str(second), content="two\n")
     stage.model.say("The second is written.")
     send(stage, "write two")
@@ -84,7 +84,7 @@ def test_another_model(stage: Stage) -> None:
     choose_model(stage, "another")
     assert settings(stage) == before
     stage.screen.keys("y")
-    stage.screen.wait_for(" Another Default idle")
+    stage.screen.wait_for(" idle Another Default")
     stage.screen.wait_for("A setting was rewritten on the daemon's host: model.name")
     assert json.loads(before)["model"]["name"] == MODEL_NAME
     assert json.loads(settings(stage))["model"]["name"] == "another"
@@ -101,7 +101,7 @@ def test_a_model_that_the_daemon_refuses(stage: Stage) -> None:
     stage.screen.keys("y")
     stage.screen.wait_for("The model was not changed: Missing credentials")
     screen = stage.screen.wait_for("The daemon did not switch the model")
-    assert " Usual Default idle" in screen
+    assert " idle Usual Default" in screen
     assert settings(stage) == before
     stage.model.say("Here I am.")
     send(stage, "who are you?")
@@ -120,6 +120,6 @@ def test_what_another_client_chooses_is_in_the_mode_line(stage: Stage) -> None:
         (session,) = other.get(f"/workspace/{workspace}/sessions").raise_for_status().json()["sessions"]
         path = f"/session/{session['sessionId']}"
         other.post(f"{path}/approval-mode", json={"mode": "plan"}).raise_for_status()
-        stage.screen.wait_for(" Usual Plan idle")
+        stage.screen.wait_for(" idle Usual Plan")
         other.post(f"{path}/model", json={"modelId": "another(openai)"}).raise_for_status()
-        stage.screen.wait_for(" Another Plan idle")
+        stage.screen.wait_for(" idle Another Plan")
