@@ -110,7 +110,9 @@ one before it has failed."
   (if-let ((text (pcase (plist-get option :writes)
                    ('project "writes a rule into the settings of the workspace on the daemon's host")
                    ('user "writes a rule into the user's settings on the daemon's host")
-                   ('unknown "is meant to last; what it writes on the daemon's host is not known")
+                   ('unknown (if (plist-get option :lasting)
+                                 "is meant to last; what it writes on the daemon's host is not known"
+                               "of a sort that is not known here; it may do more than this once"))
                    (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
     ""))
@@ -200,6 +202,15 @@ that changes files it is the change that counts, and what it runs."
                "\n")
      "")))
 
+(defun qwen-companion-chat-permissions--message (item)
+  "Return the daemon's words to the question of ITEM, or the empty string."
+  (if-let ((message (qwen-companion-chat-permissions--get item :message)))
+      (propertize (concat (qwen-companion-chat-changes-visible
+                           (string-remove-suffix "\n" message))
+                          "\n")
+                  'line-prefix "  " 'wrap-prefix "  " 'face 'warning)
+    ""))
+
 (defun qwen-companion-chat-permissions--text (item tool front)
   "Return the text of the block about ITEM, which is about TOOL.
 That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
@@ -216,6 +227,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                    "a tool that the daemon did not name"))
               "\n")
       'face 'qwen-companion-chat-permission)
+     (qwen-companion-chat-permissions--message item)
      (if questions
          (qwen-companion-chat-forms-text
           questions (qwen-companion-chat-permissions--item-answers item) active)

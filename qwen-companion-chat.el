@@ -502,6 +502,14 @@ the end of what that agent has said."
      ('suggestion (concat "Suggested: " (qwen-companion-chat--button text #'qwen-companion-chat--use text)))
      ('setting (propertize (format "A setting was rewritten on the daemon's host: %s" text)
                            'face 'warning))
+     ('truncated (propertize (format "What came before is not told here: %s events" text)
+                             'face 'warning))
+     ('rewound (propertize
+                (if (equal text "0")
+                    "The session was rewound to its beginning; what is above is forgotten"
+                  (format "The session was rewound to the end of turn %s; what came after that is forgotten"
+                          text))
+                'face 'warning))
      ('model-failed (propertize (format "The model was not changed: %s" text) 'face 'warning))
      (_ (format "%s: %s" note text)))))
 

@@ -98,17 +98,31 @@
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask
      :options '((:id "x" :label "Something new" :allows t :lasting t :writes unknown)
-                (:id "y" :label "For now" :allows t :lasting t)))
+                (:id "y" :label "For now" :allows t :lasting t)
+                (:id "z" :label "Of a new sort" :allows t :writes unknown)))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c 1  Something new  is meant to last; what it writes .* not known"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c 2  For now  holds for the rest of this session"))
-    (should (equal "There is no option 3"
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "C-c 3  Of a new sort  of a sort that is not known here; it may do more"))
+    (should (equal "There is no option 4"
                    (qwen-companion-chat-permissions-test--refused
-                    #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                    #'qwen-companion-chat-permissions-test--press "C-c 4")))
     (qwen-companion-chat-permissions-test--press "C-c 0")
     (should (equal '((:session "s" :permission "p1" :option nil :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
+
+(ert-deftest qwen-companion-chat-permissions-test-what-the-daemon-says-to-it ()
+  "A warning is between the title and what the tool is given; nothing hides in it."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool :input "command: touch x")
+    (qwen-companion-chat-permissions-test--ask :message "This is outside\nof the work\u200bspace.\n")
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "Permission: touch x\nThis is outside\nof the work\\\\u200Bspace.\ncommand: touch x\n"))
+    (goto-char (point-min))
+    (search-forward "outside")
+    (should (eq 'warning (get-text-property (1- (point)) 'face)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-never-a-minibuffer-by-itself ()
   "It is asked in the conversation and in the mode line, and point stays."

@@ -125,6 +125,18 @@
     (should (string-match-p "Unsupported: goal_changed;.*\nUnsupported: hologram;"
                             (qwen-companion-chat-test-conversation)))))
 
+(ert-deftest qwen-companion-chat-test-what-is-not-all-there-says-so ()
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn '(:kind note :turn nil :note truncated :text "120")
+                                   (qwen-companion-chat-test-text 'user "One" :by 'me)
+                                   '(:kind note :turn nil :note rewound :text "1")
+                                   '(:kind note :turn nil :note rewound :text "0"))
+    (should (equal (concat "What came before is not told here: 120 events\n"
+                           "\n\fYou\nOne\n"
+                           "The session was rewound to the end of turn 1; what came after that is forgotten\n"
+                           "The session was rewound to its beginning; what is above is forgotten\n")
+                   (qwen-companion-chat-test-conversation)))))
+
 (ert-deftest qwen-companion-chat-test-what-belongs-to-no-turn-is-at-the-end ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn

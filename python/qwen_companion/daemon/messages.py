@@ -478,7 +478,8 @@ class NoteChange(Change):
 
     NOTE: `unsupported` (TEXT is the name of an event that cannot be shown), `injected` (TEXT was put into the running
     turn), `suggestion` (TEXT is a prompt that might come next), `setting` (TEXT is the name of a setting that has been
-    rewritten on the daemon's machine), `model-failed` (TEXT says why the model was not changed).
+    rewritten on the daemon's machine), `model-failed` (TEXT says why the model was not changed), `truncated` (what came
+    before is not told, TEXT events), `rewound` (only the first TEXT turns are part of the session any more).
     """
 
     kind = "note"
@@ -686,9 +687,9 @@ class Reset(Told):
 class Option:
     """A possible answer to a permission.
 
-    ALLOWS: it lets the tool run.  WRITES: what choosing it writes on the daemon's machine, so that it outlives the
-    session: None for nothing, `project` (the workspace's settings), `user` (the user's settings), `unknown` (an option
-    that is meant to last, and is not known here).
+    ALLOWS: it lets the tool run, or may.  WRITES: what choosing it writes on the daemon's machine, so that it outlives
+    the session: None for nothing, `project` (the workspace's settings), `user` (the user's settings), `unknown` (an
+    option that is not known here, and is meant to last where it is LASTING).
     """
 
     id: str
@@ -722,7 +723,8 @@ class Permission(Told):
 
     STATE: `open`, `held` (the connection is lost; it will be `open` or `closed` again), `closed`.  A closed one says by
     whom: `me`, `other` (another client), or None (cancelled, or nobody knows), and LABEL is the option that was chosen.
-    TOOL is the call it is about, told before; None where the daemon did not say.  With QUESTIONS it is a form.
+    TOOL is the call it is about, told before; None where the daemon did not say.  With QUESTIONS it is a form.  MESSAGE
+    is what the daemon says to the question beside what the tool is given: a warning, a reason.
     """
 
     method = "daemon-permission"
@@ -733,14 +735,16 @@ class Permission(Told):
     tool: str | None = None
     title: str | None = None
     options: tuple[Option, ...] = ()
+    message: str | None = None
     questions: tuple[AskedQuestion, ...] = ()
     by: str | None = None
     label: str | None = None
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:session :permission ID :state SYMBOL :turn :tool :title :options :questions :by me|other|nil :label S)`.
+        """`(:session :permission ID :state SYMBOL :turn :tool :title :message :options :questions :by :label S)`.
 
-        `:options` is `((:id :label S :allows B :lasting B :writes nil|project|user|unknown)...)`, `:questions` is
+        `:options` is `((:id :label S :allows B :lasting B :writes nil|project|user|unknown)...)`, `:by` is
+        `me|other|nil`, `:questions` is
         `((:text S :header S :multiple B :choices ((:label S :description S)...))...)`.
         """
         return plist(
@@ -750,6 +754,7 @@ class Permission(Told):
             turn=self.turn,
             tool=self.tool,
             title=self.title,
+            message=self.message,
             options=[
                 plist(
                     id=option.id,

@@ -481,6 +481,23 @@ class StateResyncRequired(Payload):
     reason: str = ""
 
 
+class HistoryTruncated(Payload):
+    """A load does not tell how the session began: TRUNCATED_EVENTS are left out, more than the daemon keeps."""
+
+    KIND = "history_truncated"
+    truncated_events: int = 0
+
+
+class SessionRewound(Payload):
+    """The session goes on after its first TARGET_TURN_INDEX turns, and files were put back to what they were then.
+
+    A load still tells all turns, and then this.
+    """
+
+    KIND = "session_rewound"
+    target_turn_index: int
+
+
 class SessionClosed(Payload):
     """The session has been closed; its stream ends."""
 
@@ -552,6 +569,8 @@ _EVENTS: Mapping[str, type[Payload]] = {
         SessionSnapshot,
         ReplayComplete,
         StateResyncRequired,
+        HistoryTruncated,
+        SessionRewound,
         SessionClosed,
         SessionDied,
         BackgroundNotificationTurnComplete,

@@ -27,7 +27,10 @@ OPTION_WRITES: Mapping[str, str | None] = {
 Ids are only looked up here: which options there are is the daemon's word.
 """
 
-_QUESTION_CHARACTERS = 2000
+_REJECTS = ("reject_once", "reject_always")
+_ONCE = ("allow_once", "reject_once")
+
+_TEXT_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,9 @@ class Permissions:
         options: Iterable[models.PermissionOption],
         questions: tuple[models.Question, ...],
         tool: ToolChange,
+        message: str = "",
     ) -> None:
-        """The daemon waits for the user because of TOOL; `show` tells it."""
+        """The daemon waits for the user because of TOOL, and says MESSAGE to that; `show` tells it."""
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
             Permission(
@@ -92,6 +96,7 @@ class Permissions:
                 turn=tool.turn,
                 tool=tool.id,
                 title=tool.title,
+                message=_short(reveal(message)) or None,
                 options=tuple(_option(identifier, option) for identifier, option in offered.items()),
                 questions=tuple(map(_question, questions)),
             ),
@@ -152,15 +157,20 @@ def _option(identifier: str, option: models.PermissionOption) -> Option:
     return Option(
         id=identifier,
         label=line(reveal(option.name or option.label or option.option_id)),
-        allows=kind.startswith("allow"),
+        # One of a sort that is not known may do anything.
+        allows=kind not in _REJECTS,
         lasting=lasting,
-        writes=OPTION_WRITES.get(option.option_id, "unknown") if lasting else None,
+        writes=None if kind in _ONCE else OPTION_WRITES.get(option.option_id, "unknown"),
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARACTERS else text[:_TEXT_CHARACTERS] + "…"
 
 
 def _question(question: models.Question) -> AskedQuestion:
     return AskedQuestion(
-        text=clean(question.question)[:_QUESTION_CHARACTERS],
+        text=_short(clean(question.question)),
         header=None if question.header is None else line(question.header),
         multiple=question.multi_select,
         choices=tuple(

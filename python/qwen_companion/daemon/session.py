@@ -30,7 +30,7 @@ from qwen_companion.daemon.messages import (
 from qwen_companion.daemon.permissions import ME, OTHER, Permissions
 from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
-from qwen_companion.daemon.tools import Tools, unknown_content
+from qwen_companion.daemon.tools import Tools, unknown_content, without_texts
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class DaemonSession:
         self._past_turns = 0
         self._past_turn: str | None = None
         self._first_words: str | None = None
-        self._mentioned: set[str] = set()
+        self._mentioned: set[tuple[str, str | None]] = set()
         self._reports: set[tuple[str | None, str]] = set()
 
     # --- What it is asked
@@ -300,16 +300,21 @@ class DaemonSession:
     def _strange(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
         """An event that is not known, or has another shape than it had."""
         name = kind.rpartition("/")[2]
-        # Of an event that is usually shown, something is missing now.
-        if name in EVENTS and EVENTS[name] is not Treatment.QUIET:
+        treatment = EVENTS.get(name)
+        if treatment is Treatment.QUIET:
+            return
+        if treatment is not None:
+            # Of an event that is usually shown, something is missing now.
             yield from self._unsupported(name, envelope)
-        elif kind not in self._mentioned:
-            self._mentioned.add(kind)
+        elif (kind, None) not in self._mentioned:
+            self._mentioned.add((kind, None))
             _log.info("an event that is not known: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
 
     def _unsupported(self, name: str, envelope: models.Envelope) -> Iterator[Output]:
-        if name not in self._mentioned:
-            self._mentioned.add(name)
+        """Name what is missing, once in each turn."""
+        key = name, self._turn(envelope)
+        if key not in self._mentioned:
+            self._mentioned.add(key)
             yield self._note(envelope, "unsupported", line(name))
 
     def _note(self, envelope: models.Envelope, note: str, text: str) -> NoteChange:
@@ -487,6 +492,12 @@ class DaemonSession:
     def _suggestion(self, envelope: models.Envelope, payload: models.FollowupSuggestion) -> Iterator[Output]:
         yield NoteChange(None, _time(envelope), note="suggestion", text=clean(payload.suggestion)[:_SHORT_TEXT])
 
+    def _truncated(self, envelope: models.Envelope, payload: models.HistoryTruncated) -> Iterator[Output]:
+        yield self._note(envelope, "truncated", str(payload.truncated_events))
+
+    def _rewound(self, envelope: models.Envelope, payload: models.SessionRewound) -> Iterator[Output]:
+        yield NoteChange(None, _time(envelope), note="rewound", text=str(payload.target_turn_index))
+
     # --- Turns
 
     def _begin(self, prompt_id: str) -> None:
@@ -582,12 +593,15 @@ class DaemonSession:
     def _permission(self, envelope: models.Envelope, payload: models.PermissionRequest) -> Iterator[Output]:
         if self._permissions.knows(payload.request_id):
             return
-        turn = self._turn(envelope)
-        change = self._tools.describe(payload.tool_call, turn, _time(envelope)).change()
+        fields, said = without_texts(payload.tool_call)
+        for sort in unknown_content(fields.content):
+            yield from self._unsupported(f"tool_call/{sort}", envelope)
+        tool = self._tools.describe(fields, self._turn(envelope), _time(envelope))
+        change = tool.change()
         yield change
-        meta = payload.tool_call.meta
+        meta = fields.meta
         questions = meta.qwen_questions if meta is not None and meta.qwen_interaction_kind == _QUESTION else ()
-        self._permissions.ask(payload.request_id, payload.options, questions, change)
+        self._permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said))
         # Whether it is still open is not known before the replay is over.
         if not self._replaying:
             yield from self._permissions.show()
@@ -604,9 +618,11 @@ class DaemonSession:
             locations=action.locations,
             _meta=None,
         )
-        change = self._tools.describe(fields, self.info.turn, None).change()
+        fields, said = without_texts(fields)
+        tool = self._tools.describe(fields, self.info.turn, None)
+        change = tool.change()
         yield change
-        self._permissions.ask(item.request_id, item.options, item.questions, change)
+        self._permissions.ask(item.request_id, item.options, item.questions, change, tool.news(said))
 
     def _resolved(self, envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
         by = self._who(payload.voter_client_id)
@@ -626,6 +642,36 @@ class DaemonSession:
             yield tool.change()
         yield from self._permissions.close(request_id, by, option_id)
 
+
+_ABOUT_THE_WORKSPACE = (
+    "agent_changed",
+    "artifact_changed",
+    "auth_device_flow_authorized",
+    "auth_device_flow_cancelled",
+    "auth_device_flow_failed",
+    "auth_device_flow_started",
+    "auth_device_flow_throttled",
+    "channel_delivery_result",
+    "extensions_changed",
+    "git_branch_changed",
+    "git_status_changed",
+    "github_setup_completed",
+    "language_changed",
+    "mcp_budget_warning",
+    "mcp_child_refused_batch",
+    "mcp_server_added",
+    "mcp_server_changed",
+    "mcp_server_removed",
+    "mcp_server_restart_refused",
+    "mcp_server_restarted",
+    "memory_changed",
+    "settings_reloaded",
+    "source_changed",
+    "tool_toggled",
+    "trust_change_requested",
+    "workspace_initialized",
+)
+"""Events that every session gets of what is around it, as 0.24.4 lists them; none has been said in a conversation."""
 
 _Handler = Callable[[DaemonSession, models.Envelope, Any], Iterator[Output]]
 
@@ -669,13 +715,20 @@ EVENTS: Mapping[str, _Handler | Treatment] = {
     "slow_client_warning": Treatment.QUIET,
     "client_evicted": Treatment.QUIET,
     "stream_error": Treatment.QUIET,
+    "history_truncated": DaemonSession._truncated,
+    "session_rewound": DaemonSession._rewound,
+    # What another client has run and got, in the session and for the model to read.
+    "user_shell_command": Treatment.UNSUPPORTED,
+    # That was named with the command.
+    "shell_output": Treatment.QUIET,
+    "user_shell_result": Treatment.QUIET,
+    "session_cwd_changed": Treatment.UNSUPPORTED,
     # Never seen on the wire, only in the daemon's code.
-    "history_truncated": Treatment.UNSUPPORTED,
-    "session_rewound": Treatment.UNSUPPORTED,
     "session_branched": Treatment.UNSUPPORTED,
     "session_recording_degraded": Treatment.UNSUPPORTED,
     "permission_forbidden": Treatment.UNSUPPORTED,
     "permission_partial_vote": Treatment.UNSUPPORTED,
+    **dict.fromkeys(_ABOUT_THE_WORKSPACE, Treatment.QUIET),
 }
 """What becomes of each kind of event (spec A4, A5); a kind that is not here is logged by its name, and that is all.
 

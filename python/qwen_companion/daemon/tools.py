@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -168,6 +168,11 @@ class Tool:
         diff = self._diffs[index]
         return exact(diff.new if part == NEW else diff.old or "")
 
+    def news(self, texts: Iterable[str]) -> str:
+        """TEXTS, said about it, without those that it is given and that are shown as such."""
+        given = reveal(self._input)
+        return "\n".join(text.strip() for text in texts if reveal(text).strip() not in given)
+
     def drop_texts(self) -> None:
         """Hold them no longer."""
         self._input = self._output = ""
@@ -240,6 +245,13 @@ def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
         for item in content or ()
         if item.type != "diff" and _text(item) is None
     ]
+
+
+def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
+    """FIELDS, of a question about a tool, without texts, and those: they are said to the user, not by the tool."""
+    content = fields.content or ()
+    rest = tuple(item for item in content if _text(item) is None)
+    return fields.model_copy(update={"content": rest}), [text for text in map(_text, content) if text]
 
 
 def _text(item: ToolContent) -> str | None:

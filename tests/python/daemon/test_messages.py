@@ -255,6 +255,7 @@ MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
             "i",
             "title",
             (Option("o", "Always", allows=True, lasting=True, writes="project"),),
+            "beware",
             (AskedQuestion("q?", "Q", multiple=True, choices=(QuestionChoice("a", None),)),),
         ),
         "daemon-permission",
@@ -265,6 +266,7 @@ MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
             "turn": "t",
             "tool": "i",
             "title": "title",
+            "message": "beware",
             "options": [{"id": "o", "label": "Always", "allows": True, "lasting": True, "writes": "project"}],
             "questions": [
                 {

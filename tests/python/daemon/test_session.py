@@ -483,6 +483,7 @@ def test_what_an_answer_writes_is_said_before() -> None:
     value = permission()
     value["data"]["options"] += [{"kind": "allow_always", "name": "New", "optionId": "something_new"}]
     value["data"]["options"] += [{"kind": "allow_always", "name": "Allow All Edits", "optionId": "proceed_always"}]
+    value["data"]["options"] += [{"kind": "permit", "name": "Of a new sort", "optionId": "x"}, {"optionId": "y"}]
     (asked,) = Seen().go(value).permissions
     assert [(option.writes, option.lasting, option.allows) for option in asked.options] == [
         ("project", True, True),
@@ -491,7 +492,36 @@ def test_what_an_answer_writes_is_said_before() -> None:
         (None, False, False),
         ("unknown", True, True),
         (None, True, True),
+        # Whatever such an option does, it is not taken for a harmless one.
+        ("unknown", False, True),
+        ("unknown", False, True),
     ]
+
+
+def test_what_the_daemon_says_to_a_question_is_not_what_the_tool_has_said() -> None:
+    value = permission()
+    value["data"]["toolCall"]["content"] = [
+        *said("This writes\u202e outside."),
+        *said("touch x"),
+        *diff("/w/x", "", "x"),
+    ]
+    seen = Seen().go(echo(P1), tool_call(), value)
+    (asked,) = seen.permissions
+    # What the tool is given is there to be read anyhow.
+    assert asked.message == "This writes[U+202E] outside."
+    assert seen.tool.output is None
+    assert len(seen.tool.diffs) == 1
+    interaction = pending()
+    interaction["action"]["content"] = said("x" * 3000)
+    (asked,) = Seen(hasActivePrompt=True).go().status(interaction).permissions
+    assert asked.message == "x" * 2000 + "…"
+    assert Seen().go(permission()).permissions[0].message is None
+
+
+def test_what_cannot_be_shown_of_a_question_is_named() -> None:
+    value = permission()
+    value["data"]["toolCall"]["content"] = [{"type": "terminal", "terminalId": "t"}]
+    assert Seen().go(value).notes == [("unsupported", "tool_call/terminal")]
 
 
 def test_other_client_voted() -> None:
@@ -884,10 +914,16 @@ def test_unknown_event_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("value", "name"),
     [
+        (event("session_branched", None), "session_branched"),
+        (event("user_shell_command", None, command="ls", cwd="/w"), "user_shell_command"),
+        (event("session_cwd_changed", None, cwd="/v"), "session_cwd_changed"),
         (event("session_rewound", None), "session_rewound"),
         (event("permission_request", P1, options=5), "permission_request"),
         (update("plan", P1, entries="none"), "plan"),
         (update("agent_message_chunk", P1, content={"type": "image", "data": "AAAA"}), "answer/image"),
+        (update("agent_message_chunk", P1, content={"type": "audio", "data": "AAAA"}), "answer/audio"),
+        (update("agent_thought_chunk", P1, content={"type": "resource", "resource": {}}), "thought/resource"),
+        (update("agent_message_chunk", P1, content={"type": "resource_link", "uri": "x"}), "answer/resource_link"),
         (tool_update(content=[{"type": "terminal", "terminalId": "t"}]), "tool_call/terminal"),
         (tool_update(content=[{"type": "content", "content": {"type": "image", "data": "A"}}]), "tool_call/image"),
         (tool_update(content=[{"type": "content"}]), "tool_call/content"),
@@ -895,6 +931,31 @@ def test_unknown_event_logged(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_what_cannot_be_shown_is_named_once(value: Json, name: str) -> None:
     assert Seen().go(value, value).notes == [("unsupported", name)]
+
+
+def test_what_cannot_be_shown_is_named_in_each_turn() -> None:
+    def image(prompt: str) -> Json:
+        return update("agent_message_chunk", prompt, content={"type": "image", "data": "AAAA"})
+
+    seen = Seen().go(echo(P1), image(P1), image(P1), complete(P1), echo(P2), image(P2))
+    notes = [(item.turn, item.text) for item in seen.outputs if isinstance(item, NoteChange)]
+    assert notes == [(turn(P1), "answer/image"), (turn(P2), "answer/image")]
+
+
+def test_a_conversation_that_is_not_all_there_says_so() -> None:
+    truncated = event(
+        "history_truncated", None, None, reason="replay_window_exceeded", truncatedEvents=120, retainedEvents=5
+    )
+    rewound = event("session_rewound", None, US, promptId=f"{SESSION}########2", targetTurnIndex=1, filesChanged=[])
+    seen = Seen(truncated, echo(P1), complete(P1), echo(P2), complete(P2), rewound)
+    assert seen.notes == [("truncated", "120"), ("rewound", "1")]
+
+
+def test_what_is_about_the_workspace_is_no_part_of_a_conversation(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    shell = update("shell_output", None, output="hi")
+    seen = Seen().go(event("git_branch_changed", None), event("mcp_server_added", None), shell)
+    assert (seen.outputs, caplog.messages) == ([], [])
 
 
 def test_an_image_in_a_prompt_is_mentioned() -> None:
