@@ -43,8 +43,7 @@
     (dolist (voice '(user thought answer))
       (let ((said (cl-loop for (who . text) in qwen-companion-chat-recorded-test--said
                            when (eq who voice) collect text)))
-        (dolist (text said)
-          (should (string-search text conversation)))
+        (should-not (cl-find-if-not (lambda (text) (string-search text conversation)) said))
         (should (= (length (apply #'concat said))
                    (cl-loop for (start . end) in runs
                             when (eq voice (get-text-property
@@ -53,12 +52,15 @@
 
 (defun qwen-companion-chat-recorded-test--check-properties ()
   "Check that the conversation is read-only, has keys and belongs to blocks."
-  (pcase-dolist (`(,start . ,end) (qwen-companion-chat-recorded-test--runs))
-    (should (get-text-property start 'read-only))
-    (should (keymapp (get-text-property start 'keymap)))
-    (let ((block (qwen-companion-chat--block-at start)))
-      (should (<= (qwen-companion-chat-block-start block) start))
-      (should (<= end (qwen-companion-chat-block-end block))))))
+  (should-not
+   (cl-find-if-not
+    (pcase-lambda (`(,start . ,end))
+      (let ((block (qwen-companion-chat--block-at start)))
+        (and (get-text-property start 'read-only)
+             (keymapp (get-text-property start 'keymap))
+             (<= (qwen-companion-chat-block-start block) start)
+             (<= end (qwen-companion-chat-block-end block)))))
+    (qwen-companion-chat-recorded-test--runs))))
 
 (defun qwen-companion-chat-recorded-test--check-prompt ()
   "Check that the prompt and point are as `--with' has left them."
@@ -143,8 +145,7 @@ told as well."
   "Return the lines of the conversation, each (TEXT WHAT...).
 WHAT are whose words they are, the face they begin with, whether they are
 folded, indented, an option or a choice, and whether a button is in them."
-  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
-  (qwen-companion-test-wait-for (not qwen-companion-chat-text--due))
+  (qwen-companion-chat-test-show)
   (save-excursion
     (goto-char (point-min))
     (cl-loop while (< (point) qwen-companion-chat--end)
@@ -522,7 +523,7 @@ only: the questions that were asked and how long it took; and without the
 title of a tool, which a load tells as it was at another moment."
   (qwen-companion-chat-recorded-test-with
     (mapc #'qwen-companion-chat-recorded-test--play names)
-    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+    (qwen-companion-chat-test-show)
     (cl-loop
      for block in (qwen-companion-chat--block-list)
      for kind = (car (qwen-companion-chat-block-id block))

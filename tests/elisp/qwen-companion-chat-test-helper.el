@@ -65,5 +65,11 @@
   "Return the conversation without properties."
   (buffer-substring-no-properties (point-min) qwen-companion-chat--end))
 
+(defun qwen-companion-chat-test-show ()
+  "Have the conversation fontified, as showing it and a little time do."
+  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+  (while qwen-companion-chat-text--due
+    (accept-process-output nil 0.02)))
+
 (provide 'qwen-companion-chat-test-helper)
 ;;; qwen-companion-chat-test-helper.el ends here

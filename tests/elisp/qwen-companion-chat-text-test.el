@@ -13,12 +13,6 @@
 
 (require 'qwen-companion-chat-test-helper)
 
-(defun qwen-companion-chat-text-test--show ()
-  "Have the conversation fontified, as showing it and a little time do."
-  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
-  (while qwen-companion-chat-text--due
-    (accept-process-output nil 0.02)))
-
 (defun qwen-companion-chat-text-test--find (text)
   "Go to TEXT in the conversation."
   (goto-char (point-min))
@@ -37,7 +31,7 @@
      (qwen-companion-chat-test-with
        (dolist (piece (seq-partition ,text size))
          (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
-         (qwen-companion-chat-text-test--show))
+         (qwen-companion-chat-test-show))
        (should (equal (concat "\n" ,text "\n") (qwen-companion-chat-test-conversation)))
        ,@body)))
 
@@ -80,7 +74,7 @@
     (let ((unread-command-events (list ?x)))
       (qwen-companion-chat-text--colour-next (current-buffer)))
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
-    (qwen-companion-chat-text-test--show)
+    (qwen-companion-chat-test-show)
     (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "defun")))))
 
 (ert-deftest qwen-companion-chat-text-test-a-chat-that-is-killed-before-its-colours ()
@@ -105,7 +99,7 @@
   (qwen-companion-chat-test-with
     (dolist (piece '("# Hm *so*\n" "more"))
       (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought piece)))
-    (qwen-companion-chat-text-test--show)
+    (qwen-companion-chat-test-show)
     (should (equal '(qwen-companion-chat-thought) (qwen-companion-chat-text-test--faces "Hm")))
     (should (invisible-p (point)))
     (qwen-companion-chat-text-test--find "more")
@@ -290,7 +284,7 @@
                               ";; Local Variables:\n"
                               ";; eval: (push 'local qwen-companion-chat-text-test--ran)\n"
                               ";; End:\n```\n")))
-            (qwen-companion-chat-text-test--show)
+            (qwen-companion-chat-test-show)
             (should (memq 'qwen-companion-chat-code (qwen-companion-chat-text-test--faces "yonder")))))
       (remove-hook 'prog-mode-hook note)
       (remove-hook 'emacs-lisp-mode-hook note))
@@ -316,7 +310,7 @@
      (qwen-companion-chat-test-text
       'answer (concat "```elisp\n" (apply #'concat (make-list 3000 "(defun)\n")) "```\n*"
                       (make-string 5000 ?x) "* end")))
-    (qwen-companion-chat-text-test--show)
+    (qwen-companion-chat-test-show)
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
     (should-not (memq 'italic (qwen-companion-chat-text-test--faces "xxx")))))
 
