@@ -81,8 +81,6 @@ class Answer:
     """In how many pieces the text is streamed."""
     halfway: threading.Event | None = None
     """What the second half of the text waits for."""
-    thought: str = ""
-    """What comes before the text, as the thoughts of the model."""
     refusal: int | None = None
     """A status of HTTP that the CLI gets in place of an answer."""
 

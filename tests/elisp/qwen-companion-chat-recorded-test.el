@@ -467,15 +467,15 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (string-prefix-p " idle" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
-  "The question is closed, the turn has failed, and how to go on is said."
+  "The question is closed, tool and turn have failed, and how to go on is said."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "killed")
-    (should (equal '(("pending   touch y" shadow)
+    (should (equal '(("failed    touch y" error)
                      ("Tool: run_shell_command (execute)" shadow folded indented)
                      ("Command:" shadow folded indented)
                      ("touch y" code folded indented)
                      ("touch y: closed without an answer that is known here" shadow))
-                   (seq-take (qwen-companion-chat-recorded-test--from "pending") 5)))
+                   (seq-take (qwen-companion-chat-recorded-test--from "failed") 5)))
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines)))))
     (should (string-match-p "Ended; .* loads the session again: The agent of the session has ended"

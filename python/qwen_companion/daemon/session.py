@@ -555,6 +555,9 @@ class DaemonSession:
         if self._running in (prompt_id, _UNKNOWN_PROMPT) and not queued:
             yield from self._flush()
             self._running = self._cancelling = None
+        if outcome == "failed":
+            for tool in self._tools.give_up(local_id("turn", prompt_id)):
+                yield tool.change()
         if queued and outcome == "cancelled":
             outcome, text = "removed", line(self._removed.get(prompt_id, "") if waited is None else waited.text) or None
         yield EndChange(local_id("turn", prompt_id), _time(envelope), outcome=outcome, text=text)

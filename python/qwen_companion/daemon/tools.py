@@ -102,6 +102,13 @@ class Tool:
         self._started = time
         return True
 
+    def give_up(self, turn: str) -> bool:
+        """Fail, if it belongs to TURN, which has failed, and has not ended: the daemon does not say so (0.24.4)."""
+        if self._turn != turn or self.ended:
+            return False
+        self._status = "failed"
+        return True
+
     def describe(self, fields: ToolFields) -> None:
         """Add what FIELDS says of what the tool does, and not how far it is."""
         before = self._command, self._input, self._diffs, self._unreadable_diffs
@@ -207,6 +214,10 @@ class Tools:
             return self.merge(fields, turn, time, begins=False)
         tool.describe(fields)
         return tool
+
+    def give_up(self, turn: str) -> list[Tool]:
+        """Those that fail with TURN."""
+        return [tool for tool in self._by_id.values() if tool.give_up(turn)]
 
     def find(self, call: str) -> Tool | None:
         """The newest tool the daemon calls CALL."""

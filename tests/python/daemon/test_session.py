@@ -229,6 +229,14 @@ def test_a_failed_turn_ends_once_in_either_order(first: str) -> None:
     assert end.text == "401 fake upstream failure"
 
 
+def test_what_runs_in_a_turn_fails_with_it() -> None:
+    seen = Seen().go(echo(P1), tool_call("call_1"), tool_update("call_1", status="in_progress"))
+    seen.take(tool_call("call_2"), tool_update("call_2", status="completed"), tool_call("call_3", prompt=P2))
+    seen.take(event("turn_error", P1, message="agent channel closed", promptId=P1))
+    states = {item.id: item.status for item in seen.outputs if isinstance(item, ToolChange)}
+    assert list(states.values()) == ["failed", "done", "preparing"]
+
+
 def test_an_end_for_another_reason_says_it() -> None:
     seen = Seen().go(echo(P1), complete(P1, "max_tokens"))
     (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
