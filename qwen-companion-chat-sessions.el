@@ -297,51 +297,83 @@ that has ended or that is dead; the latter are loaded again.
 
 ;;; One by its title
 
-(defun qwen-companion-chat-sessions--choices ()
-  "Return the sessions by their titles: an alist (TITLE . SESSION)."
-  (qwen-companion-chat-choices-by-name
-   (qwen-companion-chat-sessions--all) #'qwen-companion-chat-sessions--title))
+(defun qwen-companion-chat-sessions--name (session names)
+  "Return what SESSION is called among the choices.
+NAMES is a hash table of what those seen so far are called, by their ids:
+whatever is listed meanwhile, a name stays with its session.  A title
+that there was already gets a number."
+  (let ((id (plist-get session :id))
+        (title (qwen-companion-chat-sessions--title session)))
+    (or (gethash id names)
+        (puthash id
+                 (cl-loop with given = (hash-table-values names)
+                          for count from 1
+                          for name = (if (= count 1) title (format "%s <%d>" title count))
+                          unless (member name given) return name)
+                 names))))
 
-(defun qwen-companion-chat-sessions--table (string predicate action)
-  "Complete STRING to the title of a session; see `try-completion'.
-PREDICATE and ACTION are as usual.  What the daemon lists meanwhile is
-among the choices."
+(defun qwen-companion-chat-sessions--choices (names)
+  "Return the sessions by what they are called: an alist (NAME . SESSION).
+NAMES is as for `qwen-companion-chat-sessions--name'."
+  (mapcar (lambda (session)
+            (cons (qwen-companion-chat-sessions--name session names) session))
+          (qwen-companion-chat-sessions--all)))
+
+(defun qwen-companion-chat-sessions--table (names string predicate action)
+  "Complete STRING to what a session is called; see `try-completion'.
+PREDICATE and ACTION are as usual, NAMES is as for
+`qwen-companion-chat-sessions--name'.  What the daemon lists meanwhile
+is among the choices."
   (if (eq action 'metadata)
-      `(metadata
-        (category . qwen-companion-chat)
-        (display-sort-function . ,#'identity)
-        (annotation-function . ,#'qwen-companion-chat-sessions--annotation))
-    (complete-with-action action (qwen-companion-chat-sessions--choices)
+      (let ((choices (qwen-companion-chat-sessions--choices names)))
+        `(metadata
+          (category . qwen-companion-chat)
+          (display-sort-function . ,#'identity)
+          (annotation-function
+           . ,(lambda (name)
+                (qwen-companion-chat-sessions--annotation (cdr (assoc name choices)))))))
+    (complete-with-action action (qwen-companion-chat-sessions--choices names)
                           string predicate)))
 
-(defun qwen-companion-chat-sessions--annotation (title)
-  "Return what is said beside TITLE in a list."
-  (if-let ((session (cdr (assoc title (qwen-companion-chat-sessions--choices)))))
-      (let ((clients (plist-get session :clients)))
-        (propertize
-         (concat "  " (string-join
-                       (delete "" (list (qwen-companion-chat-sessions--time session)
-                                        (qwen-companion-chat-sessions--state session)
-                                        (if (and clients (> clients 1))
-                                            (format "%d clients" clients)
-                                          "")))
-                       ", "))
-         'face 'completions-annotations))
-    ""))
+(defun qwen-companion-chat-sessions--annotation (session)
+  "Return what is said beside the name of SESSION in a list."
+  (let ((clients (plist-get session :clients)))
+    (propertize
+     (concat "  " (string-join
+                   (delete "" (list (qwen-companion-chat-sessions--time session)
+                                    (qwen-companion-chat-sessions--state session)
+                                    (if (and clients (> clients 1))
+                                        (format "%d clients" clients)
+                                      "")))
+                   ", "))
+     'face 'completions-annotations)))
+
+(defun qwen-companion-chat-sessions--read ()
+  "Return the id of a session that the user chooses, nil for none.
+The default is that of the chat used last before the current one."
+  (let* ((names (make-hash-table :test #'equal))
+         (other (car (remq (current-buffer) (qwen-companion-chat-buffers))))
+         (session (and other (qwen-companion-chat-sessions--find
+                              (buffer-local-value 'qwen-companion-chat--id other))))
+         (default (and session (qwen-companion-chat-sessions--name session names)))
+         (name (completing-read
+                (format-prompt "Chat" default)
+                (apply-partially #'qwen-companion-chat-sessions--table names)
+                nil t nil nil default)))
+    (cl-loop for id being the hash-keys of names using (hash-values called)
+             when (equal called name) return id)))
 
 ;;;###autoload
 (defun qwen-companion-chat-switch ()
   "Go to the chat of a session of the daemon, chosen by its title.
-One that is not open here is attached to, or read where it has ended."
+One that is not open here is attached to, or read where it has ended.
+The default is the chat that was used last before the current one."
   (interactive)
   (qwen-companion-chat-sessions--watch)
   (let ((id (unwind-protect
                 (progn
                   (qwen-companion-chat-sessions--ask)
-                  (let ((title (completing-read
-                                "Chat: " #'qwen-companion-chat-sessions--table nil t)))
-                    (plist-get (cdr (assoc title (qwen-companion-chat-sessions--choices)))
-                               :id)))
+                  (qwen-companion-chat-sessions--read))
               (qwen-companion-chat-sessions--unwatch))))
     (unless id
       (user-error "There is no such session"))

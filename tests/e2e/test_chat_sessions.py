@@ -168,7 +168,7 @@ def test_several_sessions_in_one_emacs(stage: Stage) -> None:
     stage.screen.keys("M-x")
     stage.screen.type("qwen-companion-chat-switch")
     stage.screen.keys("Enter")
-    stage.screen.wait_for("Chat:")
+    stage.screen.wait_for("Chat (default tell alpha):")
     stage.screen.keys("Tab", "Tab")
     stage.screen.wait_for(re.compile(r"tell beta +\d{4}-\d\d-\d\d \d\d:\d\d, closed, RET loads it again"))
     stage.screen.type("tell al")

@@ -220,6 +220,23 @@
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
     (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))))
 
+(ert-deftest qwen-companion-chat-sessions-test-chosen-without-a-word ()
+  "The chat before this one is the default, whatever is listed meanwhile."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat t)
+    (qwen-companion-chat-test-reply 'daemon-open :session "n")
+    (cl-letf (((symbol-function 'completing-read)
+               (lambda (prompt table &rest arguments)
+                 (should (equal "Chat (default (no title)): " prompt))
+                 (qwen-companion-chat-sessions-test--tell
+                  '(:id "x" :title "" :clients 1) '(:id "n" :title "" :clients 1)
+                  '(:id "s" :title "" :clients 1))
+                 (should (= 3 (length (delete-dups (all-completions "" table)))))
+                 (nth 4 arguments))))
+      (dolist (id '("s" "n"))
+        (call-interactively #'qwen-companion-chat-switch)
+        (should (eq (window-buffer) (qwen-companion-chat-buffer id)))))))
+
 (ert-deftest qwen-companion-chat-sessions-test-quitting-the-choice-leaves-nothing ()
   (qwen-companion-chat-test-with
     (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) (signal 'quit nil))))

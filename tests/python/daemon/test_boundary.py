@@ -196,6 +196,18 @@ async def test_a_session_is_left_or_ended(emacs: Emacs, daemon: FakeDaemon, chat
     assert not theirs.alive
 
 
+async def test_a_session_that_only_others_have_open_is_ended(emacs: Emacs, daemon: FakeDaemon) -> None:
+    theirs = daemon.add_session()
+    session = local_id("session", theirs.id)
+    await emacs.connect(daemon)
+    assert await emacs.refused("daemon-close", session=session, end=True) == "gone"
+    await emacs.call("daemon-list")
+    assert await emacs.refused("daemon-close", session=session) == "gone"
+    assert theirs.alive
+    await emacs.call("daemon-close", session=session, end=True)
+    assert not theirs.alive
+
+
 # --- Calls
 
 
