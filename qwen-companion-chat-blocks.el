@@ -121,6 +121,8 @@ All that can be undone is in the prompt, and the prompt has moved so."
   "Run BODY, forms for a change of the conversation and of nothing else."
   (declare (indent 0) (debug t))
   `(let ((prompt (marker-position qwen-companion-chat--prompt))
+         (end (marker-position qwen-companion-chat--end))
+         (below (qwen-companion-chat--windows-below))
          (modified (buffer-modified-p)))
      (save-restriction
        (widen)
@@ -131,8 +133,20 @@ All that can be undone is in the prompt, and the prompt has moved so."
                       (create-lockfiles nil))
                   ,@body))
          (restore-buffer-modified-p modified)
+         (dolist (window below)
+           ;; Point stays visible, if need be by scrolling.
+           (set-window-start window (min end qwen-companion-chat--end) t))
          (qwen-companion-chat--shift-undo
           (- qwen-companion-chat--prompt prompt))))))
+
+(defun qwen-companion-chat--windows-below ()
+  "Return the windows that begin with the prompt and have point in it.
+Without help, they would not show what comes above it."
+  (cl-loop for window in (get-buffer-window-list nil nil t)
+           when (and (<= qwen-companion-chat--prompt (window-point window))
+                     (< qwen-companion-chat--end (window-start window))
+                     (<= (window-start window) qwen-companion-chat--prompt))
+           collect window))
 
 (defun qwen-companion-chat--lines (id text)
   "Return TEXT as whole lines of the block ID."

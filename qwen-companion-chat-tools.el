@@ -113,8 +113,9 @@ The value of MORE is how many characters of it are left out; the whole
 is fetched as PART."
   (if-let ((text (plist-get tool key)))
       (concat (propertize (concat name ":\n") 'face 'shadow)
-              (propertize (concat (string-trim-right text "\n+") "\n")
-                          'face 'qwen-companion-chat-code)
+              (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
+              ;; Without the face: of a fold, the last newline is seen.
+              "\n"
               (when-let ((count (plist-get tool more)))
                 (concat (qwen-companion-chat--button
                          (format "%d more characters; show all" count)

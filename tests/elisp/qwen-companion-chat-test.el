@@ -218,6 +218,20 @@
       (should (equal "51\n52" (buffer-substring (window-start away) (+ 5 (window-start away)))))
       (should (equal "55" (buffer-substring (- (window-point away) 2) (window-point away)))))))
 
+(ert-deftest qwen-companion-chat-test-a-window-that-begins-with-the-prompt-shows-what-comes ()
+  "But not one that has been scrolled inside of a long prompt."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One.\n"))
+    (set-window-start nil qwen-companion-chat--prompt)
+    (let ((end (marker-position qwen-companion-chat--end)))
+      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'user "Two?"))
+      (should (= end (window-start))))
+    (insert "long\nprompt\n")
+    (set-window-start nil (- (point-max) 7))
+    (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Two.\n"))
+    (should (= (- (point-max) 7) (window-start)))
+    (qwen-companion-chat--set-prompt "")))
+
 (ert-deftest qwen-companion-chat-test-point-in-a-tool-that-changes ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
