@@ -20,6 +20,11 @@ FORMS: Final = (
     "(setq suggest-key-bindings nil)",
 )
 MODE_LINE: Final = f'(buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))'
+# The oldest question takes keys and clicks: it has been there long enough to be read.
+TAKES_ANSWERS: Final = (
+    f'(with-current-buffer "{CHAT}" (ignore-errors'
+    " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))"
+)
 
 
 def open_chat(stage: Stage, forms: tuple[str, ...] = ()) -> None:
@@ -64,10 +69,7 @@ def send(stage: Stage, text: str) -> None:
 
 def wait_until_askable(stage: Stage) -> None:
     """Wait until the oldest question of the chat takes keys: one that has just come up does not."""
-    stage.emacs.wait_until(
-        f'(with-current-buffer "{CHAT}" (ignore-errors'
-        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))"
-    )
+    stage.emacs.wait_until(TAKES_ANSWERS)
 
 
 def option_key(screen: str, label: str) -> str:

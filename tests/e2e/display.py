@@ -23,6 +23,10 @@ class Display:
         """Type TEXT in WINDOW, an id."""
         self._xdotool("windowfocus", "--sync", window, "type", "--clearmodifiers", "--delay", "20", text)
 
+    def click(self, x: int, y: int) -> None:
+        """Click with the left button at X, Y, in pixels of the screen."""
+        self._xdotool("mousemove", "--sync", str(x), str(y), "click", "1")
+
     def _xdotool(self, *arguments: str) -> None:
         subprocess.run(["xdotool", *arguments], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=60)
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A chat in an Emacs with a window of its own, used with the mouse; with the real `qwen serve` and a scripted model."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from chat import CHAT, FORMS, TAKES_ANSWERS
+from display import display
+from editor import draws_windows, lisp_string
+from model_types import Answer, Call
+from stage import Stage
+
+MANUAL = "https://example.org/manual"
+ANSWER = f"""\
+As [the manual]({MANUAL}) has it:
+
+```python
+import os
+```
+
+{"And so on. " * 20}
+"""
+BROWSER = """
+(progn (defvar browsed nil)
+       (setq browse-url-browser-function (lambda (url &rest _) (push url browsed))))
+"""
+# Where on the screen the second character behind point is, in pixels: what a click there would find counts, since
+# `posn-at-point' says it in another way where there is a header line.
+PIXEL = """
+(let* ((place (1+ (point)))
+       (window (get-buffer-window))
+       (edges (window-inside-pixel-edges window))
+       (x (+ 2 (car edges) (car (posn-x-y (posn-at-point place window))))))
+  (cl-loop for y from (nth 1 edges) below (nth 3 edges) by 4
+           when (eq place (posn-point (posn-at-x-y x y (window-frame window))))
+           return (cons (+ x (nth 0 (frame-edges nil 'native-edges)))
+                        (+ y (nth 1 (frame-edges nil 'native-edges))))))
+"""
+# Such an Emacs draws nothing on the terminal it was started in: let it write a dot there whenever something happens.
+TELL = "(add-hook 'post-command-hook (lambda () (external-debugging-output ?.)))"
+
+
+@pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+def test_a_chat_with_the_mouse(stage: Stage) -> None:
+    with display() as screen:
+        stage.emacs.start(stage.sandbox.greeting, forms=(*FORMS, BROWSER, TELL), display=screen.name)
+        window = stage.emacs.text("(frame-parameter nil 'outer-window-id)")
+
+        def wait_until(form: str) -> None:
+            stage.screen.wait_until(lambda: stage.emacs.eval(form) != "nil", form)
+
+        def command(name: str) -> None:
+            screen.keys(window, "alt+x")
+            screen.type(window, name)
+            screen.keys(window, "Return")
+
+        def in_chat(form: str) -> str:
+            return f'(with-current-buffer "{CHAT}" (save-excursion {form}))'
+
+        def at(text: str, form: str) -> str:
+            """FORM with point at the beginning of TEXT, where that is there."""
+            place = f"(goto-char 1) (when (search-forward {lisp_string(text)} nil t) (goto-char (match-beginning 0))"
+            return in_chat(f"{place} {form})")
+
+        def click(text: str) -> None:
+            stage.emacs.eval("(redisplay t)")
+            x, y = stage.emacs.eval(at(text, PIXEL)).strip("()").split(" . ")
+            screen.click(int(x), int(y))
+
+        command("qwen-companion-mode")
+        wait_until("(eq (qwen-companion-state) 'ready)")
+        command("qwen-companion-daemon-start")
+        wait_until("(eq (qwen-companion-daemon-state) 'connected)")
+        command("qwen-companion-chat")
+        wait_until(f"(get-buffer {lisp_string(CHAT)})")
+        wait_until(in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))"))
+        screen.keys(window, "ctrl+x", "1")
+
+        file = stage.sandbox.project / "new.txt"
+        rest = threading.Event()
+        write = Call("write_file", {"file_path": str(file), "content": "one\ntwo\n"})
+        stage.model.answer(Answer(ANSWER, (write,), thought="It wants a file.", pieces=20, halfway=rest))
+        stage.model.say("It is written.")
+        screen.type(window, "write it")
+        screen.keys(window, "ctrl+c", "ctrl+c")
+        # It is drawn, and in the colours of its language, before the answer is all there.
+        wait_until(at("import os", "(memq 'font-lock-keyword-face (ensure-list (get-text-property (point) 'face)))"))
+        rest.set()
+        wait_until(TAKES_ANSWERS)
+        wait_until(at("+two", "t"))
+
+        click("the manual")
+        wait_until("browsed")
+        assert stage.emacs.eval("browsed") == f'("{MANUAL}")'
+        assert stage.emacs.eval(at("wants a file", "(invisible-p (point))")) != "nil"
+        click("Thought")
+        wait_until(at("wants a file", "(not (invisible-p (point)))"))
+        click("Allow\n")
+        wait_until(at("It is written.", "t"))
+        assert file.read_text() == "one\ntwo\n"
+        assert 'you answered "Allow"' in stage.emacs.buffer_text(CHAT)
+        stage.end()
