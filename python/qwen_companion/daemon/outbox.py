@@ -23,6 +23,9 @@ GATHER_S = 0.04
 BATCH_WEIGHT = INLINE_TEXT_BYTES // 2
 """About how many characters one message holds; a text that is longer by itself goes by file."""
 
+BATCH_CHANGES = 24
+"""How many changes one message holds: more would keep Emacs from the keys for over 5 ms in a long conversation."""
+
 
 @dataclass
 class _Run:
@@ -138,11 +141,11 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
 
 
 def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
-    """CHANGES in messages that a frame can hold."""
+    """CHANGES in messages that a frame can hold, and that Emacs shows in a moment."""
     batch: list[Change] = []
     weight = 0
     for change in changes:
-        if batch and weight + change.weight > BATCH_WEIGHT:
+        if batch and (weight + change.weight > BATCH_WEIGHT or len(batch) == BATCH_CHANGES):
             yield Turns(session, tuple(batch))
             batch, weight = [], 0
         batch.append(change)

@@ -17,7 +17,7 @@ from qwen_companion.daemon.messages import (
     ToolChange,
     Turns,
 )
-from qwen_companion.daemon.outbox import BATCH_WEIGHT, GATHER_S, Outbox
+from qwen_companion.daemon.outbox import BATCH_CHANGES, BATCH_WEIGHT, GATHER_S, Outbox
 from qwen_companion.emacs.messages import Told
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError
 from support import TIMEOUT_S
@@ -122,6 +122,16 @@ async def test_what_does_not_fit_into_a_message_goes_into_the_next() -> None:
     messages = outbox.take()
     assert len(messages) == 5
     assert all(isinstance(item, Turns) and sum(c.weight for c in item.changes) <= BATCH_WEIGHT for item in messages)
+
+
+async def test_many_small_changes_are_several_messages() -> None:
+    outbox = Emacs().outbox
+    changes = [words("x", turn=str(number)) for number in range(2 * BATCH_CHANGES + 1)]
+    outbox.reset("s", changes, None)
+    reset, *messages = outbox.take()
+    assert reset == Reset("s", 3, None)
+    assert [len(item.changes) for item in messages if isinstance(item, Turns)] == [BATCH_CHANGES, BATCH_CHANGES, 1]
+    assert [change for item in messages if isinstance(item, Turns) for change in item.changes] == changes
 
 
 async def test_the_order_of_changes_and_messages_of_a_session_is_kept(emacs: Emacs) -> None:
