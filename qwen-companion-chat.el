@@ -341,13 +341,14 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--on-turn (payload)
   "Show what is new in PAYLOAD."
-  (dolist (change (plist-get payload :changes))
-    ;; One that fails must not cost the others.
-    (condition-case err
-        (qwen-companion-chat--show change)
-      (error (qwen-companion-backend-notice
-              (format "A part of the conversation cannot be shown: %s"
-                      (error-message-string err))))))
+  (qwen-companion-chat--changing
+    (dolist (change (plist-get payload :changes))
+      ;; One that fails must not cost the others.
+      (condition-case err
+          (qwen-companion-chat--show change)
+        (error (qwen-companion-backend-notice
+                (format "A part of the conversation cannot be shown: %s"
+                        (error-message-string err)))))))
   (when (> qwen-companion-chat--awaited 0)
     (cl-decf qwen-companion-chat--awaited)
     (when (zerop qwen-companion-chat--awaited)

@@ -255,7 +255,8 @@
     (delete-char -3)
     (undo-boundary)
     (qwen-companion-chat-test-turn
-     '(:kind tool :turn "t1" :id "x" :status running :title "Run it"))
+     '(:kind tool :turn "t1" :id "x" :status running :title "Run it")
+     (qwen-companion-chat-test-text 'answer "So."))
     (let ((conversation (qwen-companion-chat-test-conversation)))
       (dolist (expected '("first second" "first" ""))
         (let ((last-command (if (equal expected "first second") 'other 'undo))
