@@ -244,15 +244,53 @@ with nil when it is not to be had."
   (with-current-buffer (generate-new-buffer name)
     (buffer-disable-undo)
     (insert text)
-    (goto-char (point-min))
     (qwen-companion-foreign-show-bidi-controls)
     (let ((bidi bidi-display-reordering)
-          (glyphless glyphless-char-display))
+          (glyphless glyphless-char-display)
+          (broken (qwen-companion-chat-tools--break-lines)))
       (special-mode)
       (setq-local bidi-display-reordering bidi
-                  glyphless-char-display glyphless))
+                  glyphless-char-display glyphless)
+      (when broken
+        (setq-local header-line-format
+                    (format " Lines are broken after %d characters; what is copied has them whole"
+                            qwen-companion-chat-tools--line-limit)
+                    filter-buffer-substring-function #'qwen-companion-chat-tools--copied)))
+    (goto-char (point-min))
     (set-buffer-modified-p nil)
     (display-buffer (current-buffer))))
+
+(defconst qwen-companion-chat-tools--line-limit 1000
+  "Characters after which a line is broken where a text is shown whole.
+Emacs goes through all of a line to show any of it: the end of one of
+10 MB took 3 s.")
+
+(defun qwen-companion-chat-tools--break-lines ()
+  "Break long lines of the current buffer; return non-nil if there are any."
+  (let ((end (propertize "\n" 'qwen-companion-chat-break t))
+        broken)
+    (goto-char (point-min))
+    (while (> (- (point-max) (point)) qwen-companion-chat-tools--line-limit)
+      (let ((start (point)))
+        (forward-char qwen-companion-chat-tools--line-limit)
+        (cond ((eolp) (forward-char))
+              ;; Over all lines that end here at once.
+              ((search-backward "\n" start t) (forward-char))
+              (t (insert end)
+                 (setq broken t)))))
+    broken))
+
+(defun qwen-companion-chat-tools--copied (start end delete)
+  "Return the text from START to END without the breaks in long lines.
+DELETE is as for `filter-buffer-substring'."
+  (let ((text (buffer-substring--filter start end delete)))
+    (with-temp-buffer
+      (insert text)
+      (let ((place (point-min)))
+        (while (setq place (text-property-any place (point-max)
+                                              'qwen-companion-chat-break t))
+          (delete-region place (1+ place))))
+      (buffer-string))))
 
 ;;; The plan
 

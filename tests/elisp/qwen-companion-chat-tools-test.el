@@ -102,6 +102,23 @@
         (should buffer-read-only)
         (should (get-buffer-window))))))
 
+(ert-deftest qwen-companion-chat-tools-test-the-whole-of-a-long-line ()
+  "Emacs is not kept busy by it; and it is copied as it was."
+  (qwen-companion-chat-test-with
+    (dolist (text (list (make-string 1000 ?a)
+                        (concat (make-string 1000 ?a) "\n" (make-string 1000 ?b) "\n\nc")))
+      (with-selected-window (qwen-companion-chat-tools--view "*whole*" text)
+        (should (equal text (buffer-string)))
+        (kill-buffer)))
+    (let ((text (concat "one\n" (make-string 2500 ?a) "\n\n" (make-string 1001 ?b))))
+      (with-selected-window (qwen-companion-chat-tools--view "*whole*" text)
+        (should (equal '(3 1000 1000 500 0 1000 1)
+                       (mapcar #'length (split-string (buffer-string) "\n"))))
+        (should (string-match-p "broken" header-line-format))
+        (copy-region-as-kill (point-min) (point-max))
+        (should (equal-including-properties text (current-kill 0)))
+        (kill-buffer)))))
+
 (ert-deftest qwen-companion-chat-tools-test-a-fetch-that-fails ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn qwen-companion-chat-tools-test--shell)
