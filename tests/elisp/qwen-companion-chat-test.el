@@ -730,7 +730,29 @@
     (should-not qwen-companion-daemon-left-hook)
     (should-not qwen-companion-backend-disconnected-hook)))
 
-;;; Speed
+;;; Large texts and speed
+
+(ert-deftest qwen-companion-chat-test-a-prompt-of-a-megabyte ()
+  "It goes by file, and comes back as what was said, and as history."
+  (qwen-companion-chat-test-with
+    (let ((text (concat (make-string 500000 ?a) "\n" (make-string 500000 ?b))))
+      (insert text)
+      (qwen-companion-chat-send)
+      (should (equal "" (qwen-companion-chat--prompt-text)))
+      (let ((part (car (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))
+        (should (plist-get part :text-file))
+        (should (equal text (qwen-companion-backend-text part))))
+      (qwen-companion-chat-test-turn
+       (list :kind 'text :turn "t1" :voice 'user :by 'me
+             :text-file (qwen-companion-backend-spool-text text 'utf-8-unix)))
+      (should (string-suffix-p (concat "You\n" text "\n") (qwen-companion-chat-test-conversation)))
+      (goto-char (point-min))
+      (should (search-forward "aaa\n"))
+      (should (invisible-p (- (point) 2)))
+      (goto-char (point-max))
+      (qwen-companion-chat-previous-prompt)
+      (should (equal text (qwen-companion-chat--prompt-text)))
+      (qwen-companion-chat--set-prompt ""))))
 
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
   "But the colours."

@@ -197,7 +197,7 @@
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'user "Is *it*\n```python\nimport os\n```\ngood?")
      (qwen-companion-chat-test-text 'answer "Yes."))
-    (qwen-companion-chat-text-test--show)
+    (qwen-companion-chat-test-show)
     (dolist (text '("Is" "it*" "import" "good?" "?\n"))
       (should (memq 'qwen-companion-chat-user (qwen-companion-chat-text-test--faces text))))
     (should (memq 'italic (qwen-companion-chat-text-test--faces "it*")))
@@ -221,7 +221,7 @@
                   (qwen-companion-chat-test-with
                     (qwen-companion-chat-test-turn
                      (qwen-companion-chat-test-text 'answer "```qwentalk\nx\n```\n"))
-                    (qwen-companion-chat-text-test--show))))))
+                    (qwen-companion-chat-test-show))))))
     (should-not (string-match-p "guess" said))))
 
 ;;; Tables
