@@ -200,16 +200,19 @@ What was dropped before stays so, and what was split where it can."
          (old-same (equal (car before) (car now)))
          (new-same (equal (cdr before) (cdr now)))
          (known (qwen-companion-hunks-changes difference))
+         (dropped (cl-remove-if-not #'qwen-companion-hunks-change-text known))
          (kept (qwen-companion-hunks--split-again
                 found (and old-same
                            (cl-remove-if #'qwen-companion-hunks-change-text
                                          known)))))
     (setf (qwen-companion-hunks-changes difference)
-          (qwen-companion-hunks--merge
-           difference kept
-           (cl-remove-if-not #'qwen-companion-hunks-change-text known)
-           (qwen-companion-hunks--behind known)
-           (cond (new-same 'new) (old-same 'old))))))
+          ;; Of what was found the order is right.
+          (if dropped
+              (qwen-companion-hunks--merge
+               difference kept dropped
+               (qwen-companion-hunks--behind known)
+               (cond (new-same 'new) (old-same 'old)))
+            kept))))
 
 (defun qwen-companion-hunks--split-again (found known)
   "Return FOUND as a list of structs, divided where the ones KNOWN are.
