@@ -887,8 +887,6 @@ That also brings back a session that has ended or was left."
                      ("C-c C-e" . qwen-companion-chat-export)
                      ("C-c C-w" . qwen-companion-chat-copy-code)
                      ("C-c TAB" . qwen-companion-chat-insert-code)
-                     ;; In Text mode it is about the spelling of words.
-                     ("C-M-i" . completion-at-point)
                      ("M-p" . qwen-companion-chat-previous-prompt)
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
@@ -924,6 +922,9 @@ That also brings back a session that has ended or was left."
     ["Copy the Code Block" qwen-companion-chat-copy-code]
     ["Insert It into the Last File" qwen-companion-chat-insert-code]
     ["Export..." qwen-companion-chat-export]
+    "---"
+    ["Approval Mode..." qwen-companion-chat-set-mode]
+    ["Model..." qwen-companion-chat-set-model]
     "---"
     ["New Chat" (qwen-companion-chat t)]
     ["Go to a Chat..." qwen-companion-chat-switch]
@@ -961,6 +962,7 @@ Everywhere:
 \\[qwen-companion-chat-copy-code]	copy the code block at point, else the last one
 \\[qwen-companion-chat-insert-code]	insert it at point in the last file
 \\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
+\\[qwen-companion-chat-set-mode], \\[qwen-companion-chat-set-model]	choose the approval mode, the model
 \\[qwen-companion-chat-reload]	read the conversation again; load a session that has ended
 \\<qwen-companion-chat-conversation-map>
 In the conversation also, where a click does what RET does:
