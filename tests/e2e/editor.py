@@ -160,6 +160,7 @@ class Emacs:
     def command(self, name: str, prefix: bool = False) -> None:
         """Type M-x NAME RET, after C-u with PREFIX."""
         self.screen.keys(*(["C-u"] if prefix else []), "M-x")
-        self.screen.wait_for(re.compile(r"^C-u M-x$" if prefix else r"^M-x$", re.MULTILINE))
+        # A message that comes meanwhile is shown beside it.
+        self.screen.wait_for(re.compile(rf"^{'C-u ' if prefix else ''}M-x(?: +\[.*\])?$", re.MULTILINE))
         self.screen.type(name)
         self.screen.keys("Enter")
