@@ -262,9 +262,10 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                                (if label
                                    (concat ": \"" (qwen-companion-chat-changes-visible label) "\"")
                                  "")))
-               (_ (if label
-                      (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label))
-                    "closed without an answer that is known here"))))
+               (_ (cond (label (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label)))
+                        ((eq 'cancelling (plist-get qwen-companion-chat--state :state))
+                         "not answered before the turn was cancelled")
+                        (t "closed without an answer that is known here")))))
      'face 'shadow)))
 
 ;;; In the conversation

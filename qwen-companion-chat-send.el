@@ -324,7 +324,8 @@ used last; with a prefix argument, choose."
   "Put FILES into the prompt of a chat; say of which only the name is sent."
   (qwen-companion-chat-send--put
    (concat (mapconcat #'qwen-companion-chat-send--name files " ") " "))
-  (when-let ((unread (cl-remove-if #'qwen-companion-chat-send--readable-p files)))
+  (when-let ((unread (and (qwen-companion-daemon-workspace)
+                          (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
     (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
              (mapconcat #'qwen-companion-foreign-text unread ", "))))
 

@@ -260,6 +260,15 @@
                               (qwen-companion-chat-permissions-test--refused
                                #'qwen-companion-chat-permissions-test--press "C-c 1"))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-cancelled ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'cancelling)
+    (qwen-companion-chat-permissions-test--ask :state 'closed :options nil)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "^touch x: not answered before the turn was cancelled$"))))
+
 (ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
   "The daemon's title of a plan ends in one."
   (qwen-companion-chat-permissions-test-with

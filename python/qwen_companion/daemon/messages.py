@@ -344,9 +344,10 @@ class ToolChange(Change):
     """All that is known of a tool call, in place of what was known before.
 
     NAME is the tool's own, TITLE one line about this call, TYPE the daemon's word for the sort of tool.  COMMAND is the
-    shell command where that is what it runs.  STARTED and ENDED are in ms since the epoch.  REVISION is another number
-    whenever what it is given or a text of its DIFFS is another one: what was shown of it before counts no more.
-    DIFFS_MORE and PLACES_MORE are how many are not told, because they are too many or cannot be read.
+    shell command where that is what it runs.  STARTED and ENDED are in ms since the epoch; one that had to be allowed
+    has started then.  REVISION is another number whenever what it is given or a text of its DIFFS is another one: what
+    was shown of it before counts no more.  DIFFS_MORE and PLACES_MORE are how many are not told, because they are too
+    many or cannot be read.
     """
 
     kind = "tool"
