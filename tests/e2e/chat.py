@@ -19,7 +19,10 @@ FORMS: Final = (
     # To suggest a shorter name, M-x tries all; that takes seconds, in which nothing that is reported is read.
     "(setq suggest-key-bindings nil)",
 )
-MODE_LINE: Final = f'(buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}"))'
+# A command that was typed may have its buffer later than this is asked for.
+MODE_LINE: Final = (
+    f'(if (get-buffer "{CHAT}") (buffer-local-value \'qwen-companion-chat--mode-line (get-buffer "{CHAT}")) "")'
+)
 # The oldest question takes keys and clicks: it has been there long enough to be read.
 TAKES_ANSWERS: Final = (
     f'(with-current-buffer "{CHAT}" (ignore-errors'
