@@ -221,8 +221,7 @@ See `completion-table-with-quoting'."
     (cons written #'qwen-companion-chat-send--quote)))
 
 (defun qwen-companion-chat-send-enable ()
-  "Have links and completion in the prompt of the current buffer, a chat."
-  (add-hook 'qwen-companion-chat-parts-functions #'qwen-companion-chat-send-parts nil t)
+  "Have completion in the prompt of the current buffer, a chat."
   (add-hook 'completion-at-point-functions #'qwen-companion-chat-send-complete nil t))
 
 ;;; Into a prompt

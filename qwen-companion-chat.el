@@ -283,16 +283,12 @@ is about; where it is about no session, once and in any buffer.")
 
 ;;; The conversation
 
-(defvar qwen-companion-chat-reset-hook nil
-  "Hook run in a chat whose conversation was dropped, to come anew.")
-
 (defun qwen-companion-chat--on-reset (payload)
   "Drop the conversation: it comes anew, in the number of reports in PAYLOAD."
   (unless qwen-companion-chat--places
     (setq qwen-companion-chat--places (qwen-companion-chat--where)))
   (qwen-companion-chat--clear)
   (qwen-companion-chat--forget-conversation)
-  (run-hooks 'qwen-companion-chat-reset-hook)
   (setq qwen-companion-chat--awaited (plist-get payload :batches))
   (qwen-companion-chat--arrived)
   (when-let ((text (plist-get payload :text)))
@@ -544,16 +540,6 @@ the end of what that agent has said."
       (unless (eobp)
         (insert "\n")))))
 
-(defvar-local qwen-companion-chat-parts-functions nil
-  "Abnormal hook that makes the parts of a prompt of its text.
-Each function gets the text.  The first value that is not nil is sent;
-with none, the text is the only part.")
-
-(defun qwen-companion-chat--parts (text)
-  "Return TEXT as the parts of a prompt."
-  (or (run-hook-with-args-until-success 'qwen-companion-chat-parts-functions text)
-      (list (append '(:kind text) (qwen-companion-backend-pack-text text)))))
-
 (defun qwen-companion-chat--refusal ()
   "Return why no prompt can be sent now, a string, nil when it can."
   (pcase (plist-get qwen-companion-chat--state :state)
@@ -573,7 +559,7 @@ What is not taken comes back into the prompt."
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (let ((parts (qwen-companion-chat--parts text)))
+    (let ((parts (qwen-companion-chat-send-parts text)))
       (ring-remove+insert+extend qwen-companion-chat--history text)
       (setq qwen-companion-chat--history-place nil)
       (qwen-companion-chat--set-prompt "")
@@ -647,11 +633,6 @@ See the option of the same name."
 
 ;;; Header and mode line
 
-(defvar qwen-companion-chat-mode-line-functions nil
-  "Abnormal hook: the first value that is not nil is in the mode line.
-Each function is called in the chat without arguments and returns a
-string or nil.")
-
 (defun qwen-companion-chat--tokens (count)
   "Return COUNT of tokens as it is shown."
   (if (< count 1000)
@@ -724,9 +705,7 @@ What to do is first: the reason may be long, and the line has an end."
                              (delq nil (list (propertize (if state (symbol-name state) "opening")
                                                          'face (and (eq state 'waiting) 'warning))
                                              (qwen-companion-chat-choices-lighter 'model)
-                                             (qwen-companion-chat-choices-lighter 'mode)
-                                             (run-hook-with-args-until-success
-                                              'qwen-companion-chat-mode-line-functions)))
+                                             (qwen-companion-chat-choices-lighter 'mode)))
                              " ")))
     (force-mode-line-update)))
 

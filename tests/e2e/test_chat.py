@@ -13,7 +13,8 @@ from stage import Stage
 
 RESETS = (
     "(defvar resets nil)",
-    "(add-hook 'qwen-companion-chat-reset-hook (lambda () (push t resets)))",
+    "(add-hook 'qwen-companion-daemon-functions"
+    " (lambda (method &rest _) (when (eq method 'daemon-reset) (push t resets))) 90)",
 )
 
 

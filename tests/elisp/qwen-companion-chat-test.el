@@ -386,8 +386,9 @@
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
   (qwen-companion-chat-test-with
     (insert "precious")
-    (add-hook 'qwen-companion-chat-parts-functions (lambda (_) (user-error "No such file")) nil t)
-    (should-error (qwen-companion-chat-send) :type 'user-error)
+    (cl-letf (((symbol-function 'qwen-companion-backend-pack-text)
+               (lambda (_) (signal 'file-error '("No space left on device")))))
+      (should-error (qwen-companion-chat-send) :type 'file-error))
     (should (equal "precious" (qwen-companion-chat--prompt-text)))))
 
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
