@@ -239,6 +239,11 @@ with nil when it is not to be had."
      (when callback
        (funcall callback (and text t))))))
 
+(defconst qwen-companion-chat-tools--line-limit 1000
+  "Characters after which a line is broken where a text is shown whole.
+Emacs goes through all of a line to show any of it: the end of one of
+10 MB took 3 s.")
+
 (defun qwen-companion-chat-tools--view (name text)
   "Show TEXT, read-only, in a new buffer with NAME."
   (with-current-buffer (generate-new-buffer name)
@@ -259,11 +264,6 @@ with nil when it is not to be had."
     (goto-char (point-min))
     (set-buffer-modified-p nil)
     (display-buffer (current-buffer))))
-
-(defconst qwen-companion-chat-tools--line-limit 1000
-  "Characters after which a line is broken where a text is shown whole.
-Emacs goes through all of a line to show any of it: the end of one of
-10 MB took 3 s.")
 
 (defun qwen-companion-chat-tools--break-lines ()
   "Break long lines of the current buffer; return non-nil if there are any."
