@@ -469,6 +469,7 @@ Signal a `user-error' when there is none."
      (list :session qwen-companion-chat--id
            :permission (qwen-companion-chat-permissions--id item)
            :option (plist-get option :id)
+           :revision (qwen-companion-chat-permissions--item-revision item)
            :answers (and allows questions
                          (mapcar (lambda (choices) (list :choices choices)) answers)))
      (lambda (reply)

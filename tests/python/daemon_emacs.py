@@ -152,6 +152,16 @@ class Emacs:
     async def prompt(self, session: str, text: str = "hello") -> Reply:
         return await self.call("daemon-prompt", session=session, parts=[text_part(text)])
 
+    def answer(self, asked: Permission, option: str | None) -> dict[str, object]:
+        """What answers ASKED with OPTION, about the tool as it was told last."""
+        tool = self.chats[asked.session].tools[str(asked.tool)]
+        return {
+            "session": asked.session,
+            "permission": asked.permission,
+            "option": option,
+            "revision": tool.revision,
+        }
+
     async def permission(self, session: str, state: str) -> Permission:
         chat = self.chats[session]
         await self.until(lambda: any(item.state == state for item in chat.permissions.values()))

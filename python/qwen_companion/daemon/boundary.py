@@ -428,7 +428,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
         case messages.SetMode():
             await conversation.set_mode(call.mode)
         case messages.Answer():
-            await conversation.answer(call.permission, call.option, call.answers)
+            await conversation.answer(call.permission, call.option, call.revision, call.answers)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
         case _:

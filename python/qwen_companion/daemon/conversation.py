@@ -249,11 +249,15 @@ class Conversation:
             self._tell_state()
             raise
 
-    async def answer(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> None:
-        """Answer a permission.  GoneError or NotFoundError when somebody else was faster."""
+    async def answer(
+        self, permission: str, option: str | None, revision: int | None, answers: tuple[tuple[str, ...], ...]
+    ) -> None:
+        """Answer a permission.  GoneError, NotFoundError: somebody was faster, or the tool is not what was shown."""
         vote = self.session.permissions.vote(permission, option, answers)
         if vote is None:
             raise GoneError("That question is not open any more, or has no such answer.")
+        if vote.allowed is not None and revision != self.session.tool_revision(vote.allowed):
+            raise GoneError("What would be done has changed since it was shown.")
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except NotFoundError:

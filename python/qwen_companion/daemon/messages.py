@@ -132,12 +132,14 @@ class SetMode:
 class Answer:
     """`daemon-answer`: choose OPTION for PERMISSION, None to dismiss it.
 
-    ANSWERS has for each question, in order, the answers to it.
+    ANSWERS has for each question, in order, the answers to it.  REVISION is that of the tool that was shown, see
+    `ToolChange`; another one cannot be allowed.
     """
 
     session: str
     permission: str
     option: str | None
+    revision: int | None
     answers: tuple[tuple[str, ...], ...] = field(repr=False)
 
 
@@ -214,6 +216,7 @@ def _parse_answer(values: Plist, _spool: Spool) -> Answer:
         values.string(":session"),
         values.string(":permission"),
         values.optional_string(":option"),
+        values.optional_integer(":revision"),
         tuple(item.strings(":choices") for item in values.plists(":answers")),
     )
 

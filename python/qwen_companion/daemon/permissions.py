@@ -37,12 +37,14 @@ _TEXT_CHARACTERS = 2000
 class Vote:
     """An answer in the daemon's words; OPTION_ID None dismisses the question.
 
-    ANSWERS are those to the questions of a form, by their keys; several to one question are joined by commas.
+    ANSWERS are those to the questions of a form, by their keys; several to one question are joined by commas.  ALLOWED
+    is the tool, as Emacs calls it, that may run then.
     """
 
     request_id: str
     option_id: str | None
     answers: Mapping[str, str] | None
+    allowed: str | None = None
 
 
 @dataclass
@@ -147,7 +149,8 @@ class Permissions:
             if option not in pending.option_ids:
                 return None
             words = {key: ", ".join(chosen) for key, chosen in zip(pending.answer_keys, answers, strict=False)}
-            return Vote(request_id, pending.option_ids[option], words or None)
+            option_id = pending.option_ids[option]
+            return Vote(request_id, option_id, words or None, self.allowed(request_id, option_id))
         return None
 
 

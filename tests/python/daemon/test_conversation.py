@@ -151,13 +151,36 @@ async def test_a_permission_is_answered(emacs: Emacs, daemon: FakeDaemon, chatti
     tool = chat.tools[str(asked.tool)]
     assert len(tool.diffs) == 1
     allow = next(option for option in asked.options if option.allows and not option.lasting)
-    await emacs.call("daemon-answer", session=session, permission=asked.permission, option=allow.id)
+    await emacs.call("daemon-answer", **emacs.answer(asked, allow.id))
     closed = await emacs.permission(session, "closed")
     assert (closed.by, closed.label) == ("me", allow.label)
     await emacs.until(lambda: chat.ends)
     assert chat.tools[tool.id].status == "done"
     (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
     assert asked_for.body == {"outcome": {"outcome": "selected", "optionId": "proceed_once"}}
+
+
+async def test_what_has_changed_since_it_was_shown_is_not_allowed(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, chat = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    asked = await emacs.permission(session, "open")
+    tool = str(asked.tool)
+    *_, allow, reject = asked.options
+    shown = emacs.answer(asked, allow.id)
+    other = event("permission_request")
+    other["type"] = "session_update"
+    other["data"]["update"] = other["data"].pop("toolCall") | {"sessionUpdate": "tool_call_update"}
+    other["data"]["update"]["content"][0]["newText"] = "two\none\n"
+    theirs.emit(other)
+    await emacs.until(lambda: chat.tools[tool].revision != shown["revision"])
+    assert await emacs.refused("daemon-answer", **shown) == "gone"
+    assert await emacs.refused("daemon-answer", **shown | {"revision": None}) == "gone"
+    assert not any("/permission/" in item.path for item in daemon.asked)
+    await emacs.call("daemon-answer", **shown | {"option": reject.id})
+    assert (await emacs.permission(session, "closed")).label == reject.label
 
 
 async def test_the_answers_to_questions_reach_the_daemon(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
@@ -167,9 +190,7 @@ async def test_the_answers_to_questions_reach_the_daemon(emacs: Emacs, daemon: F
     asked = await emacs.permission(session, "open")
     choices = [[question.choices[0].label] for question in asked.questions]
     answers = [lisp(dumps({"choices": choice})) for choice in choices]
-    await emacs.call(
-        "daemon-answer", session=session, permission=asked.permission, option=asked.options[0].id, answers=answers
-    )
+    await emacs.call("daemon-answer", **emacs.answer(asked, asked.options[0].id), answers=answers)
     (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
     assert asked_for.body["answers"] == {str(index): choice[0] for index, choice in enumerate(choices)}
 
@@ -182,7 +203,7 @@ async def test_an_answer_that_comes_too_late_says_so_and_closes(
     await emacs.prompt(session)
     asked = await emacs.permission(session, "open")
     daemon.refuse(f"/permission/{theirs.permission['data']['requestId'] if theirs.permission else ''}", "late_vote")
-    values = {"session": session, "permission": asked.permission, "option": asked.options[0].id}
+    values = emacs.answer(asked, asked.options[0].id)
     assert await emacs.refused("daemon-answer", **values) == "gone"
     closed = await emacs.permission(session, "closed")
     assert closed.by == "other"

@@ -93,10 +93,10 @@ def call_of(method: str, payload: str, spool: Spool) -> DaemonCall:
         ("mode", '(:session "s" :mode "yolo")', SetMode("s", "yolo")),
         (
             "answer",
-            '(:session "s" :permission "p" :option "o" :answers ((:choices ("a")) (:choices ("b" "c"))))',
-            Answer("s", "p", "o", (("a",), ("b", "c"))),
+            '(:session "s" :permission "p" :option "o" :revision 2 :answers ((:choices ("a")) (:choices ("b" "c"))))',
+            Answer("s", "p", "o", 2, (("a",), ("b", "c"))),
         ),
-        ("answer", '(:session "s" :permission "p")', Answer("s", "p", None, ())),
+        ("answer", '(:session "s" :permission "p")', Answer("s", "p", None, None, ())),
         ("fetch", '(:session "s" :tool "t" :part new :index 2)', Fetch("s", "t", "new", 2)),
         ("fetch", '(:session "s" :tool "t" :part output)', Fetch("s", "t", "output", 0)),
         ("remove-prompt", '(:session "s" :turn "t")', RemovePrompt("s", "t")),

@@ -38,7 +38,7 @@ async def test_token_never_in_epc_log_repr(
         theirs.script("write", "answer")
         await emacs.prompt(session)
         asked = await emacs.permission(session, "open")
-        await emacs.call("daemon-answer", session=session, permission=asked.permission, option=asked.options[1].id)
+        await emacs.call("daemon-answer", **emacs.answer(asked, asked.options[1].id))
         await emacs.until(lambda: emacs.chats[session].ends)
         await emacs.until(lambda: emacs.all(SessionChoices))
         await emacs.call("daemon-model", session=session, model=emacs.last(SessionChoices).models[0].id)
