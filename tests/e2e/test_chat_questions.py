@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from chat import CHAT, answer, open_chat, send, wait_until_idle
 from clis import QWEN_SETTINGS_FILE
@@ -90,20 +91,31 @@ def test_a_command_that_is_run(stage: Stage) -> None:
     open_chat(stage)
     of_workspace = stage.sandbox.project / ".qwen/settings.json"
     of_user = stage.sandbox.home / QWEN_SETTINGS_FILE
-    before = of_user.read_text()
+
+    def allowed(settings: Path) -> object:
+        # The daemon adds the version of their form.
+        return json.loads(settings.read_text()).get("permissions")
+
     stage.model.call("run_shell_command", command="touch one\ntouch two", is_background=False)
     stage.model.say("They are made.")
     send(stage, "make two")
     screen = stage.screen.wait_for("Asks:1")
     assert re.search(r"^ +touch one\n +touch two$", screen, re.MULTILINE)
-    assert "for user: touch *  writes a rule into the user's settings on the daemon's host\n" in screen
     label = "Always Allow in project: touch *"
     assert f"{label}  writes a rule into the settings of the workspace on the daemon's host\n" in screen
     answer(stage, label)
     stage.screen.wait_for("They are made.")
-    assert json.loads(of_workspace.read_text()) == {"permissions": {"allow": ["Bash(touch *)"]}}
-    assert of_user.read_text() == before
+    assert (allowed(of_workspace), allowed(of_user)) == ({"allow": ["Bash(touch *)"]}, None)
     assert (stage.sandbox.project / "two").exists()
+
+    stage.model.call("run_shell_command", command="cp one five", is_background=False)
+    stage.model.say("It is copied.")
+    send(stage, "copy one")
+    label = "Always Allow for user: cp *"
+    stage.screen.wait_for(f"{label}  writes a rule into the user's settings on the daemon's host\n")
+    answer(stage, label)
+    stage.screen.wait_for("It is copied.")
+    assert (allowed(of_workspace), allowed(of_user)) == ({"allow": ["Bash(touch *)"]}, {"allow": ["Bash(cp *)"]})
 
     # Refused.
     stage.model.call("run_shell_command", command="mkdir three", is_background=False)
