@@ -762,17 +762,14 @@ With DUE non-nil, have them loaded again once there is a daemon."
 
 (defun qwen-companion-chat--on-state (payload)
   "Use the state of the connection in PAYLOAD."
-  (let ((state (plist-get payload :state)))
-    (dolist (buffer (qwen-companion-chat-buffers))
-      (with-current-buffer buffer
-        (cond ((and qwen-companion-chat--due (eq 'connected state))
-               (qwen-companion-chat--begin))
-              ((and (eq 'refused state)
-                    (not (eq 'dead (plist-get qwen-companion-chat--state :state))))
-               ;; There was one, or this was to be it; the next may come by another way.
-               (setq qwen-companion-chat--due t)
-               (qwen-companion-chat--set-state 'off (plist-get payload :text))))
-        (qwen-companion-chat--update)))))
+  (when (eq 'refused (plist-get payload :state))
+    ;; It has ended, or was none; the next may be had in another way.
+    (qwen-companion-chat--set-all 'off (plist-get payload :text) t))
+  (dolist (buffer (qwen-companion-chat-buffers))
+    (with-current-buffer buffer
+      (when (and qwen-companion-chat--due (eq 'connected (plist-get payload :state)))
+        (qwen-companion-chat--begin))
+      (qwen-companion-chat--update))))
 
 (defun qwen-companion-chat--begin ()
   "Ask the daemon for the session of the current buffer, or a new one."

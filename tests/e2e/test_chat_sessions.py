@@ -21,6 +21,9 @@ NAMED: Final = (*FORMS, "(setq qwen-companion-chat-rename-buffer t)")
 NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""
 
+SEPARATOR: Final = " C-c C-c sends"
+"""What the line between the conversation and the prompt begins with."""
+
 LIST: Final = "*qwen-companion chats*"
 
 
@@ -210,8 +213,8 @@ def test_two_emacs_take_part_in_one_session(stage: Stage, serve: Serve) -> None:
         answer(other, chat, "Allow")
         other.screen.wait_for('you answered "Allow"')
         stage.screen.wait_for('answered by another client: "Allow"')
-        screen = stage.screen.wait_for("Third.")
-        assert "Asks" not in screen
+        stage.screen.wait_for("Third.")
+        stage.screen.wait_gone("Asks")
         assert file.read_text() == "new\n"
         wait_until_state(stage, chat, "idle")
         other.emacs.quit()
@@ -255,9 +258,8 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     stage.screen.wait_for("Disconnected: ")
     serve.start()
     wait_until_state(stage, chat, "idle")
-    separator = " C-c C-c sends"
-    failed = f"Failed: The daemon has been restarted.\n{separator}"
-    assert stage.emacs.buffer_text(chat) == shown.replace(separator, failed)
+    failed = f"Failed: The daemon has been restarted.\n{SEPARATOR}"
+    assert stage.emacs.buffer_text(chat) == shown.replace(SEPARATOR, failed)
     assert stage.emacs.eval(f"(with-current-buffer {lisp_string(chat)} (- (point-max) (point)))") == place == "5"
     # And it goes on.
     stage.screen.keys("C-a", "C-k")
@@ -265,7 +267,7 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     send(stage, "four")
     stage.screen.wait_for("Fourth.")
     wait_until_state(stage, chat, "idle")
-    assert "Daemon:" not in stage.screen.capture()
+    stage.screen.wait_gone("Daemon:")
 
 
 def test_the_backend_is_killed_under_a_chat(stage: Stage, serve: Serve) -> None:
@@ -310,14 +312,7 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     chat = begin(stage, ("one", "First."))
     stage.screen.type("not sent yet")
     shown = stage.emacs.buffer_text(chat)
-    # Killed, it is said; another, which knows it from the disk, is had as the one before was.
-    daemons(stage)[1].kill()
-    screen = stage.screen.wait_for("No session; M-x qwen-companion-chat here tries again: qwen serve has ended.")
-    assert "Daemon:refused" in screen
-    stage.emacs.command("qwen-companion-chat")
-    wait_until_state(stage, chat, "idle")
-    assert stage.emacs.buffer_text(chat) == shown
-    # The mode turned off, and on.
+    # The mode is turned off, and on: another daemon has it on its disk.
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for("M-x qwen-companion-mode, then M-x qwen-companion-chat here")
     assert stage.emacs.buffer_text(chat) == shown
@@ -325,6 +320,19 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     stage.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
     stage.emacs.command("qwen-companion-chat")
     wait_until_state(stage, chat, "idle")
+    assert stage.emacs.buffer_text(chat) == shown
+    # The daemon is killed in the middle of an answer; another is had as that one was.
+    stage.screen.keys("C-a", "C-k")
+    stream_half(stage, chat, "two", "half")
+    stage.screen.type("not sent yet")
+    shown = stage.emacs.buffer_text(chat)
+    daemons(stage)[1].kill()
+    stage.screen.wait_for("No session; M-x qwen-companion-chat here tries again: qwen serve has ended.")
+    stage.screen.wait_for("Daemon:refused")
+    assert stage.emacs.buffer_text(chat) == shown
+    stage.emacs.command("qwen-companion-chat")
+    wait_until_state(stage, chat, "idle")
+    shown = shown.replace(SEPARATOR, f"Failed: The turn broke off.\n{SEPARATOR}")
     assert stage.emacs.buffer_text(chat) == shown
     # Nobody loses a prompt by the end of Emacs or of the buffer.
     stage.screen.keys("C-x", "C-c")

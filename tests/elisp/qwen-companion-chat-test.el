@@ -628,7 +628,7 @@
   "It is said, and the next one has the chats again, however it is had."
   (qwen-companion-chat-test-with
     (insert "precious")
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'closed)
+    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected)
     (qwen-companion-chat-test-tell 'daemon-state :state 'refused :text "qwen serve has ended.")
     (should (string-match-p "M-x qwen-companion-chat here tries again: qwen serve has ended"
                             qwen-companion-chat--header))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from qwen_companion.daemon import messages, models
+from qwen_companion.daemon.broken import BrokenTurns
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.conversation import Conversation
 from qwen_companion.daemon.errors import (
@@ -133,6 +134,7 @@ class Boundary:
         self._connection: _Connection | None = None
         self._local: LocalDaemon | None = None
         self._conversations: dict[str, Conversation] = {}
+        self._broken: dict[str, BrokenTurns] = {}
         self._session_ids: dict[str, str] = {}
         self._background: asyncio.Task[None] | None = None
         # Each is held by those who wait for it and by nobody else, and goes with the last of them.
@@ -260,7 +262,7 @@ class Boundary:
         last = await daemon.ended()
         async with self._lane(_CONNECTION):
             if self._local is daemon:
-                await self._leave()
+                await self._leave(lost=True)
                 text = f"qwen serve has ended: {line(last)}" if last else "qwen serve has ended."
                 self._say(replace(self._state, state="refused", text=text))
 
@@ -320,8 +322,8 @@ class Boundary:
             state = "connected" if trouble is None else "unreachable"
             self._say(replace(self._state, state=state, text=trouble))
 
-    async def _leave(self) -> None:
-        """Leave the daemon without a word to Emacs."""
+    async def _leave(self, *, lost: bool = False) -> None:
+        """Leave the daemon without a word to Emacs about that; the sessions of one that was LOST are not left."""
         background, self._background = self._background, None
         if background is not None:
             background.cancel()
@@ -331,7 +333,7 @@ class Boundary:
         connection, self._connection = self._connection, None
         self._session_ids.clear()
         if conversations:
-            leaving = [asyncio.create_task(conversation.close(end=False)) for conversation in conversations]
+            leaving = [asyncio.create_task(item.detach() if lost else item.close(end=False)) for item in conversations]
             # The daemon need not hear of it: whether it does must not hold up anything.
             _, late = await asyncio.wait(leaving, timeout=LEAVE_S)
             for task in late:
@@ -389,7 +391,12 @@ class Boundary:
         conversation = self._conversations.get(name)
         if conversation is None:
             conversation = Conversation(
-                connection.client, session_id, self._outbox, reached=self._reached, sleep=self._sleep
+                connection.client,
+                session_id,
+                self._outbox,
+                broken=self._broken.setdefault(name, BrokenTurns()),
+                reached=self._reached,
+                sleep=self._sleep,
             )
             self._conversations[name] = conversation
         await conversation.open()
@@ -401,6 +408,7 @@ class Boundary:
             return
         conversation = self._conversation(session)
         del self._conversations[session]
+        self._broken.pop(session, None)
         await conversation.close(end=end)
 
     def _conversation(self, session: str) -> Conversation:

@@ -17,10 +17,11 @@ DONE = "done"
 
 
 class BrokenTurns:
-    """Those of one session, over all its loads."""
+    """Those of one session, over all its loads and all connections to its daemon."""
 
     def __init__(self) -> None:
         self._turn: str | None = None
+        """The turn that runs; what was told of it is in `_told`."""
         self._told: dict[object, Change] = {}
         self._broken: dict[str, list[Change]] = {}
 
@@ -34,26 +35,28 @@ class BrokenTurns:
             if change.turn == self._turn:
                 # Of a tool only how it is at last, where it was first.
                 self._told[change.id if isinstance(change, ToolChange) else len(self._told), type(change)] = change
-                if isinstance(change, EndChange) and change.outcome != DONE:
-                    self._broken[change.turn] = list(self._told.values())
+                if isinstance(change, EndChange):
+                    if change.outcome != DONE:
+                        self._broken[change.turn] = list(self._told.values())
+                    self._turn = None
 
-    def broke_off(self, turn: str, text: str) -> None:
-        """TURN does not run any more, because of TEXT; nothing has told its end."""
-        self.told([EndChange(turn, None, outcome="failed", text=text)])
-
-    def completed(self, loaded: Sequence[Output], outcomes: Mapping[str, str]) -> list[Output]:
+    def completed(self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, runs: bool, why: str) -> list[Output]:
         """LOADED, which takes the place of all that was told, with what is missing in it, and with the missing ends.
 
-        OUTCOMES says of turns how they ended as far as the daemon knows, see `EndChange`.
+        OUTCOMES says of turns how they ended as far as the daemon knows, see `EndChange`.  Unless one RUNS, one whose
+        end was not told has broken off, because of WHY.
         """
+        if self._turn is not None and not runs:
+            self.told([EndChange(self._turn, None, outcome="failed", text=why)])
         result = list(loaded)
+        newest = next(reversed(self._broken), None)
         ends = {turn: EndChange(turn, None, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
         for turn, told in self._broken.items():
             outcome = outcomes.get(turn)
             if outcome == DONE:
                 continue
             if _length(told, turn) > _length(loaded, turn):
-                result = _with(result, turn, told, last=turn == self._turn)
+                result = _with(result, turn, told, last=turn == newest)
             elif (outcome or not _length(loaded, turn, "answer")) and isinstance(told[-1], EndChange):
                 ends[turn] = told[-1]
         for turn, end in ends.items():
@@ -61,7 +64,8 @@ class BrokenTurns:
             if places and not any(isinstance(result[place], EndChange) for place in places):
                 result.insert(places[-1] + 1, end)
         self._turn = None
-        self.told(result)
+        if runs:
+            self.told(result)
         return result
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from qwen_companion.daemon import models
+from qwen_companion.daemon.broken import BrokenTurns, Output
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -31,7 +32,7 @@ from qwen_companion.daemon.messages import (
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.sanitize import clean, line
-from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, Output, slash_commands
+from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, slash_commands
 from qwen_companion.daemon.stream import (
     Backoff,
     Connected,
@@ -62,16 +63,20 @@ class Conversation:
         session_id: str,
         outbox: Outbox,
         *,
+        broken: BrokenTurns | None = None,
         reached: Callable[[str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """REACHED is called with None when the daemon answers, and with what is wrong when it does not."""
+        """BROKEN are the turns that broke off before.
+
+        REACHED is called with None when the daemon answers, and with what is wrong when it does not.
+        """
         self._client = client
         self._outbox = outbox
         self._reached = reached
         self._sleep = sleep
         self._backoff = Backoff()
-        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine)
+        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, broken)
         self._told = None
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -113,9 +118,14 @@ class Conversation:
         if end:
             await self._client.close(self.session.session_id)
         else:
-            # A daemon that has gone, or has forgotten the session, need not be told.
-            with suppress(NotFoundError, UnreachableError):
-                await self._client.detach(self.session.session_id)
+            await self.detach()
+
+    async def detach(self) -> None:
+        """Leave the session without a word to Emacs."""
+        await self._stop_following()
+        # A daemon that has gone, or has forgotten the session, need not be told.
+        with suppress(NotFoundError, UnreachableError):
+            await self._client.detach(self.session.session_id)
 
     async def _stop_following(self) -> None:
         tasks = [task for task in (self._following, self._checking, self._counting) if task is not None]

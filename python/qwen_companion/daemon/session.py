@@ -62,9 +62,16 @@ class DaemonSession:
     """What is known of one session."""
 
     def __init__(
-        self, session_id: str, client_id: str | None, was_mine: Callable[[str], bool] = lambda _: False
+        self,
+        session_id: str,
+        client_id: str | None,
+        was_mine: Callable[[str], bool] = lambda _: False,
+        broken: BrokenTurns | None = None,
     ) -> None:
-        """SESSION_ID and CLIENT_ID, which is ours, are the daemon's; WAS_MINE knows those that were ours before."""
+        """SESSION_ID and CLIENT_ID, which is ours, are the daemon's; WAS_MINE knows those that were ours before.
+
+        BROKEN are the turns that broke off before.
+        """
         self.session_id = session_id
         self.id = local_id("session", session_id)
         self._client_id = client_id
@@ -79,14 +86,13 @@ class DaemonSession:
         self._why: str | None = None
         self._connected = False
         self._loading = True
-        self._broken = BrokenTurns()
-        self._running: str | None = None
+        self._broken = broken or BrokenTurns()
         self._forget()
 
     def _forget(self) -> None:
         """Forget all that a load tells anew."""
         self._replaying = True
-        self._running = None
+        self._running: str | None = None
         self._cancelling: str | None = None
         self._queue: dict[str, Queued] = {}
         self._removed: dict[str, str] = {}
@@ -167,8 +173,6 @@ class DaemonSession:
 
     def load(self, reply: models.LoadReply, why: str | None = None) -> list[Output]:
         """Begin anew with REPLY, because of WHY; all that was said in the session so far."""
-        if self._running and not reply.has_active_prompt:
-            self._broken.broke_off(local_id("turn", self._running), why or "The turn does not run any more.")
         self._forget()
         self._client_id = reply.client_id or self._client_id
         self._ended.update(item.prompt_id for item in reply.prompt_terminals)
@@ -180,7 +184,9 @@ class DaemonSession:
             local_id("turn", item.prompt_id): _TERMINALS.get(item.terminal or "", "failed")
             for item in reply.prompt_terminals
         }
-        outputs = self._broken.completed(outputs, outcomes)
+        outputs = self._broken.completed(
+            outputs, outcomes, runs=reply.has_active_prompt, why=why or "The turn broke off."
+        )
         if not reply.has_active_prompt:
             self._running = None
         elif self._running is None:

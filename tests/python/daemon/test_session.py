@@ -37,7 +37,7 @@ from daemon_wire import (
     words,
 )
 from qwen_companion.daemon import models
-from qwen_companion.daemon.broken import Output
+from qwen_companion.daemon.broken import BrokenTurns, Output
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
@@ -764,6 +764,18 @@ def test_how_turns_ended_is_read_from_the_disk_too() -> None:
     assert seen.ends == [(turn(P1), "cancelled")]
     kinds = [type(item).__name__ for item in seen.outputs]
     assert kinds == ["TextChange", "TextChange", "EndChange", "TextChange"]
+
+
+def test_a_turn_that_broke_off_is_not_lost_with_the_connection() -> None:
+    broken = BrokenTurns()
+    before = DaemonSession(SESSION, US, broken=broken)
+    before.load(load_reply())
+    for item in live(echo(P1), words("half")):
+        before.take(item)
+    seen = Seen()
+    seen.session = DaemonSession(SESSION, US, broken=broken)
+    load_again(seen, disk("user_message_chunk", "hello", P1))
+    assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
 
 
 @pytest.mark.parametrize("reason", ["channel_closed", "daemon_shutdown"])
