@@ -7,7 +7,7 @@ import re
 import threading
 from typing import Final
 
-from chat import FORMS, send
+from chat import FORMS, option_key, send
 from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
@@ -62,9 +62,7 @@ def answer(stage: Stage, chat: str, label: str) -> None:
         f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
         " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))",
     )
-    found = re.search(rf"C-c (\d)  {label} *$", stage.screen.capture(), re.MULTILINE)
-    assert found is not None
-    stage.screen.keys("C-c", found[1])
+    stage.screen.keys("C-c", option_key(stage.screen.capture(), label))
 
 
 def start_daemon(stage: Stage) -> None:
