@@ -5,16 +5,21 @@
 ;;; Commentary:
 
 ;; Loaded by demo/demo.py after scripts/checkout.el: turns the mode on, shows
-;; a file, the CLI below it, and the guide beside both where there is room.
+;; a file, the CLI below it, and the guide beside both where there is room;
+;; for demo/screenshots.py also a file with room for a chat.
 
 ;;; Code:
 
 (defvar org-hide-emphasis-markers)
+(defvar qwen-companion-daemon-enabled)
 (declare-function qwen-companion-mode "qwen-companion" (&optional arg))
 (declare-function qwen-companion-run "qwen-companion-terminal" (directory))
 
 (defconst demo--guide-width 64
   "Columns of the guide, when there is room beside it.")
+
+(defconst demo--chat-width 100
+  "Columns of the chat beside a file.")
 
 (defun demo--guide-buffer (guide)
   "Return a buffer with the text of the file GUIDE.
@@ -44,6 +49,14 @@ It visits no file: the guide is none of the files one works on."
           '(("\\`\\*qwen: " display-buffer-below-selected)))
     (qwen-companion-mode 1)
     (qwen-companion-run (file-name-directory file))))
+
+(defun demo-start-chat (file)
+  "Visit FILE with the mode on, and leave a window beside it for a chat."
+  (setq confirm-kill-processes nil
+        qwen-companion-daemon-enabled t)
+  (find-file file)
+  (select-window (split-window-right (- demo--chat-width)))
+  (qwen-companion-mode 1))
 
 (provide 'demo)
 ;;; demo.el ends here

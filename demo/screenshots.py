@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 DEMO = Path(__file__).resolve().parent
@@ -51,8 +51,68 @@ def wait_for(emacs: Emacs, form: str) -> None:
     raise TimeoutError(f"never true: {form}")
 
 
-def take(name: str, terminal: Sequence[str], columns: int, lines: int, *, hunk_by_hunk: bool = False) -> None:
-    """Play the demo up to its first review, in Ediff or HUNK_BY_HUNK, and take the picture NAME.
+def start_demo(sandbox: Sandbox) -> str:
+    """The form with which Emacs begins the demo."""
+    return f"(demo-start {lisp_string(str(sandbox.greeting))} {lisp_string(str(DEMO / 'guide.org'))})"
+
+
+def start_chat(sandbox: Sandbox) -> str:
+    """The form with which Emacs shows a file and has room for a chat."""
+    return f"(demo-start-chat {lisp_string(str(sandbox.greeting))})"
+
+
+def review(emacs: Emacs) -> None:
+    """Play the demo up to its first review."""
+    wait_for(emacs, "(qwen-companion-backend-sessions)")
+    cli = "(with-current-buffer (car (qwen-companion-terminal-buffers)) {})"
+    wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
+    emacs.eval(cli.format('(vterm-send-string "greet politely")'))
+    wait_for(emacs, cli.format('(string-match-p "> +greet politely" (buffer-string))'))
+    emacs.eval(cli.format("(vterm-send-return)"))
+    wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
+    wait_for(emacs, cli.format('(string-match-p "Yes, allow once" (buffer-string))'))
+
+
+def hunks(emacs: Emacs) -> None:
+    """Play the demo up to its first review, hunk by hunk."""
+    review(emacs)
+    emacs.eval("(qwen-companion-diff-switch)")
+    wait_for(emacs, HUNKS_SHOWN)
+
+
+def chat(emacs: Emacs) -> None:
+    """Chat beside a file until a change is asked for."""
+
+    def in_chat(form: str) -> str:
+        return f"(with-current-buffer (car (qwen-companion-chat-buffers)) {form})"
+
+    def say(text: str) -> None:
+        emacs.eval(in_chat(f"(progn (goto-char (point-max)) (insert {lisp_string(text)}) (qwen-companion-chat-send))"))
+
+    wait_for(emacs, "(eq (qwen-companion-state) 'ready)")
+    emacs.eval('(with-current-buffer "greeting.py" (call-interactively #\'qwen-companion-daemon-start))')
+    wait_for(emacs, "(eq (qwen-companion-daemon-state) 'connected)")
+    emacs.eval("(let ((display-buffer-overriding-action '(display-buffer-same-window))) (qwen-companion-chat))")
+    idle = in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))")
+    wait_for(emacs, idle)
+    say("explain it")
+    wait_for(emacs, in_chat('(string-match-p "f\\"hello" (buffer-string))'))
+    wait_for(emacs, idle)
+    say("Now greet politely.")
+    wait_for(emacs, in_chat('(string-match-p "^\\\\+.*a very good day" (buffer-string))'))
+    # What the pointer is over would be highlighted.
+    emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
+
+
+def take(
+    name: str,
+    terminal: Sequence[str],
+    columns: int,
+    lines: int,
+    start: Callable[[Sandbox], str],
+    play: Callable[[Emacs], None],
+) -> None:
+    """Begin with START, let PLAY do something in Emacs, and take the picture NAME.
 
     TERMINAL is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
     """
@@ -73,22 +133,12 @@ def take(name: str, terminal: Sequence[str], columns: int, lines: int, *, hunk_b
                 emacs.server_form(),
                 "(progn (menu-bar-mode -1) (when (fboundp 'tool-bar-mode) (tool-bar-mode -1))"
                 " (when (fboundp 'scroll-bar-mode) (scroll-bar-mode -1)) (blink-cursor-mode -1))",
-                f"(demo-start {lisp_string(str(sandbox.greeting))} {lisp_string(str(DEMO / 'guide.org'))})",
+                start(sandbox),
             )
             loads = ["-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
             evaluations = [argument for form in forms for argument in ("--eval", form)]
             with subprocess.Popen([*command, *loads, *evaluations], cwd=sandbox.project, env=environment) as process:
-                wait_for(emacs, "(qwen-companion-backend-sessions)")
-                cli = "(with-current-buffer (car (qwen-companion-terminal-buffers)) {})"
-                wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
-                emacs.eval(cli.format('(vterm-send-string "greet politely")'))
-                wait_for(emacs, cli.format('(string-match-p "> +greet politely" (buffer-string))'))
-                emacs.eval(cli.format("(vterm-send-return)"))
-                wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
-                wait_for(emacs, cli.format('(string-match-p "Yes, allow once" (buffer-string))'))
-                if hunk_by_hunk:
-                    emacs.eval("(qwen-companion-diff-switch)")
-                    wait_for(emacs, HUNKS_SHOWN)
+                play(emacs)
                 emacs.eval("(redisplay t)")
                 picture = ["import", "-window", "root", "-trim", "+repage", str(PICTURES / name)]
                 subprocess.run(picture, env=environment, check=True)
@@ -109,9 +159,10 @@ def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     look = ["-fa", FONT, "-fs", "10", "-bg", "#1c1c1c", "-fg", "#d8d8d8", "-bw", "0", "+sb"]
     xterm = ["xterm", *look, "-geometry", "140x44+0+0", "-e"]
-    take("review.png", [], 150, 46)
-    take("terminal.png", xterm, 126, 44)
-    take("hunks.png", [], 150, 46, hunk_by_hunk=True)
+    take("review.png", [], 150, 46, start_demo, review)
+    take("terminal.png", xterm, 126, 44, start_demo, review)
+    take("hunks.png", [], 150, 46, start_demo, hunks)
+    take("chat.png", [], 150, 46, start_chat, chat)
     return 0
 
 

@@ -20,7 +20,18 @@ I am a script, not a language model. I know these words:
 - greet politely: I propose a change of greeting.py
 - sort the notes: I propose a change of notes.txt
 - make a plan: I propose a new file, plan.txt
+- explain it: I read greeting.py and say what it does
 """
+EXPLANATION: Final = """\
+`greeting.py` has two functions:
+- `greet` puts *hello* before a name
+- `main` greets **the world** and prints that
+
+The first with [an f-string](https://peps.python.org/pep-0498/):
+```python
+def greet(name: str) -> str:
+    return f"hello {name}"
+```"""
 PLAN: Final = """\
 1. Ask about the selection.
 2. Change a proposal before accepting it.
@@ -37,6 +48,8 @@ _DIRECTORY: Final = re.compile(r"working in the directory: (/.*)")
 def respond(request: ModelRequest) -> Answer:
     """The answer to REQUEST."""
     question = _REMINDER.sub("", request.prompt).lower()
+    if "explain" in question:
+        return _explain(request)
     if "greet" in question:
         return _change(request, "greeting.py", greet_politely)
     if "note" in question:
@@ -55,6 +68,14 @@ def _what_is_seen(request: ModelRequest) -> str:
     first, later = told[0], told[1:]
     parts = [f"The CLI has told me this about your editor:\n\n{first}", *(f"And later:\n\n{text}" for text in later)]
     return "\n\n".join(parts)
+
+
+def _explain(request: ModelRequest) -> Answer:
+    if not request.results_since_prompt:
+        path = str(_path(request, "greeting.py"))
+        thought = "What it does is in the file.  I read that first."
+        return Answer("First I read it.", (Call("read_file", {"file_path": path}),), thought)
+    return Answer(EXPLANATION)
 
 
 def _path(request: ModelRequest, name: str) -> Path:
