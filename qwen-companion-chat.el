@@ -161,6 +161,12 @@ See `qwen-companion-chat--add'.")
   "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
   (truncate-string-to-width (qwen-companion-foreign-text text) width nil nil "…"))
 
+(defun qwen-companion-chat--identification ()
+  "Return the name of the current buffer as the mode line has it.
+What goes on must have room behind it in 80 columns."
+  (propertized-buffer-identification
+   (string-replace "%" "%%" (truncate-string-to-width (buffer-name) 24 nil nil t))))
+
 (defun qwen-companion-chat--rename ()
   "Name the current buffer after its session, unless the user has named it."
   (let ((name (qwen-companion-chat--name)))
@@ -975,8 +981,7 @@ RET	do so on their first line; follow a link, choose an option
   (qwen-companion-chat-text-enable)
   (qwen-companion-chat-send-enable)
   (setq-local mode-line-buffer-identification
-              ;; What goes on must have room behind it in 80 columns.
-              (list (cons -24 (propertized-buffer-identification "%12b"))))
+              '((:eval (qwen-companion-chat--identification))))
   (add-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
   (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)

@@ -693,6 +693,13 @@
       (set-buffer (qwen-companion-chat-buffer "s"))
       (should (equal "*qwen chat: \\u202Eevil\\n%sxxxxxxxxxxxxxxxxx… (project)*"
                      (titled (concat "\u202eevil\n%s" (make-string 100 ?x)))))
+      ;; The mode line has room for more, and takes no sign for an instruction.
+      (let ((shown (car (qwen-companion-chat--identification))))
+        (should (string-prefix-p "*qwen chat: \\u202Eevil" shown))
+        (should (<= (string-width shown) 24)))
+      (should (string-search "%%s" (with-temp-buffer
+                                     (rename-buffer "a%s")
+                                     (car (qwen-companion-chat--identification)))))
       ;; The user's word is the last one.
       (rename-buffer "mine")
       (should (equal "mine" (titled "Another"))))))
