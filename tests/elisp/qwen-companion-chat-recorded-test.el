@@ -392,7 +392,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                   nil))
       (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
       (should-not (string-match-p "queued" qwen-companion-chat--header)))
-    (should (equal '(("Writing to other.txt: closed without an answer that is known here" shadow)
+    (should (equal '(("Writing to other.txt: not answered before the turn was cancelled" shadow)
                      ("Cancelled" warning)
                      ("Taken out of the queue: not this" warning)
                      ("")

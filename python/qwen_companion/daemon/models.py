@@ -373,6 +373,7 @@ class PromptCancelled(Payload):
 
     KIND = "prompt_cancelled"
     reason: str | None = None
+    """`forward_failed` where nobody did: the turn fails, by itself or with its agent."""
 
 
 class PendingPromptAdded(Payload):

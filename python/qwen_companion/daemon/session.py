@@ -46,6 +46,7 @@ _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "do
 _OUTCOMES = {"end_turn": "done", "cancelled": "cancelled"}
 _TERMINALS = {"completed": DONE, "cancelled": "cancelled"}
 _SHUTDOWN = "daemon_shutdown"
+_FORWARD_FAILED = "forward_failed"
 _UNKNOWN_PROMPT = ""
 _KIND = re.compile(r"[\w./-]{1,80}")
 _SHORT_TEXT = 2000
@@ -533,9 +534,10 @@ class DaemonSession:
             self._removed[payload.prompt_id] = "" if queued is None else queued.text
         return iter(())
 
-    def _cancelled(self, envelope: models.Envelope, _payload: models.PromptCancelled) -> Iterator[Output]:
+    def _cancelled(self, envelope: models.Envelope, payload: models.PromptCancelled) -> Iterator[Output]:
         # Without a prompt it is about nothing: somebody cancelled while nothing ran.
-        if envelope.prompt_id is not None and envelope.prompt_id == self._running:
+        about_it = envelope.prompt_id is not None and envelope.prompt_id == self._running
+        if about_it and payload.reason != _FORWARD_FAILED:
             self._cancelling = self._running
         return iter(())
 

@@ -223,6 +223,8 @@ def test_a_cancel_that_could_not_be_asked_for_shows_no_more() -> None:
 def test_a_failed_turn_ends_once_in_either_order(first: str) -> None:
     error = event("turn_error", P1, message="401 fake upstream failure", code="-32603", promptId=P1)
     cancelled = event("prompt_cancelled", P1, reason="forward_failed")
+    # Nobody has cancelled it.
+    assert Seen().go(echo(P1), cancelled).state == "busy"
     seen = Seen().go(echo(P1), *((error, cancelled) if first == "turn_error" else (cancelled, error)))
     assert (seen.state, seen.ends) == ("idle", [(turn(P1), "failed")])
     (end,) = [item for item in seen.outputs if isinstance(item, EndChange)]
