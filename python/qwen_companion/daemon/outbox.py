@@ -23,7 +23,7 @@ GATHER_S = 0.04
 BATCH_WEIGHT = INLINE_TEXT_BYTES // 2
 """About how many characters one message holds; a text that is longer by itself goes by file."""
 
-BATCH_CHANGES = 24
+BATCH_CHANGES = 16
 """How many changes one message holds: more would keep Emacs from the keys for over 5 ms in a long conversation."""
 
 
