@@ -106,20 +106,31 @@ It counts from the start of the block.  CODE is the code block that is
 open there, or nil."
   (offset 0) code)
 
+(defun qwen-companion-chat-text-spoken (text voice)
+  "Return TEXT with the properties of what VOICE has said."
+  (propertize text 'qwen-companion-chat-voice voice
+              'face (qwen-companion-chat-text-face voice)))
+
+(defun qwen-companion-chat-text-begin (id offset voice)
+  "Read the text by VOICE that begins at OFFSET of the block ID."
+  (let ((block (gethash id qwen-companion-chat--blocks)))
+    (setf (qwen-companion-chat-block-data block)
+          (qwen-companion-chat--make-reader :offset offset))
+    (qwen-companion-chat-text--said
+     block (+ offset (qwen-companion-chat-block-start block)) voice)))
+
 (defun qwen-companion-chat-text-append (id text voice)
-  "Put TEXT by VOICE at the end of the block ID."
+  "Put TEXT by VOICE at the end of the block ID, which it has begun."
   (let* ((block (gethash id qwen-companion-chat--blocks))
          (end (1- (qwen-companion-chat-block-end block))))
-    (unless (qwen-companion-chat-block-data block)
-      (setf (qwen-companion-chat-block-data block)
-            (qwen-companion-chat--make-reader
-             :offset (- end (qwen-companion-chat-block-start block)))))
-    (qwen-companion-chat--append
-     id (propertize text 'qwen-companion-chat-voice voice
-                    'face (qwen-companion-chat-text-face voice)))
-    (unless (eq voice 'thought)
-      (qwen-companion-chat--fold-lines end (1- (qwen-companion-chat-block-end block)))
-      (qwen-companion-chat-text--read block))))
+    (qwen-companion-chat--append id (qwen-companion-chat-text-spoken text voice))
+    (qwen-companion-chat-text--said block end voice)))
+
+(defun qwen-companion-chat-text--said (block start voice)
+  "Do what is to be done for the text by VOICE from START on in BLOCK."
+  (unless (eq voice 'thought)
+    (qwen-companion-chat--fold-lines start (1- (qwen-companion-chat-block-end block)))
+    (qwen-companion-chat-text--read block)))
 
 (defun qwen-companion-chat-text-face (voice)
   "Return the face of all text by VOICE, or nil."

@@ -442,42 +442,48 @@ the end of what that agent has said."
                'face 'qwen-companion-chat-heading
                'qwen-companion-chat-turn (or (plist-get change :turn) t))))
 
-(defun qwen-companion-chat--begin-text (change)
-  "Begin the block for the text of CHANGE; return its name."
+(defun qwen-companion-chat--begin-text (change text)
+  "Begin the block for the text of CHANGE, which is TEXT; return its name."
   (let* ((voice (plist-get change :voice))
-         (id (qwen-companion-chat--next-id change voice)))
+         (id (qwen-companion-chat--next-id change voice))
+         (head (qwen-companion-chat--head change)))
     (qwen-companion-chat--add
-     change id
-     (concat
-      (pcase voice
-        ('user (concat "\n" (if (plist-get change :parent)
-                                (propertize "To the agent:\n" 'face 'shadow)
-                              (qwen-companion-chat--heading change))))
-        ('thought (propertize (concat "Thought" (qwen-companion-chat--time change) "\n")
-                              'face 'qwen-companion-chat-thought))
-        (_ (let ((time (string-trim-left (qwen-companion-chat--time change))))
-             (if (string-empty-p time)
-                 "\n"
-               (propertize (concat "\n" time "\n") 'face 'shadow)))))
-      ;; The line that the text begins in.
-      (propertize "\n" 'face (qwen-companion-chat-text-face voice))))
+     change id (concat head (qwen-companion-chat-text-spoken text voice)
+                       (propertize "\n" 'face (qwen-companion-chat-text-face voice))))
+    (qwen-companion-chat-text-begin id (length head) voice)
     id))
+
+(defun qwen-companion-chat--head (change)
+  "Return what stands above the text of CHANGE, whole lines."
+  (pcase (plist-get change :voice)
+    ('user (concat "\n" (if (plist-get change :parent)
+                            (propertize "To the agent:\n" 'face 'shadow)
+                          (qwen-companion-chat--heading change))))
+    ('thought (propertize (concat "Thought" (qwen-companion-chat--time change) "\n")
+                          'face 'qwen-companion-chat-thought))
+    (_ (let ((time (string-trim-left (qwen-companion-chat--time change))))
+         (if (string-empty-p time)
+             "\n"
+           (propertize (concat "\n" time "\n") 'face 'shadow))))))
 
 (defun qwen-companion-chat--show-text (change)
   "Show the text of CHANGE."
   (let* ((text (qwen-companion-backend-text change))
-         (group (car (qwen-companion-chat--groups-of change)))
+         (groups (qwen-companion-chat--groups-of change))
+         (group (car groups))
          (voice (list (plist-get change :voice) (plist-get change :by)))
          (alone (plist-get change :background))
-         (id (if (and (not alone) (equal voice (qwen-companion-chat-group-voice group)))
+         (goes-on (and (not alone) (equal voice (qwen-companion-chat-group-voice group))))
+         (id (if goes-on
                  (qwen-companion-chat-group-last group)
-               (qwen-companion-chat--begin-text change))))
+               (qwen-companion-chat--begin-text change text))))
     (setf (qwen-companion-chat-group-voice group) (and (not alone) voice))
-    (qwen-companion-chat-text-append
-     id (if (cdr (qwen-companion-chat--groups-of change))
-            (qwen-companion-chat--indent text "  ")
-          text)
-     (plist-get change :voice))
+    (when goes-on
+      (qwen-companion-chat-text-append
+       id (if (cdr groups)
+              (qwen-companion-chat--indent text "  ")
+            text)
+       (plist-get change :voice)))
     (when (eq 'thought (plist-get change :voice))
       (qwen-companion-chat--foldable id t))))
 
