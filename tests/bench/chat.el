@@ -27,7 +27,7 @@
   "A batch of streamed text.")
 
 (defconst chat-bench--budget 5
-  "Milliseconds that one report in a hundred may take longer than.")
+  "Milliseconds within which 99 of 100 reports are to be shown.")
 
 (defvar chat-bench--collections nil "How often the last calls collected garbage.")
 (defvar chat-bench--display nil "Sorted milliseconds for displaying what each did.")
