@@ -32,14 +32,9 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-foreign)
 
-(declare-function qwen-companion-chat--call "qwen-companion-chat"
-                  (method payload &optional callback))
-(declare-function qwen-companion-chat--trouble "qwen-companion-chat" ())
-(defvar qwen-companion-chat--choices)
-(defvar qwen-companion-chat--id)
-(defvar qwen-companion-chat--state)
 
 (defconst qwen-companion-chat-choices--kinds
   '((model :title "Model" :all :models :in-use :model :told-by :name

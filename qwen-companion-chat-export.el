@@ -29,10 +29,10 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-tools)
 
-(defvar qwen-companion-chat--state)
 
 ;;; What there is
 

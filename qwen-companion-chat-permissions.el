@@ -36,18 +36,15 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'text-property-search)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
 (require 'qwen-companion-chat-forms)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-chat-turns)
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
 
-(declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
-(declare-function qwen-companion-chat--call "qwen-companion-chat"
-                  (method payload &optional callback))
-(defvar qwen-companion-chat--id)
-(defvar qwen-companion-chat--state)
 
 (defface qwen-companion-chat-permission
   '((t :inherit warning))

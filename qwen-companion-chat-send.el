@@ -33,11 +33,11 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-foreign)
 
-(declare-function qwen-companion-chat-buffers "qwen-companion-chat" ())
 (declare-function dired-get-marked-files "dired"
                   (&optional localp arg filter distinguish-one-marked error))
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
@@ -48,7 +48,6 @@
 (declare-function flycheck-error-level "ext:flycheck" (err))
 (declare-function flycheck-error-message "ext:flycheck" (err))
 (defvar flycheck-current-errors)
-(defvar qwen-companion-chat--commands)
 
 ;;; Files in a prompt
 

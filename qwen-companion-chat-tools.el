@@ -28,18 +28,16 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-text)
+(require 'qwen-companion-chat-turns)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-foreign)
 
-(declare-function qwen-companion-chat--add "qwen-companion-chat" (change id text))
-(declare-function qwen-companion-chat--call "qwen-companion-chat"
-                  (method payload &optional callback))
 (declare-function qwen-companion-chat-changes-show "qwen-companion-chat-changes"
                   (tool diffs &optional callback))
 
-(defvar qwen-companion-chat--id)
 
 (defvar-local qwen-companion-chat-tools--told nil
   "Hash table of the tools by their ids, as they were told last.")

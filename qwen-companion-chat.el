@@ -31,26 +31,21 @@
 
 (require 'cl-lib)
 (require 'easymenu)
-(require 'ring)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-daemon)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-changes)
 (require 'qwen-companion-chat-choices)
 (require 'qwen-companion-chat-export)
 (require 'qwen-companion-chat-permissions)
+(require 'qwen-companion-chat-prompt)
 (require 'qwen-companion-chat-send)
+(require 'qwen-companion-chat-status)
 (require 'qwen-companion-chat-text)
 (require 'qwen-companion-chat-tools)
-
-(defcustom qwen-companion-chat-return 'newline
-  "What RET does in the prompt: `newline' begins a line, `send' sends.
-With `send', `electric-newline-and-maybe-indent' begins a line."
-  :group 'qwen-companion
-  :type '(choice (const :tag "Begins a new line" newline)
-                 (const :tag "Sends the prompt" send)))
+(require 'qwen-companion-chat-turns)
+(require 'qwen-companion-daemon)
 
 (defcustom qwen-companion-chat-time-format nil
   "Format of the time beside what was said, as of `format-time-string'.
@@ -58,14 +53,6 @@ With nil, no times are shown."
   :group 'qwen-companion
   :type '(choice (const :tag "No times" nil)
                  (string :tag "Format" "%H:%M")))
-
-(defcustom qwen-companion-chat-rename-buffer t
-  "Whether the buffer of a chat is named after its session.
-It is as soon as the session has a title, with the project behind it,
-and again when the title changes.  A buffer that you have renamed keeps
-its name."
-  :group 'qwen-companion
-  :type 'boolean)
 
 (defface qwen-companion-chat-heading
   '((((class color) (min-colors 88) (background light))
@@ -89,136 +76,16 @@ its name."
 
 ;;; State
 
-(defvar-local qwen-companion-chat--id nil
-  "Id of the session, nil until there is one.")
-(defvar-local qwen-companion-chat--state nil
-  "The session as the Python process told it last, a property list.
-Its :state is `off' after the daemon was left.")
 (defvar-local qwen-companion-chat--way nil
   "How the daemon came to be used, see `qwen-companion-daemon-way'.")
-(defvar-local qwen-companion-chat--names nil
-  "The name of the buffer as it should be and as it was given, or nil.
-A cons; they differ where another buffer had the name.")
-(defvar-local qwen-companion-chat--choices nil
-  "The models and modes that can be chosen, as told last.")
-(defvar-local qwen-companion-chat--commands nil
-  "The slash commands of the session, property lists, as told last.")
-(defvar-local qwen-companion-chat--usage nil
-  "What the last answer of the model cost, as it was told.")
-(defvar-local qwen-companion-chat--groups nil
-  "Hash table: for a turn or an agent, the blocks of it.
-See `qwen-companion-chat--add'.")
-(defvar-local qwen-companion-chat--awaited 0
-  "How many reports are to come until the conversation is there again.")
 (defvar-local qwen-companion-chat--places nil
   "Where windows were before the conversation was read again.")
-(defvar-local qwen-companion-chat--header nil
-  "The header line.")
-(defvar-local qwen-companion-chat--mode-line nil
-  "Model, approval mode and state, for the mode line.")
-(put 'qwen-companion-chat--header 'risky-local-variable t)
-(put 'qwen-companion-chat--mode-line 'risky-local-variable t)
-
-(defvar qwen-companion-chat--history (make-ring 100)
-  "The prompts that were sent, from all chats.")
-(defvar-local qwen-companion-chat--history-place nil
-  "Index of the prompt that is shown of the history, nil for none.")
-(defvar-local qwen-companion-chat--history-draft nil
-  "The prompt as it was before the history was looked at.")
-
-(defun qwen-companion-chat-buffers ()
-  "Return the buffers of all chats, the last used first."
-  (cl-remove-if-not
-   (lambda (buffer)
-     (provided-mode-derived-p (buffer-local-value 'major-mode buffer)
-                              'qwen-companion-chat-mode))
-   (buffer-list)))
-
-(defun qwen-companion-chat-buffer (id)
-  "Return the buffer of the chat with the session ID, nil when there is none."
-  (cl-find id (qwen-companion-chat-buffers)
-           :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat--id buffer))
-           :test #'equal))
-
-(defconst qwen-companion-chat--title-width 32
-  "Columns of a session's title that are in the name of a buffer.")
-
-(defun qwen-companion-chat--name ()
-  "Return what the current buffer should be called."
-  (let ((title (plist-get qwen-companion-chat--state :title))
-        ;; Not as a file's name: it may look like one of another host.
-        (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
-                                          "[/\\]" t)))))
-    (if (string-blank-p (or title ""))
-        "*qwen chat*"
-      (format "*qwen chat: %s%s*"
-              (qwen-companion-chat--short title qwen-companion-chat--title-width)
-              (if project
-                  (format " (%s)" (qwen-companion-chat--short project 20))
-                "")))))
-
-(defun qwen-companion-chat--short (text width)
-  "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
-  (truncate-string-to-width (qwen-companion-foreign-text text) width nil nil "…"))
 
 (defun qwen-companion-chat--identification ()
   "Return the name of the current buffer as the mode line has it.
 What goes on must have room behind it in 80 columns."
   (propertized-buffer-identification
    (string-replace "%" "%%" (truncate-string-to-width (buffer-name) 24 nil nil t))))
-
-(defun qwen-companion-chat--rename ()
-  "Name the current buffer after its session, unless the user has named it."
-  (let ((name (qwen-companion-chat--name)))
-    (when (and qwen-companion-chat-rename-buffer
-               (equal (buffer-name) (cdr qwen-companion-chat--names))
-               (not (equal name (car qwen-companion-chat--names))))
-      (setq qwen-companion-chat--names (cons name (rename-buffer name t))))))
-
-;;; Calling
-
-(defvar qwen-companion-chat--requests nil
-  "Alist of what was asked and not answered: (REQUEST BUFFER . CALLBACK).")
-(defvar qwen-companion-chat--early nil
-  "Reports of sessions that no chat has yet, while one is being opened.
-Newest first, each (METHOD . PAYLOAD).")
-
-(defun qwen-companion-chat--call (method payload &optional callback)
-  "Ask the Python process for METHOD with PAYLOAD, a property list.
-CALLBACK is called with the reply, once and in the current buffer, also
-when the process ends meanwhile.  Without one, an error is shown."
-  (qwen-companion-chat--watch)
-  (let ((request (symbol-name (gensym "chat-"))))
-    (push (cons request (cons (current-buffer) callback)) qwen-companion-chat--requests)
-    (unless (qwen-companion-backend-call
-             method (append (list :request request) payload))
-      (qwen-companion-chat--on-reply
-       (list :request request :problem 'unreachable
-             :error "The companion's process is not running")))))
-
-(defun qwen-companion-chat--on-reply (payload)
-  "Hand the reply PAYLOAD to who waits for it."
-  (when-let ((entry (assoc (plist-get payload :request) qwen-companion-chat--requests)))
-    (setq qwen-companion-chat--requests (delq entry qwen-companion-chat--requests))
-    (pcase-let ((`(,_ ,buffer . ,callback) entry))
-      (cond ((not (buffer-live-p buffer))
-             ;; Killed while its session was opened.
-             (when-let ((session (plist-get payload :session)))
-               (unless (qwen-companion-chat-buffer session)
-                 (qwen-companion-backend-call 'daemon-close
-                                              (list :session session :end nil)))))
-            (callback (with-current-buffer buffer (funcall callback payload)))
-            ((plist-get payload :error)
-             (qwen-companion-backend-notice (plist-get payload :error)))))
-    (unless qwen-companion-chat--requests
-      (qwen-companion-chat--drop-early))
-    (qwen-companion-chat--rest)))
-
-(defun qwen-companion-chat--fail-requests (problem text)
-  "Answer all that was asked with PROBLEM, and TEXT to say so."
-  (dolist (entry qwen-companion-chat--requests)
-    (qwen-companion-chat--on-reply
-     (list :request (car entry) :error text :problem problem))))
 
 ;;; What is reported
 
@@ -251,17 +118,6 @@ is about; where it is about no session, once and in any buffer.")
            (push (cons method payload) qwen-companion-chat--early))
           (id (qwen-companion-chat--drop-texts payload))
           (handler (funcall handler payload)))))
-
-(defun qwen-companion-chat--drop-texts (payload)
-  "Remove the files of texts in PAYLOAD, for which there is no reader."
-  (qwen-companion-backend-drop-text payload)
-  (mapc #'qwen-companion-backend-drop-text (plist-get payload :changes)))
-
-(defun qwen-companion-chat--drop-early ()
-  "Forget the reports that no chat has come for."
-  (pcase-dolist (`(,_ . ,payload) qwen-companion-chat--early)
-    (qwen-companion-chat--drop-texts payload))
-  (setq qwen-companion-chat--early nil))
 
 (defun qwen-companion-chat--adopt (id)
   "Make the current buffer the chat of the session ID."
@@ -369,55 +225,6 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
     ('note (qwen-companion-chat--show-note
             change (plist-get change :note) (plist-get change :text)))
     (kind (qwen-companion-chat--show-note change 'unsupported (format "%s" kind)))))
-
-(cl-defstruct (qwen-companion-chat-group
-               (:copier nil)
-               (:constructor qwen-companion-chat--make-group))
-  "What is known of a turn or an agent: its last block, and how many it has.
-VOICE is who speaks in LAST while more can be appended, else nil."
-  last voice (count 0))
-
-(defun qwen-companion-chat--group (key)
-  "Return the group KEY: (turn ID) or (tool ID)."
-  (or (gethash key qwen-companion-chat--groups)
-      (puthash key (qwen-companion-chat--make-group) qwen-companion-chat--groups)))
-
-(defun qwen-companion-chat--groups-of (change)
-  "Return the groups that CHANGE is in, the innermost first.
-An agent's are at the place of the agent's tool."
-  (let ((parent (plist-get change :parent))
-        (groups (list (qwen-companion-chat--group (list 'turn (plist-get change :turn))))))
-    (if (gethash (list 'tool parent) qwen-companion-chat--blocks)
-        (cons (qwen-companion-chat--group (list 'tool parent)) groups)
-      groups)))
-
-(defun qwen-companion-chat--next-id (change kind)
-  "Return a name for a new block of KIND that CHANGE begins.
-It is the same when the conversation is read again."
-  (let ((group (car (qwen-companion-chat--groups-of change))))
-    (list kind (plist-get change :turn) (plist-get change :parent)
-          (cl-incf (qwen-companion-chat-group-count group)))))
-
-(defun qwen-companion-chat--add (change id text)
-  "Put TEXT where CHANGE belongs, as the block ID.
-A new one stands at the end of its turn, and where an agent speaks, at
-the end of what that agent has said."
-  (let* ((groups (qwen-companion-chat--groups-of change))
-         (parent (plist-get change :parent))
-         (agent (cdr groups))
-         ;; What belongs to no turn comes when it comes.
-         (last (and (or agent (plist-get change :turn))
-                    (or (qwen-companion-chat-group-last (car groups))
-                        (and agent (list 'tool parent)))))
-         (text (if agent (qwen-companion-chat--indent text "  ") text))
-         (new (not (gethash id qwen-companion-chat--blocks))))
-    (qwen-companion-chat--put id text last)
-    (when new
-      (dolist (group groups)
-        (when (or (eq group (car groups))
-                  (equal last (qwen-companion-chat-group-last group)))
-          (setf (qwen-companion-chat-group-last group) id
-                (qwen-companion-chat-group-voice group) nil))))))
 
 ;;; What is said
 
@@ -527,222 +334,10 @@ the end of what that agent has said."
   (qwen-companion-chat--give-back text)
   (goto-char (point-max)))
 
-;;; The prompt
-
-(defun qwen-companion-chat--prompt-text ()
-  "Return the prompt."
-  (buffer-substring-no-properties qwen-companion-chat--prompt (point-max)))
-
-(defun qwen-companion-chat--set-prompt (text)
-  "Make TEXT the prompt."
-  (save-restriction
-    (widen)
-    (delete-region qwen-companion-chat--prompt (point-max))
-    (save-excursion
-      (goto-char (point-max))
-      (insert text))))
-
-(defun qwen-companion-chat--give-back (text)
-  "Put TEXT back into the prompt, before what was written since."
-  (save-excursion
-    (save-restriction
-      (widen)
-      (goto-char qwen-companion-chat--prompt)
-      (insert text)
-      (unless (eobp)
-        (insert "\n")))))
-
-(defun qwen-companion-chat--refusal ()
-  "Return why no prompt can be sent now, a string, nil when it can."
-  (pcase (plist-get qwen-companion-chat--state :state)
-    ((guard (not qwen-companion-chat--id)) "There is no session yet")
-    ('off "The daemon was left; M-x qwen-companion-chat here connects again")
-    ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
-    ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
-
-(defun qwen-companion-chat-send ()
-  "Send the prompt.
-While the daemon is busy with another, it waits in the daemon's queue.
-What is not taken comes back into the prompt."
-  (interactive)
-  (let ((text (string-trim (qwen-companion-chat--prompt-text) "[\n]+"))
-        (refusal (qwen-companion-chat--refusal)))
-    (when refusal
-      (user-error "%s" (substitute-command-keys refusal)))
-    (when (string-blank-p text)
-      (user-error "The prompt is empty"))
-    (let ((parts (qwen-companion-chat-send-parts text)))
-      (ring-remove+insert+extend qwen-companion-chat--history text)
-      (setq qwen-companion-chat--history-place nil)
-      (qwen-companion-chat--set-prompt "")
-      (set-buffer-modified-p nil)
-      ;; Last: it may come back at once.
-      (qwen-companion-chat--send-parts parts text)
-      (goto-char (point-max)))))
-
-(defun qwen-companion-chat--send-parts (parts text)
-  "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
-  (qwen-companion-chat--call
-   'daemon-prompt (list :session qwen-companion-chat--id :parts parts)
-   (lambda (reply)
-     (when-let ((error (plist-get reply :error)))
-       (qwen-companion-chat--give-back text)
-       (qwen-companion-backend-notice
-        (if (eq 'unsure (plist-get reply :problem))
-            (format "%s  The prompt may have arrived; look before you send it again" error)
-          error))))))
-
-(defun qwen-companion-chat-cancel ()
-  "Cancel what the daemon does for this chat."
-  (interactive)
-  (let ((state (plist-get qwen-companion-chat--state :state)))
-    (unless (memq state '(busy waiting))
-      (user-error "Nothing to cancel: the session is %s" (or state "not there yet")))
-    (qwen-companion-chat--call 'daemon-cancel (list :session qwen-companion-chat--id))))
-
-(defun qwen-companion-chat-return ()
-  "Begin a new line in the prompt or send it.
-See the option of the same name."
-  (interactive)
-  (cond ((< (point) qwen-companion-chat--prompt)
-         (user-error "This is the conversation; the prompt is below it"))
-        ((eq qwen-companion-chat-return 'send) (qwen-companion-chat-send))
-        (t (newline nil t))))
-
-(defun qwen-companion-chat-previous-prompt (&optional count)
-  "Show the COUNTth prompt before in the history."
-  (interactive "p")
-  (let* ((length (ring-length qwen-companion-chat--history))
-         (place (+ (or qwen-companion-chat--history-place -1) (or count 1))))
-    (when (>= place length)
-      (user-error "No prompt before this one"))
-    (when (< place -1)
-      (user-error "No prompt after this one"))
-    (unless qwen-companion-chat--history-place
-      (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
-    (setq qwen-companion-chat--history-place (and (>= place 0) place))
-    (qwen-companion-chat--set-prompt
-     (if (>= place 0)
-         (ring-ref qwen-companion-chat--history place)
-       qwen-companion-chat--history-draft))
-    (goto-char (point-max))))
-
-(defun qwen-companion-chat-next-prompt (&optional count)
-  "Show the COUNTth prompt after in the history, at last what was not sent."
-  (interactive "p")
-  (qwen-companion-chat-previous-prompt (- (or count 1))))
-
-(defun qwen-companion-chat-search-prompt (text)
-  "Make TEXT, chosen from the history, the prompt."
-  (interactive
-   (list (completing-read "Prompt: " (ring-elements qwen-companion-chat--history) nil t)))
-  (unless qwen-companion-chat--history-place
-    (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
-  (setq qwen-companion-chat--history-place
-        (ring-member qwen-companion-chat--history text))
-  (qwen-companion-chat--set-prompt text)
-  (goto-char (point-max)))
-
-;;; Header and mode line
-
-(defun qwen-companion-chat--tokens (count)
-  "Return COUNT of tokens as it is shown."
-  (if (< count 1000)
-      (number-to-string count)
-    (format "%.1fk" (/ count 1000.0))))
-
-(defun qwen-companion-chat--usage-text ()
-  "Return how much of the model's context is used, and what the last answer cost."
-  (let ((used (plist-get qwen-companion-chat--state :used))
-        (size (plist-get qwen-companion-chat--state :size))
-        (input (plist-get qwen-companion-chat--usage :input))
-        (output (plist-get qwen-companion-chat--usage :output)))
-    (delq nil
-          (list (and used (if size
-                              (format "context %s of %s (%d%%)"
-                                      (qwen-companion-chat--tokens used)
-                                      (qwen-companion-chat--tokens size)
-                                      (/ (* 100 used) (max 1 size)))
-                            (format "context %s" (qwen-companion-chat--tokens used))))
-                (and input output
-                     (format "last answer %s in, %s out"
-                             (qwen-companion-chat--tokens input)
-                             (qwen-companion-chat--tokens output)))))))
-
-(defun qwen-companion-chat--trouble ()
-  "Return why the session cannot be used, as the user has to know it, or nil.
-What to do is first: the reason may be long, and the line has an end."
-  (let ((text (plist-get qwen-companion-chat--state :text)))
-    (pcase (plist-get qwen-companion-chat--state :state)
-      ('off (concat (if text "No session" "The daemon was left")
-                    (if (memq (qwen-companion-state) '(off error))
-                        "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
-                      "; M-x qwen-companion-chat here")
-                    " tries again" (and text (concat ": " text))))
-      ('disconnected (concat "Disconnected" (and text (concat ": " text))))
-      ((and state (or 'closed 'dead))
-       (substitute-command-keys
-        (format "%s; \\[qwen-companion-chat-reload] loads the session again%s"
-                (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) ""))))
-      (_ (and (memq (qwen-companion-daemon-state) '(unreachable refused))
-              (qwen-companion-daemon-description))))))
-
-(defun qwen-companion-chat--update ()
-  "Compute the header line and the mode line."
-  (let* ((state (plist-get qwen-companion-chat--state :state))
-         (trouble (qwen-companion-chat--trouble))
-         (clients (plist-get qwen-companion-chat--state :clients))
-         (queued (length (plist-get qwen-companion-chat--state :queue)))
-         (place (qwen-companion-chat--locality)))
-    (setq qwen-companion-chat--header
-          ;; What a narrow window must not lose comes first.
-          (mapconcat
-           #'identity
-           (delq nil
-                 (append
-                  (list (and place
-                             (propertize (concat " " place) 'help-echo
-                                         (qwen-companion-daemon-description)))
-                        (and trouble (propertize (concat (unless place " ") trouble)
-                                                 'face 'warning))
-                        (and place (qwen-companion-daemon-workspace-name)))
-                  (qwen-companion-chat--usage-text)
-                  (list (and clients (> clients 1) (format "%d clients" clients))
-                        (and (> queued 0) (format "%d queued" queued))
-                        (and (> qwen-companion-chat--awaited 0) "reading the conversation"))))
-           "  ")
-          qwen-companion-chat--mode-line
-          (concat " "
-                  (mapconcat #'identity
-                             (delq nil (list (propertize (if state (symbol-name state) "opening")
-                                                         'face (and (eq state 'waiting) 'warning))
-                                             (qwen-companion-chat-choices-lighter 'model)
-                                             (qwen-companion-chat-choices-lighter 'mode)))
-                             " ")))
-    (force-mode-line-update)))
-
 ;;; The daemon comes and goes
 
 (defvar-local qwen-companion-chat--due nil
   "Non-nil when the session is to be opened or loaded once there is a daemon.")
-
-(defun qwen-companion-chat--watch ()
-  "Have what is reported shown, until the daemon is left."
-  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat--report)
-  (add-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat--left)
-  (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-chat--process-gone))
-
-(defun qwen-companion-chat--rest ()
-  "Have nothing reported when there is no chat and nothing is waited for."
-  (unless (or qwen-companion-chat--requests (qwen-companion-chat-buffers))
-    (qwen-companion-chat--unwatch)))
-
-(defun qwen-companion-chat--unwatch ()
-  "Leave nothing behind but the buffers."
-  (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat--report)
-  (remove-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat--left)
-  (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-chat--process-gone)
-  (qwen-companion-chat--drop-early))
 
 (defun qwen-companion-chat--left ()
   "Say in all chats that the daemon was left."
@@ -797,11 +392,6 @@ With DUE non-nil, have them loaded again once there is a daemon."
              (qwen-companion-chat--set-state 'off error)
              (qwen-companion-backend-notice error))
          (qwen-companion-chat--adopt (plist-get reply :session)))))))
-
-(defun qwen-companion-chat--locality ()
-  "Return where the daemon is, nil when there is none."
-  (unless (eq 'off (qwen-companion-daemon-state))
-    (qwen-companion-daemon-place)))
 
 (defun qwen-companion-chat-reload (&rest _)
   "Read the conversation again from the daemon.
@@ -993,10 +583,6 @@ RET	do so on their first line; follow a link, choose an option
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-chat--killed nil t)
   (qwen-companion-chat--update))
-
-(defun qwen-companion-chat--sent-p ()
-  "Return non-nil when nothing unsent is in the prompt."
-  (string-blank-p (qwen-companion-chat--prompt-text)))
 
 (defun qwen-companion-chat--substring (start end &optional delete)
   "Return the text from START to END, plain, for another buffer.
