@@ -75,6 +75,12 @@ A cons; they differ where another buffer had the name.")
                (not (equal name (car qwen-companion-chat--names))))
       (setq qwen-companion-chat--names (cons name (rename-buffer name t))))))
 
+(defun qwen-companion-chat--identification ()
+  "Return the name of the current buffer as the mode line has it.
+What goes on must have room behind it in 80 columns."
+  (propertized-buffer-identification
+   (string-replace "%" "%%" (truncate-string-to-width (buffer-name) 24 nil nil t))))
+
 ;;; Header and mode line
 
 (defvar-local qwen-companion-chat--usage nil

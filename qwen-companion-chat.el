@@ -81,12 +81,6 @@ With nil, no times are shown."
 (defvar-local qwen-companion-chat--places nil
   "Where windows were before the conversation was read again.")
 
-(defun qwen-companion-chat--identification ()
-  "Return the name of the current buffer as the mode line has it.
-What goes on must have room behind it in 80 columns."
-  (propertized-buffer-identification
-   (string-replace "%" "%%" (truncate-string-to-width (buffer-name) 24 nil nil t))))
-
 ;;; What is reported
 
 (defvar qwen-companion-chat--handlers
