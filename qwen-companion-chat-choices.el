@@ -35,7 +35,6 @@
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-foreign)
 
-
 (defconst qwen-companion-chat-choices--kinds
   '((model :title "Model" :all :models :in-use :model :told-by :name
            :category qwen-companion-model :method daemon-model)

@@ -33,7 +33,6 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-tools)
 
-
 ;;; What there is
 
 (defun qwen-companion-chat-export--parts ()

@@ -45,7 +45,6 @@
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
 
-
 (defface qwen-companion-chat-permission
   '((t :inherit warning))
   "Face of the title of what waits for the user."

@@ -38,7 +38,6 @@
 (declare-function qwen-companion-chat-changes-show "qwen-companion-chat-changes"
                   (tool diffs &optional callback))
 
-
 (defvar-local qwen-companion-chat-tools--told nil
   "Hash table of the tools by their ids, as they were told last.")
 
