@@ -258,10 +258,10 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                                (if label
                                    (concat ": \"" (qwen-companion-chat-changes-visible label) "\"")
                                  "")))
-               (_ (cond (label (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label)))
-                        ((eq 'cancelling (plist-get qwen-companion-chat--state :state))
-                         "not answered before the turn was cancelled")
-                        (t "closed without an answer that is known here")))))
+               ('nobody "closed, and nobody has answered")
+               (_ (if label
+                      (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label))
+                    "closed without an answer that is known here"))))
      'face 'shadow)))
 
 ;;; In the conversation

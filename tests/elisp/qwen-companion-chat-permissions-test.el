@@ -250,6 +250,7 @@
                  '((other "Allow" "touch x: answered by another client: \"Allow\"")
                    (me "Reject" "touch x: you answered \"Reject\"")
                    (me nil "touch x: you dismissed it")
+                   (nobody nil "touch x: closed, and nobody has answered")
                    (nil nil "touch x: closed without an answer that is known here")))
     (qwen-companion-chat-permissions-test-with
       (qwen-companion-chat-permissions-test--tool)
@@ -260,15 +261,6 @@
       (should (string-match-p "Nothing waits"
                               (qwen-companion-chat-permissions-test--refused
                                #'qwen-companion-chat-permissions-test--press "C-c 1"))))))
-
-(ert-deftest qwen-companion-chat-permissions-test-cancelled ()
-  (qwen-companion-chat-permissions-test-with
-    (qwen-companion-chat-permissions-test--tool)
-    (qwen-companion-chat-permissions-test--ask)
-    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'cancelling)
-    (qwen-companion-chat-permissions-test--ask :state 'closed :options nil)
-    (should (qwen-companion-chat-permissions-test--shown-p
-             "^touch x: not answered before the turn was cancelled$"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
   "The daemon's title of a plan ends in one."

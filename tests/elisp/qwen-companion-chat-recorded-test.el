@@ -392,7 +392,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                   nil))
       (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
       (should-not (string-match-p "queued" qwen-companion-chat--header)))
-    (should (equal '(("Writing to other.txt: not answered before the turn was cancelled" shadow)
+    (should (equal '(("Writing to other.txt: closed, and nobody has answered" shadow)
                      ("Cancelled" warning)
                      ("Taken out of the queue: not this" warning)
                      ("")
@@ -474,7 +474,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("Tool: run_shell_command (execute)" shadow folded indented)
                      ("Command:" shadow folded indented)
                      ("touch y" code folded indented)
-                     ("touch y: closed without an answer that is known here" shadow))
+                     ("touch y: closed, and nobody has answered" shadow))
                    (seq-take (qwen-companion-chat-recorded-test--from "failed") 5)))
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines)))))

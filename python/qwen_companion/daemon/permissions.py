@@ -11,8 +11,8 @@ from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import AskedQuestion, Option, Permission, QuestionChoice, ToolChange
 from qwen_companion.daemon.sanitize import clean, line, reveal
 
-ME, OTHER = "me", "other"
-"""Who answered: a client is either this one or another."""
+ME, OTHER, NOBODY = "me", "other", "nobody"
+"""Who answered: a client is either this one or another; nobody did where the turn was over before."""
 
 OPEN, HELD, CLOSED = "open", "held", "closed"
 

@@ -27,7 +27,7 @@ from qwen_companion.daemon.messages import (
     TextChange,
     UsageChange,
 )
-from qwen_companion.daemon.permissions import ME, OTHER, Permissions
+from qwen_companion.daemon.permissions import ME, NOBODY, OTHER, Permissions
 from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
 from qwen_companion.daemon.tools import Tools, unknown_content, without_texts
@@ -637,6 +637,8 @@ class DaemonSession:
 
     def _resolved(self, envelope: models.Envelope, payload: models.PermissionResolved) -> Iterator[Output]:
         by = self._who(payload.voter_client_id)
+        if by is None and payload.outcome.outcome == "cancelled":
+            by = NOBODY
         yield from self._answered(envelope, payload.request_id, by, payload.outcome.option_id)
 
     def _already_resolved(

@@ -553,7 +553,7 @@ def test_cancel_with_pending_permission() -> None:
     seen = Seen().go(echo(P1), tool_call(), permission())
     seen.session.cancelling()
     seen.take(event("prompt_cancelled", P1), resolved(option=None, voter=None))
-    assert (seen.permissions[-1].state, seen.permissions[-1].by) == ("closed", None)
+    assert (seen.permissions[-1].state, seen.permissions[-1].by) == ("closed", "nobody")
     assert seen.state == "cancelling"
     seen.take(tool_update(status="failed", content=said("Tool call was cancelled")), complete(P1, "cancelled"))
     assert (seen.state, seen.tool.status, seen.ends) == ("idle", "failed", [(turn(P1), "cancelled")])
