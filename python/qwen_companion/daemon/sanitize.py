@@ -57,7 +57,8 @@ def clean(text: str) -> str:
     text = exact(text)
     if text.isascii() and text.isprintable():
         return text
-    text = _LINE_END.sub("\n", _ESCAPE.sub("", text))
+    # In this order: what is between CR and LF may come in another piece than either, see `TextStream`.
+    text = _ESCAPE.sub("", _LINE_END.sub("\n", text))
     return _DECEIVING.sub(_name, _CONTROL.sub("", text))
 
 

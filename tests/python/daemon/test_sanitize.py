@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qwen_companion.daemon.sanitize import TextStream, cap, clean, exact, line, reveal
@@ -78,6 +78,7 @@ PIECES = ["a", "\r", "\n", "\ud83d", "\ude00", "\x1b", "[3", "1m", "]0;t", "\x07
 
 
 @given(st.lists(st.sampled_from(PIECES)))
+@example(["\r", "\x1b", "a", "\n"])
 def test_pieces_say_what_the_whole_says(pieces: list[str]) -> None:
     stream = TextStream()
     told = "".join([stream.feed(piece) for piece in pieces])
