@@ -726,7 +726,7 @@ class Permission(Told):
     """`daemon-permission`: a tool waits for the user.
 
     STATE: `open`, `held` (the connection is lost; it will be `open` or `closed` again), `closed`.  A closed one says by
-    whom: `me`, `other` (another client), `nobody` (the turn was over before), or None (not known here), and LABEL is the
+    whom: `me`, `other` (another client), `nobody` (the turn was over before), or None (not known here); LABEL is the
     option that was chosen.
     TOOL is the call it is about, told before; None where the daemon did not say.  With QUESTIONS it is a form.  MESSAGE
     is what the daemon says to the question beside what the tool is given: a warning, a reason.
