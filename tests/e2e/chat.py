@@ -70,6 +70,15 @@ def send(stage: Stage, text: str) -> None:
     stage.screen.keys("C-c", "C-c")
 
 
+def press_on(stage: Stage, key: str, text: str, *, last: bool = False) -> None:
+    """Press KEY on the first TEXT in the conversation, or on the LAST one, after searching for it."""
+    start, search, prompt = ("M->", "C-r", "I-search backward:") if last else ("M-<", "C-s", "I-search:")
+    stage.screen.keys(start, search)
+    stage.screen.wait_for(prompt)
+    stage.screen.type(text, seen=f"{prompt} {text}")
+    stage.screen.keys("Enter", key)
+
+
 def wait_until_askable(stage: Stage) -> None:
     """Wait until the oldest question of the chat takes keys: one that has just come up does not."""
     stage.emacs.wait_until(TAKES_ANSWERS)

@@ -8,9 +8,31 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
+
+QUESTIONS: Final = (
+    {
+        "question": "Which database?",
+        "header": "Database",
+        "options": [{"label": "sqlite", "description": "one file"}, {"label": "postgres", "description": "a server"}],
+        "multiSelect": False,
+    },
+    {
+        "question": "Which colours?",
+        "header": "Colours",
+        "options": [{"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}],
+        "multiSelect": True,
+    },
+    {
+        "question": "Which name?",
+        "header": "Name",
+        "options": [{"label": "Anna", "description": "short"}, {"label": "Bernadette", "description": "long"}],
+        "multiSelect": False,
+    },
+)
+"""What a model may ask by the tool `ask_user_question`; one of them takes several answers."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import httpx2
 import psutil
 
 from clis import QWEN_SETTINGS
-from model_types import Answer, Call
+from model_types import QUESTIONS, Answer, Call
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
 from serve import Serve
@@ -37,20 +37,6 @@ COMMANDS: Final = 3
 MARKDOWN: Final = "Two *things*:\n\n- one\n- `two`\n\n```python\nprint(1)\n```\n"
 UNKNOWN: Final = "5b1b0b0e-0000-4000-8000-000000000000"
 ALLOW: Final = "proceed_once"
-QUESTIONS: Final = [
-    {
-        "question": "Which database?",
-        "header": "Database",
-        "options": [{"label": "sqlite", "description": "one file"}, {"label": "postgres", "description": "a server"}],
-        "multiSelect": False,
-    },
-    {
-        "question": "Which colours?",
-        "header": "Colours",
-        "options": [{"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}],
-        "multiSelect": True,
-    },
-]
 
 
 class Stream:
@@ -193,7 +179,7 @@ class Recorder:
             "ask",
             stream,
             session,
-            Call("ask_user_question", {"questions": QUESTIONS}),
+            Call("ask_user_question", {"questions": QUESTIONS[:2]}),
             ALLOW,
             answers={"0": "sqlite", "1": "red, blue"},
         )

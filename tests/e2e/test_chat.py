@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 
-from chat import CHAT, open_chat, send, wait_until_idle
+from chat import CHAT, open_chat, press_on, send, wait_until_idle
 from clis import QWEN_SETTINGS
 from model_types import Answer, Call
 from stage import Stage
@@ -56,14 +56,6 @@ def test_who_reads_above_is_left_alone(stage: Stage) -> None:
     stage.screen.wait_for("The end.")
 
 
-def toggle(stage: Stage, line: str) -> None:
-    """Fold or open what begins with LINE, in the conversation."""
-    stage.screen.keys("M-<", "C-s")
-    stage.screen.wait_for("I-search:")
-    stage.screen.type(line, seen=f"I-search: {line}")
-    stage.screen.keys("Enter", "Tab")
-
-
 def test_thoughts_and_tools_are_folded_and_the_plan_is_kept(stage: Stage) -> None:
     # Off unless it is asked for.
     stage.sandbox.write_cli_settings(
@@ -95,9 +87,9 @@ def test_thoughts_and_tools_are_folded_and_the_plan_is_kept(stage: Stage) -> Non
     assert screen.count("Plan") == 1
     assert "Then I act." not in screen
     assert "Directory:" not in screen
-    toggle(stage, "Thought")
+    press_on(stage, "Tab", "Thought")
     stage.screen.wait_for("Then I act.")
-    toggle(stage, "Thought")
+    press_on(stage, "Tab", "Thought")
     stage.screen.wait_gone("Then I act.")
-    toggle(stage, "pwd")
+    press_on(stage, "Tab", "pwd")
     stage.screen.wait_for("Directory:")

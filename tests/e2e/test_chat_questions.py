@@ -7,39 +7,11 @@ import json
 import re
 from pathlib import Path
 
-from chat import CHAT, answer, open_chat, send, wait_until_idle
+from chat import CHAT, answer, open_chat, press_on, send, wait_until_idle
 from clis import QWEN_SETTINGS_FILE
+from model_types import QUESTIONS
 from sandbox import GREETING
 from stage import Stage
-
-QUESTIONS = (
-    {
-        "question": "Which database?",
-        "header": "Database",
-        "options": [{"label": "sqlite", "description": "one file"}, {"label": "postgres", "description": "a server"}],
-        "multiSelect": False,
-    },
-    {
-        "question": "Which colours?",
-        "header": "Colours",
-        "options": [{"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}],
-        "multiSelect": True,
-    },
-    {
-        "question": "Which name?",
-        "header": "Name",
-        "options": [{"label": "Anna", "description": "short"}, {"label": "Bernadette", "description": "long"}],
-        "multiSelect": False,
-    },
-)
-
-
-def choose(stage: Stage, line: str) -> None:
-    """Search back for LINE, which is in the conversation, and press RET there."""
-    stage.screen.keys("M->", "C-r")
-    stage.screen.wait_for("I-search backward:")
-    stage.screen.type(line, seen=f"I-search backward: {line}")
-    stage.screen.keys("Enter", "Enter")
 
 
 def test_a_file_that_is_written(stage: Stage) -> None:
@@ -154,20 +126,20 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     stage.model.say("I see.")
     send(stage, "ask me")
     stage.screen.wait_for("Asks:1")
-    choose(stage, "sqlite")
+    press_on(stage, "Enter", "sqlite", last=True)
     stage.screen.wait_for("(x) sqlite")
-    choose(stage, "postgres")
+    press_on(stage, "Enter", "postgres", last=True)
     screen = stage.screen.wait_for("(x) postgres")
     assert "( ) sqlite" in screen
     answer(stage, "Submit")
     stage.screen.wait_for("Question 2 has no answer yet; RET on a line chooses it")
     assert not stage.model.next_request().tool_results
-    choose(stage, "red")
+    press_on(stage, "Enter", "red", last=True)
     stage.screen.wait_for("[x] red")
-    choose(stage, "blue")
+    press_on(stage, "Enter", "blue", last=True)
     stage.screen.wait_for("[x] blue")
     # The last of these lines is that of the last question.
-    choose(stage, "an answer of your own")
+    press_on(stage, "Enter", "an answer of your own", last=True)
     stage.screen.wait_for("Your answer:")
     stage.screen.type("Carla, or so")
     stage.screen.keys("Enter")

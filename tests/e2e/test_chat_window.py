@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from chat import CHAT, FORMS, TAKES_ANSWERS
-from display import display
-from editor import draws_windows, lisp_string
+from editor import lisp_string
 from model_types import Answer, Call
 from stage import Stage
+from window import needs_windows, open_window
 
 MANUAL = "https://example.org/manual"
 ANSWER = f"""\
@@ -43,19 +41,9 @@ PIXEL = """
 TELL = "(add-hook 'post-command-hook (lambda () (external-debugging-output ?.)))"
 
 
-@pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+@needs_windows
 def test_a_chat_with_the_mouse(stage: Stage) -> None:
-    with display() as screen:
-        stage.emacs.start(stage.sandbox.greeting, forms=(*FORMS, BROWSER, TELL), display=screen.name)
-        window = stage.emacs.text("(frame-parameter nil 'outer-window-id)")
-
-        def wait_until(form: str) -> None:
-            stage.screen.wait_until(lambda: stage.emacs.eval(form) != "nil", form)
-
-        def command(name: str) -> None:
-            screen.keys(window, "alt+x")
-            screen.type(window, name)
-            screen.keys(window, "Return")
+    with open_window(stage, *FORMS, BROWSER, TELL) as window:
 
         def in_chat(form: str) -> str:
             return f'(with-current-buffer "{CHAT}" (save-excursion {form}))'
@@ -68,38 +56,38 @@ def test_a_chat_with_the_mouse(stage: Stage) -> None:
         def click(text: str) -> None:
             stage.emacs.eval("(redisplay t)")
             x, y = stage.emacs.eval(at(text, PIXEL)).strip("()").split(" . ")
-            screen.click(int(x), int(y))
+            window.click(int(x), int(y))
 
-        command("qwen-companion-mode")
-        wait_until("(eq (qwen-companion-state) 'ready)")
-        command("qwen-companion-daemon-start")
-        wait_until("(eq (qwen-companion-daemon-state) 'connected)")
-        command("qwen-companion-chat")
-        wait_until(f"(get-buffer {lisp_string(CHAT)})")
-        wait_until(in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))"))
-        screen.keys(window, "ctrl+x", "1")
+        window.command("qwen-companion-daemon-start")
+        window.wait_until("(eq (qwen-companion-daemon-state) 'connected)")
+        window.command("qwen-companion-chat")
+        window.wait_until(f"(get-buffer {lisp_string(CHAT)})")
+        window.wait_until(in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))"))
+        window.keys("ctrl+x", "1")
 
         file = stage.sandbox.project / "new.txt"
         rest = threading.Event()
         write = Call("write_file", {"file_path": str(file), "content": "one\ntwo\n"})
         stage.model.answer(Answer(ANSWER, (write,), thought="It wants a file.", pieces=20, halfway=rest))
         stage.model.say("It is written.")
-        screen.type(window, "write it")
-        screen.keys(window, "ctrl+c", "ctrl+c")
+        window.type("write it")
+        window.keys("ctrl+c", "ctrl+c")
         # It is drawn, and in the colours of its language, before the answer is all there.
-        wait_until(at("import os", "(memq 'font-lock-keyword-face (ensure-list (get-text-property (point) 'face)))"))
+        window.wait_until(
+            at("import os", "(memq 'font-lock-keyword-face (ensure-list (get-text-property (point) 'face)))")
+        )
         rest.set()
-        wait_until(TAKES_ANSWERS)
-        wait_until(at("+two", "t"))
+        window.wait_until(TAKES_ANSWERS)
+        window.wait_until(at("+two", "t"))
 
         click("the manual")
-        wait_until("browsed")
+        window.wait_until("browsed")
         assert stage.emacs.eval("browsed") == f'("{MANUAL}")'
         assert stage.emacs.eval(at("wants a file", "(invisible-p (point))")) != "nil"
         click("Thought")
-        wait_until(at("wants a file", "(not (invisible-p (point)))"))
+        window.wait_until(at("wants a file", "(not (invisible-p (point)))"))
         click("Allow\n")
-        wait_until(at("It is written.", "t"))
+        window.wait_until(at("It is written.", "t"))
         assert file.read_text() == "one\ntwo\n"
         assert 'you answered "Allow"' in stage.emacs.buffer_text(CHAT)
         stage.end()

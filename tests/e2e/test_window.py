@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from display import display
-from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
+from window import needs_windows, open_window
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 
@@ -24,32 +21,19 @@ TELL = """
 """
 
 
-@pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+@needs_windows
 def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
-    with display() as screen:
-        stage.emacs.start(stage.sandbox.greeting, forms=("(require 'vterm)", TELL), display=screen.name)
-        window = stage.emacs.text("(frame-parameter nil 'outer-window-id)")
-
-        def wait_until(form: str) -> None:
-            stage.screen.wait_until(lambda: stage.emacs.eval(form) != "nil", form)
-
-        def command(name: str) -> None:
-            screen.keys(window, "alt+x")
-            screen.type(window, name)
-            screen.keys(window, "Return")
-
-        command("qwen-companion-mode")
-        wait_until("(eq (qwen-companion-state) 'ready)")
+    with open_window(stage, "(require 'vterm)", TELL) as window:
         stage.script_change(stage.sandbox.greeting, EDITED)
-        command("qwen-companion-run")
-        wait_until("(qwen-companion-backend-sessions)")
+        window.command("qwen-companion-run")
+        window.wait_until("(qwen-companion-backend-sessions)")
         terminal = '(with-current-buffer "*qwen: project*" (string-match-p "{}" (buffer-string)))'
-        wait_until(terminal.format("Type your message"))
-        screen.type(window, "change the greeting")
-        wait_until(terminal.format("> +change the greeting"))
-        screen.keys(window, "Return")
-        wait_until('(get-buffer-window "*Ediff Control Panel*")')
-        wait_until(terminal.format("Yes, allow once"))
+        window.wait_until(terminal.format("Type your message"))
+        window.type("change the greeting")
+        window.wait_until(terminal.format("> +change the greeting"))
+        window.keys("Return")
+        window.wait_until('(get-buffer-window "*Ediff Control Panel*")')
+        window.wait_until(terminal.format("Yes, allow once"))
         assert stage.emacs.visible_buffers() == [
             "*qwen-companion disk: greeting.py*",
             "*qwen-companion proposal: greeting.py*",
@@ -59,11 +43,11 @@ def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
         assert stage.emacs.eval("(length (frame-list))") == "1"
         assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
         stage.model.say("All done.")
-        screen.keys(window, "ctrl+x", "o", "ctrl+x", "o", "alt+greater")
-        screen.type(window, "# mine")
-        screen.keys(window, "ctrl+c", "ctrl+c")
-        wait_until(terminal.format("All done"))
+        window.keys("ctrl+x", "o", "ctrl+x", "o", "alt+greater")
+        window.type("# mine")
+        window.keys("ctrl+c", "ctrl+c")
+        window.wait_until(terminal.format("All done"))
         assert stage.sandbox.greeting.read_text() == EDITED + "# mine"
         assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-        wait_until('(with-current-buffer "greeting.py" (string-match-p "# mine" (buffer-string)))')
+        window.wait_until('(with-current-buffer "greeting.py" (string-match-p "# mine" (buffer-string)))')
         stage.end()
