@@ -96,11 +96,16 @@ followed, the model is told nothing, not even the name (0.24.4)."
 (defun qwen-companion-chat-send--file (word)
   "Return the absolute name of the file that WORD, behind `@', names, or nil.
 Nil too when the daemon would not read it; then it stays a word, and the
-model may still read the file with its tools."
-  (let* ((file-name-handler-alist nil)
-         (name (expand-file-name (qwen-companion-chat-send--unquote word)
-                                 (or (qwen-companion-chat-send--workspace) "/"))))
-    (and (qwen-companion-chat-send--readable-p name) name)))
+model may still read the file with its tools.  What ends a sentence or a
+clause is not part of the name, unless there is such a file."
+  (let ((file-name-handler-alist nil)
+        (workspace (or (qwen-companion-chat-send--workspace) "/")))
+    (cl-loop for word in (list word (string-trim-right word "[].,;:?!)}>\"']+"))
+             for name = (expand-file-name (qwen-companion-chat-send--unquote word)
+                                          workspace)
+             when (and (not (string-empty-p word))
+                       (qwen-companion-chat-send--readable-p name))
+             return name)))
 
 (defun qwen-companion-chat-send--links (text)
   "Return the files that TEXT names, each once and in order.

@@ -160,6 +160,14 @@ It is the value of `default-directory' there."
       (should (member (list :kind 'link :path file)
                       (qwen-companion-chat-send-parts (concat "@" file)))))))
 
+(ert-deftest qwen-companion-chat-send-test-what-ends-a-sentence-is-not-in-the-name ()
+  (qwen-companion-chat-send-test-with '(("a.el" "one\n") ("b" "two\n") ("b!" "three\n"))
+    (pcase-dolist (`(,text . ,file) '(("what is @a.el?" . "a.el") ("(see @a.el)." . "a.el")
+                                      ("@b, then" . "b") ("@b!" . "b!")))
+      (should (equal (list (expand-file-name file))
+                     (qwen-companion-chat-send--links text))))
+    (should-not (qwen-companion-chat-send--links "who is @?"))))
+
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "Neither a remote file nor a workspace that looks remote is looked for."
   (qwen-companion-chat-send-test-with nil
