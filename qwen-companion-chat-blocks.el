@@ -117,7 +117,7 @@ All that can be undone is in the prompt, and the prompt has moved so."
            (cl-incf (nth 3 (car tail)) delta)))
         (setq tail (cdr tail))))))
 
-(defvar qwen-companion-chat--changing nil
+(defvar qwen-companion-chat--in-change nil
   "Non-nil while the conversation is changed.")
 
 (defmacro qwen-companion-chat--changing (&rest body)
@@ -128,13 +128,13 @@ Several changes cost less inside one such form."
 
 (defun qwen-companion-chat--change (function)
   "Call FUNCTION to change the conversation, with point saved."
-  (if qwen-companion-chat--changing
+  (if qwen-companion-chat--in-change
       (save-excursion (funcall function))
     (let ((prompt (marker-position qwen-companion-chat--prompt))
           (end (marker-position qwen-companion-chat--end))
           (below (qwen-companion-chat--windows-below))
           (modified (buffer-modified-p))
-          (qwen-companion-chat--changing t))
+          (qwen-companion-chat--in-change t))
       (save-restriction
         (widen)
         (prog1 (save-excursion
