@@ -125,11 +125,11 @@ one before it has failed."
        (cl-incf number)
        (let ((line (concat "  "
                            (if active
-                               (qwen-companion-chat-permissions--key (format "C-c %d" number))
+                               (qwen-companion-chat-permissions--key
+                                (if (< number 10) (format "C-c %d" number) "RET"))
                              "     ")
                            "  "
-                           (qwen-companion-chat-changes-visible
-                            (plist-get option :label))
+                           (qwen-companion-foreign-line (plist-get option :label))
                            (qwen-companion-chat-permissions--writes option)
                            "\n")))
          (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)

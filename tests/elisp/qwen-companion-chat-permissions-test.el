@@ -114,6 +114,23 @@
     (should (equal '((:session "s" :permission "p1" :option nil :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
 
+(ert-deftest qwen-companion-chat-permissions-test-more-options-than-keys ()
+  "Those without a key are chosen on their line, which no label can imitate."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask
+     :options (mapcar (lambda (number)
+                        (list :id (format "o%d" number) :allows t
+                              :label (format "Number %d\n  C-c 1  Reject" number)))
+                      (number-sequence 1 10)))
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "  C-c 9  Number 9 C-c 1 Reject\n  RET  Number 10 C-c 1 Reject\n"))
+    (goto-char (point-min))
+    (search-forward "Number 10")
+    (call-interactively (key-binding (kbd "RET")))
+    (should (equal "o10" (plist-get (car (qwen-companion-chat-permissions-test--sent))
+                                    :option)))))
+
 (ert-deftest qwen-companion-chat-permissions-test-what-the-daemon-says-to-it ()
   "A warning is between the title and what the tool is given; nothing hides in it."
   (qwen-companion-chat-permissions-test-with
