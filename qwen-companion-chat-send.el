@@ -100,7 +100,8 @@ model may still read the file with its tools.  What ends a sentence or a
 clause is not part of the name, unless there is such a file."
   (let ((file-name-handler-alist nil)
         (workspace (or (qwen-companion-chat-send--workspace) "/")))
-    (cl-loop for word in (list word (string-trim-right word "[].,;:?!)}>\"']+"))
+    (cl-loop for word in (delete-dups
+                          (list word (string-trim-right word "[].,;:?!)}>\"']+")))
              for name = (expand-file-name (qwen-companion-chat-send--unquote word)
                                           workspace)
              when (and (not (string-empty-p word))
