@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from serve import Serve
 from stage import Stage
 
 INTEROP = "--interop"
+REUSE = "reuses_stage"
+FRESH = "fresh_stage"
 
 _reports = pytest.StashKey[list[pytest.TestReport]]()
 
@@ -33,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register what marks the tests that the option is for."""
     config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
+    config.addinivalue_line("markers", f"{REUSE}: may begin with the Emacs and the CLI of an earlier test")
+    config.addinivalue_line("markers", f"{FRESH}: must not, though its file may")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,10 +58,33 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="session")
+def kept_stages() -> Iterator[list[Stage]]:
+    """The stage that a test has left for the next one, if any."""
+    stages: list[Stage] = []
+    yield stages
+    for stage in stages:
+        with stage:
+            stage.end()
+
+
 @pytest.fixture
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """What one test plays on."""
+def stage(request: pytest.FixtureRequest, kept_stages: list[Stage]) -> Iterator[Stage]:
+    """What one test plays on: one that an earlier test has left where the test is marked with `reuses_stage`."""
     item: pytest.Item = request.node
+    if item.get_closest_marker(REUSE) and not item.get_closest_marker(FRESH):
+        stage = kept_stages.pop() if kept_stages else Stage()
+        with ExitStack() as stack:
+            stack.enter_context(stage)
+            yield stage
+            if any(report.failed for report in item.stash[_reports]):
+                keep_records(stage, BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name))
+            elif stage.reset():
+                kept_stages.append(stage)
+                stack.pop_all()
+            else:
+                stage.end()
+        return
     with Stage() as stage:
         clean = False
         try:

@@ -18,7 +18,10 @@ from terminal import PATIENCE, Screen
 
 PROGRAM: Final = os.environ.get("EMACS") or "emacs"
 # In a new home all of Emacs's own Lisp would be compiled to machine code again, in the background of every test.
-QUIET: Final = ("--eval", "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil)")
+QUIET: Final = (
+    "--eval",
+    "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil suggest-key-bindings nil)",
+)
 CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
 
 
@@ -111,6 +114,7 @@ class Emacs:
         try:
             result = subprocess.run(
                 [CLIENT, "-s", str(self._server), "--eval", form],
+                cwd=self._sandbox.project,
                 env=self._environment,
                 capture_output=True,
                 encoding="utf-8",
@@ -125,7 +129,8 @@ class Emacs:
 
     def wait_until(self, form: str) -> None:
         """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
-        self.eval(f'(with-timeout (30 (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))', 60)
+        wait = f'(with-timeout ({PATIENCE} (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))'
+        self.eval(wait, 2 * PATIENCE)
 
     def send(self, form: str) -> None:
         """Evaluate FORM, which may end Emacs; its value is not wanted."""

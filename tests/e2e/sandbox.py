@@ -75,19 +75,28 @@ class Sandbox:
         self._mark = uuid.uuid4().hex
         for directory in (self.home, self.tmp, self.project, self.run):
             directory.mkdir(mode=0o700)
+        (self.home / ".emacs.d").mkdir(mode=0o700)
+        (BUILD / "eln-cache").mkdir(exist_ok=True)
+        (self.home / ".emacs.d/eln-cache").symlink_to(BUILD / "eln-cache")
         for name, settings in SETTINGS.items():
             self.write_cli_settings(settings, name)
         self.greeting = self.project / "greeting.py"
-        self.greeting.write_text(GREETING)
         self.notes = self.project / "notes.txt"
+        self._make_project()
+
+    def _make_project(self) -> None:
+        self.greeting.write_text(GREETING)
         self.notes.write_text(NOTES)
         self._make_repository(self.project)
 
     def write_cli_settings(self, settings: Mapping[str, Any], name: str = QWEN_SETTINGS_FILE) -> None:
         """Make SETTINGS the user's of the CLI that has them in the file NAME below the home directory."""
-        path = self.home / name
+        path = self._settings_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(settings, indent=2))
+
+    def _settings_path(self, name: str) -> Path:
+        return self.home / name
 
     def make_project(self, name: str) -> Path:
         """A second project, with nothing in it."""
@@ -122,7 +131,24 @@ class Sandbox:
             "SHELL": "/bin/sh",
             "TERM": "screen-256color",
             "QWEN_DEBUG_LOG_FILE": "1",
+            "NODE_COMPILE_CACHE": str(BUILD / "cache/node-compiled"),
+            "QWEN_CODE_NO_RELAUNCH": "true",
         }
+
+    def reset_files(self) -> bool:
+        """Make the project as it was at first; return whether the settings of the CLIs are, too."""
+        for path in self.project.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self._make_project()
+        return all(self._read_cli_settings(name) == settings for name, settings in SETTINGS.items())
+
+    def _read_cli_settings(self, name: str) -> Mapping[str, Any]:
+        # The CLI adds the version of the format.
+        settings = json.loads(self._settings_path(name).read_text())
+        return {key: value for key, value in settings.items() if key != "$version"}
 
     # --- What is there
 

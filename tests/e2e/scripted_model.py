@@ -168,6 +168,15 @@ class ScriptedModel:
         if self.unscripted and kind is None:
             raise ScriptEndedError(f"no turn was scripted for:\n{self.unscripted[0].prompt}")
 
+    def reset(self) -> bool:
+        """Forget turns and requests for the next test; return whether each request had a turn, and each turn one."""
+        clean = self._turns.empty() and not self.unscripted
+        while not self._requests.empty():
+            self._requests.get_nowait()
+        with self._lock:
+            self.bodies.clear()
+        return clean
+
     def say(self, text: str) -> None:
         """Script a turn: text only, which ends the model's answer to a prompt."""
         self._turns.put(Answer(text))

@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from clis import QWEN, Cli
 from editor import Emacs, lisp_string
-from sandbox import Sandbox
+from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
 from terminal import PATIENCE, Screen
 
@@ -28,6 +29,22 @@ SHOW_CONTEXT: Final = """
 """
 
 
+REMEMBER: Final = f'(progn (load "{CHECKOUT}/tests/e2e/reuse") (reuse-remember))'
+
+
+# What the CLI that `qwen-companion-run' starts depends on.
+RUN_OPTIONS: Final = "(list qwen-companion-approval-mode qwen-companion-qwen-command qwen-companion-terminal)"
+
+
+@dataclass(frozen=True)
+class _RunningCli:
+    """CLI in the terminal BUFFER of Emacs; OPTIONS are the printed values of those that it was started with."""
+
+    cli: Cli
+    buffer: str
+    options: str = ""
+
+
 class Stage:
     """A sandbox, a scripted model, a terminal, and an Emacs in it once it is started."""
 
@@ -37,6 +54,7 @@ class Stage:
         self.environment = environment = {**self.sandbox.environment(), **self.model.environment()}
         self.screen = Screen(self.sandbox.run, environment)
         self.emacs = Emacs(self.sandbox, self.screen, environment)
+        self._cli: _RunningCli | None = None
 
     def __enter__(self) -> Stage:
         return self
@@ -50,6 +68,48 @@ class Stage:
         finally:
             self.model.__exit__(kind, error, trace)
             self.sandbox.remove()
+
+    def reset(self) -> bool:
+        """Make everything as it was when Emacs and the CLI had started; return whether that succeeded.
+
+        Then the next test may use this stage: its `start_emacs` and `start_cli` find both running.
+        """
+        if not self.emacs.running or not self.model.reset() or not self.sandbox.reset_files():
+            return False
+        if self._cli is not None and not self._reset_cli(self._cli):
+            self._cli = None
+        terminal = lisp_string(self._cli.buffer) if self._cli else '""'
+        if self.emacs.eval(f"(reuse-reset {terminal})") == "nil":
+            return False
+        # What was not kept ends its connection with its process.
+        self.emacs.wait_until(f"(eql {1 if self._cli else 0} (length (qwen-companion-backend-sessions)))")
+        return True
+
+    def _reset_cli(self, cli: _RunningCli) -> bool:
+        """Let CLI forget its conversation, which clears its screen; return whether it is there and idle."""
+        buffer = lisp_string(cli.buffer)
+        usable = (
+            f"(and qwen-companion-mode (get-buffer {buffer}) (process-live-p (get-buffer-process {buffer}))"
+            f" (eq 'vterm-mode (buffer-local-value 'major-mode (get-buffer {buffer}))))"
+        )
+        # Of others, nothing tells when they have done it.
+        if cli.cli != QWEN or self.emacs.eval(usable) == "nil":
+            return False
+        if "Type your message" not in self.emacs.buffer_text(cli.buffer):
+            return False
+        done = self._times_cleared()
+        self.emacs.eval(f'(with-current-buffer {buffer} (vterm-send-string "/clear"))')
+        self.screen.wait_until(lambda: "/clear" in self.emacs.buffer_text(cli.buffer), "/clear typed")
+        self.emacs.eval(f"(with-current-buffer {buffer} (vterm-send-return))")
+        # Before that, what is typed is lost.
+        self.screen.wait_until(lambda: self._times_cleared() > done, "/clear done")
+        self.screen.wait_until(lambda: "Type your message" in self.emacs.buffer_text(cli.buffer), "an empty prompt")
+        return True
+
+    def _times_cleared(self) -> int:
+        """How often CLIs have written into their logs that /clear has ended."""
+        logs = (self.sandbox.home / ".qwen/debug").glob("*.txt")
+        return sum(log.read_text().count("[CLEAR_END]") for log in logs)
 
     def end(self) -> None:
         """End Emacs as a user does; nothing of the companion or of the CLI may be left."""
@@ -74,16 +134,35 @@ class Stage:
     # --- Steps
 
     def start_emacs(self, *files: Path, forms: tuple[str, ...] = (), by_shell: bool = False) -> None:
-        """Start Emacs, BY_SHELL or not, and turn the mode on by typing its name; returns when it is ready."""
-        self.emacs.start(*files, forms=(SHOW_CONTEXT, *forms), by_shell=by_shell)
-        self.emacs.command("qwen-companion-mode")
+        """Start Emacs, BY_SHELL or not, and turn the mode on by typing its name; returns when it is ready.
+
+        An Emacs that runs already (see `reset`) evaluates FORMS and visits FILES.
+        """
+        if self.emacs.running:
+            for form in forms:
+                self.emacs.eval(form)
+            self.emacs.eval(f"(reuse-visit (list {' '.join(lisp_string(str(file)) for file in files)}))")
+        else:
+            self.emacs.start(*files, forms=(SHOW_CONTEXT, REMEMBER, *forms), by_shell=by_shell)
+        if self.emacs.eval("(qwen-companion-state)") == "off":
+            self.emacs.command("qwen-companion-mode")
         self.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
 
     def start_cli(self) -> None:
         """Start the CLI from Emacs by typing the command's name; returns when it is connected and can be typed to."""
+        options = self.emacs.eval(RUN_OPTIONS)
+        self._keep_only(_RunningCli(QWEN, "*qwen: project*", options))
         self.emacs.command("qwen-companion-run")
         self.screen.wait_for("Type your message")
         self.screen.wait_for("Qwen[1]")
+        self._cli = _RunningCli(QWEN, "*qwen: project*", options)
+
+    def _keep_only(self, wanted: _RunningCli) -> None:
+        """End the CLI of an earlier test unless it is just what is WANTED."""
+        if self._cli is not None and self._cli != wanted:
+            self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
+            self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
+            self._cli = None
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
         """Open a terminal NAME of Emacs with a shell, for which VARIABLES are set, in another window; go there."""
@@ -100,11 +179,18 @@ class Stage:
 
         Returns when CONNECTED of them are connected and it can be typed to.
         """
-        self.open_shell(f"*{cli.name}*", cli.variables)
-        self.screen.type(cli.program)
-        self.screen.keys("Enter")
+        running = _RunningCli(cli, f"*{cli.name}*")
+        if connected == 1:
+            self._keep_only(running)
+        if self._cli == running:
+            self.emacs.eval(f"(pop-to-buffer {lisp_string(running.buffer)})")
+        else:
+            self.open_shell(running.buffer, cli.variables)
+            self.screen.type(cli.program)
+            self.screen.keys("Enter")
         self.screen.wait_for(f"Qwen[{connected}]")
         self.screen.wait_for("Type your message")
+        self._cli = running if connected == 1 else None
 
     def script_change(self, path: Path, content: str, cli: Cli = QWEN) -> None:
         """Script the turns in which the model of CLI proposes CONTENT for the existing file PATH.
@@ -146,6 +232,8 @@ class Stage:
 
         Before that, Enter would take what it still offers for the slash alone.
         """
+        # While it still shows the last answer, it may put back what was typed before.
+        self.screen.wait_for("Type your message")
         offered = f"  > {command.removeprefix('/').split()[-1]}  "
         self.screen.type(command, seen=re.compile("^" + re.escape(offered), re.MULTILINE))
         if more:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from limit import limit_s
+
 T = TypeVar("T")
 
 LOOK_S: Final = 1.0
 """Seconds after which a look is worth while though nothing was put out."""
-PATIENCE: Final = 30.0
-"""Seconds to wait for anything that should come at once; long, because the machine may be slow."""
+PATIENCE: Final = limit_s()
+"""Seconds to wait for anything that should come at once."""
 
 
 class ScreenTimeoutError(AssertionError):

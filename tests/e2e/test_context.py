@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stage import Stage
+
+
+pytestmark = pytest.mark.reuses_stage
 
 
 def to_other_window(stage: Stage) -> None:

@@ -12,6 +12,8 @@ from clis import GEMINI, QWEN, Cli
 from editor import lisp_string
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage
+
 OLD = "poires"
 TEXT = "résumé naïve café\npommes\npoires\ndéjà vu à la carte\n"
 CRLF = TEXT.replace("\n", "\r\n")

@@ -6,7 +6,11 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
+
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage
 
 INSPECTOR = "*qwen-companion context*"
 

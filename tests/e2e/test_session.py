@@ -7,8 +7,12 @@ import json
 import re
 import signal
 
+import pytest
+
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 
@@ -214,6 +218,7 @@ def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     )
 
 
+@pytest.mark.fresh_stage
 def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
@@ -248,6 +253,7 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
     assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")
 
 
+@pytest.mark.fresh_stage
 def test_it_works_in_term_too(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-terminal 'term)",))
     stage.script_change(stage.sandbox.greeting, EDITED)

@@ -6,10 +6,14 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
+
 from model_types import Answer, Call
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
 from terminal import PATIENCE
+
+pytestmark = pytest.mark.reuses_stage
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
@@ -20,7 +24,8 @@ NEW_NOTES = NOTES.replace("pears", "plums")
 # Counts what Emacs tells the backend of decisions, in the order in which it does.
 RECORD_OUTCOMES = """
 (progn
-  (defvar test-outcomes nil)
+  (defvar test-outcomes)
+  (setq test-outcomes nil)
   (advice-add 'qwen-companion-backend-call :before
               (lambda (method payload)
                 (when (eq method 'outcome)

@@ -10,6 +10,8 @@ from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage
+
 OLD = "".join(f"line {number}\n" for number in range(1, 41))
 NEW = OLD.replace("line 5\n", "line five\n").replace("line 20\n", "").replace("line 35\n", "line 35\nline 35a\n")
 UNIFIED = "(setq qwen-companion-diff-style 'unified)"
@@ -108,6 +110,7 @@ def test_no_reviews_at_all(stage: Stage) -> None:
 
 
 @pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
+@pytest.mark.fresh_stage
 def test_in_a_window_with_colours(stage: Stage) -> None:
     """The keys do the same, and what is seen has the colours of the file's mode."""
     with display() as screen:

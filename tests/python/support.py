@@ -19,9 +19,10 @@ from typing import Any, cast
 
 from sexpdata import Symbol, dumps, loads
 
+from limit import limit_s
 from qwen_companion.ide.diffs import Proposal
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = limit_s()
 """How long a test waits for what must happen; a passing test never waits that long."""
 
 PYTHON_DIRECTORY = Path(__file__).parents[2] / "python"

@@ -14,6 +14,8 @@ from clis import CLIS, GEMINI, QWEN, Cli
 from sandbox import GREETING, NOTES
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage
+
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
 
