@@ -33,7 +33,8 @@ TAKES_ANSWERS: Final = (
 def open_chat(stage: Stage, forms: tuple[str, ...] = ()) -> None:
     """Start Emacs, which evaluates FORMS too, and a daemon; open a chat that fills the frame."""
     stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, *forms))
-    stage.emacs.command("qwen-companion-daemon-start")
+    if stage.emacs.eval("(eq (qwen-companion-daemon-state) 'connected)") == "nil":
+        stage.emacs.command("qwen-companion-daemon-start")
     begin_chat(stage)
 
 

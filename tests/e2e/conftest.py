@@ -24,6 +24,7 @@ from stage import Stage
 INTEROP = "--interop"
 REUSE = "reuses_stage"
 FRESH = "fresh_stage"
+RELAUNCH = "relaunches_cli"
 
 _reports = pytest.StashKey[list[pytest.TestReport]]()
 
@@ -36,8 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register what marks the tests that the option is for."""
     config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
-    config.addinivalue_line("markers", f"{REUSE}: may begin with the Emacs and the CLI of an earlier test")
-    config.addinivalue_line("markers", f"{FRESH}: must not, though its file may")
+    config.addinivalue_line("markers", f"{REUSE}(kind): begins on the stage that an earlier test of this kind has left")
+    config.addinivalue_line("markers", f"{FRESH}: does not, though its file is marked so")
+    config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,38 +61,33 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def kept_stages() -> Iterator[list[Stage]]:
-    """The stage that a test has left for the next one, if any."""
-    stages: list[Stage] = []
+def kept_stages() -> Iterator[dict[str, Stage]]:
+    """The stages that tests have left for the next ones, by kind."""
+    stages: dict[str, Stage] = {}
     yield stages
-    for stage in stages:
+    for stage in stages.values():
         with stage:
             stage.end()
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, kept_stages: list[Stage]) -> Iterator[Stage]:
-    """What one test plays on: one that an earlier test has left where the test is marked with `reuses_stage`."""
+def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iterator[Stage]:
+    """What one test plays on; see the markers."""
     item: pytest.Item = request.node
-    if item.get_closest_marker(REUSE) and not item.get_closest_marker(FRESH):
-        stage = kept_stages.pop() if kept_stages else Stage()
-        with ExitStack() as stack:
-            stack.enter_context(stage)
-            yield stage
-            if any(report.failed for report in item.stash[_reports]):
-                keep_records(stage, BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name))
-            elif stage.reset():
-                kept_stages.append(stage)
-                stack.pop_all()
-            else:
-                stage.end()
-        return
-    with Stage() as stage:
+    reuse = None if item.get_closest_marker(FRESH) else item.get_closest_marker(REUSE)
+    kind = str(reuse.args[0]) if reuse else ""
+    with ExitStack() as stack:
+        stage = kept_stages.pop(kind, None) or Stage(relaunch=item.get_closest_marker(RELAUNCH) is not None)
+        stack.enter_context(stage)
         clean = False
         try:
             yield stage
             if not any(report.failed for report in item.stash[_reports]):
-                stage.end()
+                if reuse and stage.reset():
+                    kept_stages[kind] = stage
+                    stack.pop_all()
+                else:
+                    stage.end()
                 clean = True
         finally:
             if not clean:

@@ -66,7 +66,8 @@ class Sandbox:
     Short, because a Unix socket's name may have 107 bytes.
     """
 
-    def __init__(self, parent: Path | None = None) -> None:
+    def __init__(self, parent: Path | None = None, relaunch: bool = False) -> None:
+        self._relaunch = relaunch
         self.root = Path(tempfile.mkdtemp(prefix="qc-", dir=parent)).resolve()
         self.home = self.root / "home"
         self.tmp = self.root / "tmp"
@@ -75,6 +76,7 @@ class Sandbox:
         self._mark = uuid.uuid4().hex
         for directory in (self.home, self.tmp, self.project, self.run):
             directory.mkdir(mode=0o700)
+        # Emacs compiles some of its own Lisp to machine code: once for all sandboxes.
         (self.home / ".emacs.d").mkdir(mode=0o700)
         (BUILD / "eln-cache").mkdir(exist_ok=True)
         (self.home / ".emacs.d/eln-cache").symlink_to(BUILD / "eln-cache")
@@ -131,8 +133,10 @@ class Sandbox:
             "SHELL": "/bin/sh",
             "TERM": "screen-256color",
             "QWEN_DEBUG_LOG_FILE": "1",
+            # As with every start of a user's but the first.
             "NODE_COMPILE_CACHE": str(BUILD / "cache/node-compiled"),
-            "QWEN_CODE_NO_RELAUNCH": "true",
+            # Each CLI would start itself again, for more memory.
+            **({} if self._relaunch else {"QWEN_CODE_NO_RELAUNCH": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}),
         }
 
     def reset_files(self) -> bool:

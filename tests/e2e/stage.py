@@ -48,8 +48,8 @@ class _RunningCli:
 class Stage:
     """A sandbox, a scripted model, a terminal, and an Emacs in it once it is started."""
 
-    def __init__(self) -> None:
-        self.sandbox = Sandbox()
+    def __init__(self, relaunch: bool = False) -> None:
+        self.sandbox = Sandbox(relaunch=relaunch)
         self.model = ScriptedModel()
         self.environment = environment = {**self.sandbox.environment(), **self.model.environment()}
         self.screen = Screen(self.sandbox.run, environment)
@@ -76,13 +76,15 @@ class Stage:
         """
         if not self.emacs.running or not self.model.reset() or not self.sandbox.reset_files():
             return False
+        ended = None
         if self._cli is not None and not self._reset_cli(self._cli):
-            self._cli = None
+            ended, self._cli = self._cli, None
         terminal = lisp_string(self._cli.buffer) if self._cli else '""'
         if self.emacs.eval(f"(reuse-reset {terminal})") == "nil":
             return False
-        # What was not kept ends its connection with its process.
-        self.emacs.wait_until(f"(eql {1 if self._cli else 0} (length (qwen-companion-backend-sessions)))")
+        if ended:
+            # With its buffer went its process, and with that its connection.
+            self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
         return True
 
     def _reset_cli(self, cli: _RunningCli) -> bool:

@@ -6,10 +6,14 @@ from __future__ import annotations
 import re
 import threading
 
+import pytest
+
 from chat import CHAT, open_chat, press_on, send, wait_until_idle
 from clis import QWEN_SETTINGS
 from model_types import Answer, Call
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 RESETS = (
     "(defvar resets nil)",

@@ -6,9 +6,13 @@ from __future__ import annotations
 import re
 import threading
 
+import pytest
+
 from chat import CHAT, answer, open_chat, send, wait_until_idle
 from model_types import Answer
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 
 def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from chat import CHAT, open_chat, send, wait_until_idle
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 
 def test_the_file_of_a_tool_is_visited(stage: Stage) -> None:

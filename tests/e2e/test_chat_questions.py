@@ -7,11 +7,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from chat import CHAT, answer, open_chat, press_on, send, wait_until_idle
 from clis import QWEN_SETTINGS_FILE
 from model_types import QUESTIONS
 from sandbox import GREETING
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 
 def test_a_file_that_is_written(stage: Stage) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+
 from chat import CHAT, open_chat, wait_until_idle
 from sandbox import GREETING, NOTES
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 # Made up, so that it is the same everywhere.
 CHECKER: Final = """

@@ -7,8 +7,7 @@ import pytest
 
 from stage import Stage
 
-
-pytestmark = pytest.mark.reuses_stage
+pytestmark = pytest.mark.reuses_stage("cli")
 
 
 def to_other_window(stage: Stage) -> None:

@@ -8,10 +8,14 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from clis import QWEN
 from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("cli")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")

@@ -10,7 +10,7 @@ import pytest
 
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage
+pytestmark = pytest.mark.reuses_stage("cli")
 
 INSPECTOR = "*qwen-companion context*"
 

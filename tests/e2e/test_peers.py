@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from clis import QWEN
 from editor import CLIENT, lisp_string
 from sandbox import BUILD, GREETING
 from stage import Stage
 from terminal import PATIENCE, Screen
+
+pytestmark = pytest.mark.relaunches_cli
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 AT_ONCE_S = 5.0

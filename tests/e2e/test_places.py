@@ -11,6 +11,8 @@ from editor import lisp_string
 from sandbox import NOTES
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage("cli")
+
 NEW_NOTES = NOTES.replace("pears", "plums")
 
 

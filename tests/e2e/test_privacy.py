@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("cli")
 
 
 def visit(stage: Stage, path: Path) -> None:
