@@ -15,7 +15,7 @@ VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
 ERT := $(wildcard tests/elisp/*-test.el)
-ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
+ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -34,8 +34,9 @@ $(BUILD)/compiled: $(SOURCES) scripts/compile.el scripts/checkout.el | setup
 	@$(CHECKOUT) -l scripts/compile.el -f compile-checkout $(SOURCES)
 	@touch $@
 
-emacs: build ## Open Emacs with this checkout loaded, the mode off; ARGS='...' go to it
-	@$(EMACS) -Q -l scripts/checkout.el $(ARGS)
+emacs: build ## Open Emacs with this checkout loaded, the mode off; ARGS='...' go to it; REAL=1: with your own ~/.qwen
+	@$(if $(REAL),,QWEN_HOME='$(BUILD)/qwen') EMACSLOADPATH="$(CURDIR)/scripts/startup:$$EMACSLOADPATH" \
+	  $(EMACS) -Q -l scripts/checkout.el $(ARGS)
 
 demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key and no network
 	@demo/run

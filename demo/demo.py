@@ -46,7 +46,8 @@ def run_emacs(sandbox: Sandbox, guide: str, environment: Mapping[str, str]) -> i
     return subprocess.call(
         [*command, "--eval", f'(demo-start "{sandbox.greeting}" "{DEMO / guide}")'],
         cwd=sandbox.project,
-        env=environment,
+        # See there: else it would write into ~/.emacs.d.
+        env={**environment, "EMACSLOADPATH": f"{CHECKOUT / 'scripts/startup'}:{environment.get('EMACSLOADPATH', '')}"},
     )
 
 

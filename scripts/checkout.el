@@ -11,7 +11,6 @@
 
 ;;; Code:
 
-(defvar native-comp-eln-load-path)
 (defvar package-directory-list)
 (defvar package-user-dir)
 (defvar qwen-companion-python)
@@ -20,12 +19,10 @@
        (root (file-name-directory (directory-file-name scripts)))
        (build (expand-file-name ".build/" root))
        (python (expand-file-name "venv/bin/python" build)))
-  (setq user-emacs-directory (expand-file-name "emacs.d/" build)
-        auto-save-list-file-prefix (expand-file-name "auto-save-list/.saves-" user-emacs-directory))
-  ;; Emacs has chosen the user's folder for what it compiles before it came
-  ;; to this; the first library loaded from here on may be compiled.
-  (when (bound-and-true-p native-comp-eln-load-path)
-    (setcar native-comp-eln-load-path (expand-file-name "eln-cache/" build)))
+  (load (expand-file-name "startup/subdirs" scripts) nil t)
+  ;; Emacs has chosen the user's folder for these before it came to this.
+  (setq auto-save-list-file-prefix (expand-file-name "auto-save-list/.saves-" user-emacs-directory)
+        abbrev-file-name (expand-file-name "abbrev_defs" user-emacs-directory))
 
   (require 'package)
   (setq package-user-dir (expand-file-name "elpa" build))
