@@ -52,8 +52,8 @@ def wait_for(emacs: Emacs, form: str) -> None:
 
 
 def start_demo(sandbox: Sandbox) -> str:
-    """The form with which Emacs begins the demo."""
-    return f"(demo-start {lisp_string(str(sandbox.greeting))} {lisp_string(str(DEMO / 'guide.org'))})"
+    """The form with which Emacs begins the demo, without its guide."""
+    return f"(demo-start {lisp_string(str(sandbox.greeting))})"
 
 
 def start_chat(sandbox: Sandbox) -> str:

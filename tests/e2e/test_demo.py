@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`make demo` and `make emacs`, as a newcomer tries them.
 
-What the guide says is what happens, and the user's own configuration is left alone.
+The guide can be read, what it says is what happens, and the user's own configuration is left alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from editor import PROGRAM
 from sandbox import BUILD, CHECKOUT
 from stage import Stage
+from terminal import Screen
+
+# The first and the last words of the guide: all of it is on the screen.
+WHOLE_GUIDE = re.compile(r"What to try.*brings\s+it\s+back\.", re.DOTALL)
 
 
 def make(stage: Stage, *arguments: str) -> None:
@@ -19,30 +25,57 @@ def make(stage: Stage, *arguments: str) -> None:
     stage.screen.start(["env", f"PATH={os.environ['PATH']}", "make", f"EMACS={PROGRAM}", *arguments], CHECKOUT)
 
 
-def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
-    screen = stage.screen
+@contextmanager
+def demo(stage: Stage, columns: int, rows: int) -> Generator[Screen]:
+    """The demo in a terminal of COLUMNS x ROWS, ended as its guide says; it must leave nothing."""
+    screen = stage.screen = Screen(stage.sandbox.run, stage.environment, columns, rows)
     make(stage, "demo")
-    screen.wait_for("Type your message", timeout=120)
-    screen.wait_for("Qwen[1]")
-    stage.ask("what do you see")
-    screen.wait_for("The CLI has told me this about your editor")
-    stage.ask("greet politely")
-    stage.wait_for_review()
-    screen.keys("C-x", "o", "C-x", "o", "M->")
-    screen.type("# mine")
-    screen.keys("C-c", "C-c")
-    screen.wait_for("It is written, with your changes")
-    stage.ask("greet politely")
-    stage.wait_for_review()
-    screen.keys("C-x", "o", "C-c", "C-k")
-    screen.wait_gone("Yes, allow once")
-    stage.ask("sort the notes")
-    stage.wait_for_review()
-    screen.keys("Enter")
-    screen.wait_for("It is written as I proposed it")
+    yield screen
     screen.keys("C-x", "C-c")
     stage.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
     assert list((BUILD / "demo").iterdir()) == []
+
+
+def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
+    with demo(stage, 80, 24) as screen:
+        screen.wait_for(WHOLE_GUIDE, timeout=120)
+        # The CLI comes up without taking it away.
+        assert WHOLE_GUIDE.search(screen.wait_for(re.compile(r"\*guide\*.*Qwen\[1\]")))
+        screen.keys("F5")
+        screen.wait_for("Type your message")
+        screen.wait_for("F5: the guide")
+        stage.ask("what do you see")
+        screen.wait_for("Cursor: line 1, character 1")
+        stage.ask("greet politely")
+        stage.wait_for_review()
+        screen.wait_for("F5: the guide")
+        screen.keys("F5")
+        screen.wait_for(WHOLE_GUIDE)
+        screen.keys("F5")
+        # The guide has all the words of a review in it.
+        screen.wait_for("F5: the guide")
+        stage.wait_for_review()
+        screen.keys("C-x", "o", "C-x", "o", "M->")
+        screen.type("# mine")
+        screen.keys("C-c", "C-c")
+        screen.wait_for("It is written, with your changes")
+        stage.ask("greet politely")
+        stage.wait_for_review()
+        screen.keys("C-x", "o", "C-c", "C-k")
+        screen.wait_gone("Yes, allow once")
+        stage.ask("sort the notes")
+        stage.wait_for_review()
+        screen.keys("Enter")
+        screen.wait_for("It is written as I proposed it")
+
+
+def test_a_review_leaves_the_guide_beside_it(stage: Stage) -> None:
+    with demo(stage, 200, 50) as screen:
+        screen.wait_for("Type your message", timeout=120)
+        screen.wait_for(WHOLE_GUIDE)
+        stage.ask("greet politely")
+        screen.wait_for("Ediff Control Panel")
+        screen.wait_for(WHOLE_GUIDE)
 
 
 def test_make_emacs_leaves_the_users_configuration_alone(stage: Stage) -> None:
