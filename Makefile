@@ -19,15 +19,20 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el scripts/startup
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup
+.PHONY: help build emacs demo screenshots reports test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: setup $(BUILD)/compiled ## Prepare all that a checkout needs; opens nothing
+build: setup $(BUILD)/compiled ## Prepare what a checkout needs to run; opens nothing
 
 setup:
 	@scripts/setup
+
+# Newcomers who want a look are not asked for what only these need.
+test test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp screenshots: setup-tests
+setup-tests:
+	@scripts/setup tests
 
 # All together: a macro of one file may be used in another.
 $(BUILD)/compiled: $(SOURCES) scripts/compile.el scripts/checkout.el | setup
