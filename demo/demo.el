@@ -15,6 +15,7 @@
 (defvar org-hide-emphasis-markers)
 (defvar qwen-companion-daemon-enabled)
 (defvar tab-bar-format)
+(defvar term-raw-map)
 (declare-function qwen-companion-mode "qwen-companion" (&optional arg))
 (declare-function qwen-companion-run "qwen-companion-terminal" (directory))
 
@@ -100,6 +101,9 @@ frame of its own goes on reading."
         ;; The CLI needs no farewell.
         confirm-kill-processes nil
         display-buffer-alist '(("\\`\\*qwen: " demo--show-cli)))
+  ;; Emacs's own terminal, taken where vterm is missing, has C-x on C-c only.
+  (with-eval-after-load 'term
+    (define-key term-raw-map (kbd "C-x") ctl-x-map))
   (find-file file)
   (qwen-companion-mode 1)
   (qwen-companion-run (file-name-directory file))
