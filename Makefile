@@ -14,12 +14,12 @@ export NODE_COMPILE_CACHE := $(BUILD)/cache/node-compiled
 VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
-ERT := $(wildcard tests/elisp/*-test.el)
+CORES := $(shell getconf _NPROCESSORS_ONLN)
 ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports test test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -52,25 +52,33 @@ screenshots: build ## Take the pictures of the README anew from the running demo
 reports: build ## Write anew what the tests of the chat are told, after a change of the daemon's client
 	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
 
-# One pytest run for both folders, last: its closing line counts them all.
-test: build lint test-ert ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
-	@$(VENV)/python -m pytest tests/python tests/e2e
+PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
+# Several workers: each starts programs and waits for them.
+PARALLEL = -n auto --dist load --maxschedchunk 1
+
+test: build lint ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
+	@$(PYTEST) $(PARALLEL)
+
+# What reads this machine's load must count for the suite too, so the loops run from its start.
+test-busy: build ## The tests with two busy loops for each core beside them
+	@loops=; for n in $$(seq $$((2 * $(CORES)))); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
+	  trap 'kill $$loops' EXIT; $(PYTEST) $(PARALLEL)
 
 test-bare: ## `make test` on a bare Debian made for it (root and mmdebstrap); SUITE=trixie for another release
 	@scripts/test-bare
 
-test-ert: build ## The Emacs Lisp tests; ARGS="--eval '(setq ...)'" go to Emacs
-	@$(CHECKOUT) -L tests/elisp $(ERT:%=-l %) $(ARGS) -f ert-run-tests-batch-and-exit
+test-ert: build ## The Emacs Lisp tests; ARGS='-k follow' go to pytest, --ert '"regexp"' chooses in the files
+	@$(PYTEST) -n $(CORES) --dist load tests/elisp $(ARGS)
 
 test-python: build ## The Python tests; ARGS='-k name' go to pytest
-	@$(VENV)/python -m pytest tests/python $(ARGS)
+	@$(PYTEST) tests/python $(ARGS)
 
 test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go to pytest
-	@$(VENV)/python -m pytest tests/e2e $(ARGS)
+	@$(PYTEST) tests/e2e $(ARGS)
 
 test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
 	@scripts/setup interop
-	@$(VENV)/python -m pytest tests/e2e/interop --interop $(ARGS)
+	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el
@@ -87,9 +95,7 @@ lint-python: build
 	@$(VENV)/pyright --warnings
 
 lint-elisp: build
-	@status=0; for file in $(ALL_ELISP); do \
-	  $(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-file $$file || status=1; \
-	done; exit $$status
+	@printf '%s\n' $(ALL_ELISP) | xargs -P $(CORES) -n 1 $(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-file
 
 format: build ## Format the Python files
 	@$(VENV)/ruff check --quiet --fix --select I

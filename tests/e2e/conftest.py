@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Each test gets a stage of its own: a sandbox, a scripted model, a terminal, and Emacs if it starts one.
 
-When a test fails, its screen, logs and model requests go to one folder below .build/e2e-failures, whose name is
-printed.  After each test no process and no file of it may be left.
+When a test fails, its screen, logs and model requests go to one folder below .build/e2e-failures, and the ends of
+them into the report.  After each test no process and no file of it may be left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -54,9 +55,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep the reports with the item, for the fixture that ends it."""
+    """Keep the reports with the item, for the fixture that ends it, and say in that of a failure what there was."""
     report = yield
     item.stash.setdefault(_reports, []).append(report)
+    stage = cast("pytest.Function", item).funcargs.get("stage")
+    if report.failed and isinstance(stage, Stage):
+        folder = BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name)
+        keep_records(stage, folder)
+        report.sections += [(name, text) for name, text in shown_records(folder)]
     return report
 
 
@@ -79,19 +85,14 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
     with ExitStack() as stack:
         stage = kept_stages.pop(kind, None) or Stage(relaunch=item.get_closest_marker(RELAUNCH) is not None)
         stack.enter_context(stage)
-        clean = False
-        try:
-            yield stage
-            if not any(report.failed for report in item.stash[_reports]):
-                if reuse and stage.reset():
-                    kept_stages[kind] = stage
-                    stack.pop_all()
-                else:
-                    stage.end()
-                clean = True
-        finally:
-            if not clean:
-                keep_records(stage, BUILD / "e2e-failures" / re.sub(r"[^\w.-]+", "-", item.name))
+        yield stage
+        if any(report.failed for report in item.stash[_reports]):
+            return
+        if reuse and stage.reset():
+            kept_stages[kind] = stage
+            stack.pop_all()
+        else:
+            stage.end()
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def serve(stage: Stage) -> Iterator[Serve]:
 
 
 def keep_records(stage: Stage, folder: Path) -> None:
-    """Put all that explains a failure into FOLDER and print its name."""
+    """Put all that explains a failure on STAGE into FOLDER."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if stage.screen.running:
@@ -120,6 +121,19 @@ def keep_records(stage: Stage, folder: Path) -> None:
                 (folder / f"{buffer.strip('*').replace(' ', '-')}.txt").write_text(stage.emacs.buffer_text(buffer))
             except EmacsError as error:
                 (folder / "emacs-error.txt").write_text(str(error))
-    for directory in stage.sandbox.home.glob(".qwen/debug"):
-        shutil.copytree(directory, folder / "qwen-debug")
-    print(f"\nRecords of the failure: {folder}")
+                break
+    for log in sorted(stage.sandbox.home.glob(".qwen/debug/*.txt"), key=lambda path: path.stat().st_mtime):
+        shutil.copyfile(log, folder / "qwen-debug.txt")
+
+
+def shown_records(folder: Path) -> Iterator[tuple[str, str]]:
+    """The records in FOLDER that a report shows, each with its name, and only their ends where they are long."""
+    yield "records", str(folder)
+    for name in ("typed", "screen", "Messages", "Warnings", "Backtrace", "emacs-error", "qwen-companion-log"):
+        path = folder / f"{name}.txt"
+        if path.exists() and (text := path.read_text().strip()):
+            yield name, "\n".join(text.splitlines()[-60:])
+    log = folder / "qwen-debug.txt"
+    if log.exists():
+        # A line may hold a whole request.
+        yield "log of the CLI", "\n".join(line[:300] for line in log.read_text().splitlines()[-60:])

@@ -14,12 +14,13 @@
 (require 'cl-lib)
 (require 'qwen-companion)
 
-(defconst leftovers--patience 30
-  "Seconds to wait for anything.")
+(defconst leftovers--limit
+  (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
+  "Seconds to wait for what must happen; see tests/limit.py.")
 
 (defun leftovers--wait (predicate)
   "Let Emacs do its work until PREDICATE returns non-nil."
-  (with-timeout (leftovers--patience (error "Waited too long; timers %S, processes %S" (leftovers--timers timer-list) (process-list)))
+  (with-timeout (leftovers--limit (error "Waited too long; timers %S, processes %S" (leftovers--timers timer-list) (process-list)))
     (while (not (funcall predicate))
       (accept-process-output nil 0.02))))
 
@@ -57,6 +58,7 @@
   "Return all that the mode might leave, as an alist of printable values."
   (append
    `((processes . ,(mapcar #'process-name (process-list)))
+     (connections . ,(length epc:live-connections))
      (timers . ,(leftovers--timers timer-list))
      (idle-timers . ,(leftovers--timers timer-idle-list))
      (buffers . ,(sort (mapcar #'buffer-name (buffer-list)) #'string<))

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import psutil
 
+import limit
 from clis import QWEN_SETTINGS_FILE, SETTINGS
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -133,6 +134,7 @@ class Sandbox:
             "SHELL": "/bin/sh",
             "TERM": "screen-256color",
             "QWEN_DEBUG_LOG_FILE": "1",
+            limit.VARIABLE: f"{limit.limit_s():.0f}",
             # As with every start of a user's but the first.
             "NODE_COMPILE_CACHE": str(BUILD / "cache/node-compiled"),
             # Each CLI would start itself again, for more memory.

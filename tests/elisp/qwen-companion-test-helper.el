@@ -69,11 +69,16 @@ Calls are collected in `qwen-companion-test-calls'."
    (cl-loop for (name . payload) in qwen-companion-test-calls
             when (eq name method) collect payload)))
 
+(defconst qwen-companion-test-limit
+  (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
+  "Seconds to wait for what must happen; see tests/limit.py.")
+
 (defmacro qwen-companion-test-wait-for (condition &optional seconds)
   "Wait until CONDITION is non-nil and return its value.
-Events are handled meanwhile; fail after SECONDS, 20 by default."
+Events are handled meanwhile; fail after SECONDS, by default the limit
+of tests/limit.py, which only ends a hang."
   (declare (debug t))
-  `(let ((deadline (+ (float-time) (or ,seconds 20)))
+  `(let ((deadline (+ (float-time) (or ,seconds qwen-companion-test-limit)))
          value)
      (while (not (setq value ,condition))
        (when (> (float-time) deadline)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the suite runs: the limit of its waits, its order, the number of its workers, and what it shows of its progress.
+
+Python and Emacs Lisp unit tests and end-to-end tests are run by the same pytest, so that the many waits for Emacs and
+Node.js to start are filled with work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from limit import set_limit
+
+TESTS = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the limit of all waits, and show a line for each file of unit tests and each other test as it ends."""
+    if not hasattr(config, "workerinput"):
+        limit = set_limit()
+        config.pluginmanager.register(_Progress(config, limit), "progress")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers of `-n auto`: most of what they do is to wait."""
+    return 3 * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slow kinds of tests first, so that no worker is left with one in the end."""
+    order = {"elisp": 0, "e2e": 1}
+    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], 2))
+
+
+class _Progress:
+    """Prints a line with the time in seconds for each end-to-end test and for each file of unit tests."""
+
+    def __init__(self, config: pytest.Config, limit: float) -> None:
+        self._config = config
+        self._limit = limit
+        self._left: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def pytest_report_header(self) -> str:
+        return f"limit of each wait: {self._limit:.0f} s"
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._count([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._count(ids)
+
+    def _count(self, ids: list[str]) -> None:
+        self._left = Counter(map(self._line, ids))
+
+    @staticmethod
+    def _line(nodeid: str) -> str:
+        """Return what shares a line with the test NODEID: its file, or an end-to-end test by itself."""
+        return nodeid if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        line = self._line(report.nodeid)
+        self._seconds[line] += report.duration
+        if report.when == "call" or report.outcome != "passed":
+            self._outcomes[line][report.outcome] += 1
+        if report.when != "teardown":
+            return
+        self._left[line] -= 1
+        if self._left[line] == 0:
+            counts = [f"{number} {outcome}" for outcome, number in sorted(self._outcomes[line].items())]
+            outcomes = ", ".join([*counts, *(f"{name} {value}" for name, value in report.user_properties)])
+            reporter: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(f"{self._seconds[line]:7.1f} s  {line}  {outcomes}")
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Show no letter for a test: its line says it."""
+        if report.when == "call" and report.passed:
+            return "passed", "", ""
+        return None
