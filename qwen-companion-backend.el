@@ -125,11 +125,12 @@ could not be started, see the message)."
 
 Further keys are there when the CLI's process was found, which it is
 soon after it has connected if it is one of this user's on this machine
-and not behind a tunnel: :pid and :started (in milliseconds), its
-:directory at that time (nil if it cannot be had), its :family (`qwen',
-`gemini' or nil), and :ancestors, the ids of the process, its parent
-and so on up to the child of this Emacs; or up to the first process
-there is when it runs outside of this Emacs."
+and not behind a tunnel: :pid, :started (a string that differs from that
+of any other process with this id), its :directory at that time (nil if
+it cannot be had), its :family (`qwen', `gemini' or nil), and
+:ancestors, the ids of the process, its parent and so on up to the child
+of this Emacs; or up to the first process there is when it runs outside
+of this Emacs."
   qwen-companion-backend--sessions)
 
 (defun qwen-companion-backend-session (id)

@@ -1,38 +1,134 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Is that process still the one it was?  A number alone is not enough, process numbers are used again."""
+"""Is that process still the one it was?  A number alone is not enough, process numbers are used again.
+
+A process is told from others of its number by when it started, in a form that does not move with the clock of the
+machine: on Linux the boot and the clock ticks since then.  (psutil's `create_time` adds the ticks to a time of booting
+that moves when the clock is set.)
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import platform
+import sys
 
 import psutil
 
-_SAME_START_S = 2.0
-"""Start times nearer than this are the same process; reading one twice may differ by a clock tick."""
+_DEAD_STATES = ("Z", "X")
+"""States in /proc/PID/stat: a zombie, which nobody has waited for yet, and one about to vanish."""
 
 
-def start_time(pid: int) -> float | None:
-    """When process PID started, in seconds since the epoch; None when there is no such process."""
+def start_of(pid: int) -> str | None:
+    """Return a text that no other process with the number PID has had or will have.
+
+    Return None when there is no such process, or when it cannot be looked at.
+    """
     try:
-        return psutil.Process(pid).create_time()
-    except (psutil.Error, ValueError):
+        if sys.platform == "linux":
+            return f"{_read('/proc/sys/kernel/random/boot_id')}:{_state_and_ticks(pid)[1]}"
+        # macOS keeps the time at which a process started and does not change it.  psutil does, but only in a process
+        # during whose life the clock was set.
+        return repr(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError, OSError):
         return None
 
 
-def is_alive(pid: int, started: float) -> bool:
-    """Whether the process PID that started at STARTED still runs.  A zombie counts as dead."""
-    try:
-        process = psutil.Process(pid)
-        if abs(process.create_time() - started) > _SAME_START_S:
-            return False
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.AccessDenied:
+def has_ended(pid: int, started: str) -> bool:
+    """Return whether the process PID, for which `start_of` has returned STARTED, is surely gone.  A zombie is.
+
+    STARTED may be "" when it could not be had; then any process of that number counts.
+    """
+    if not _exists(pid):
         return True
-    except (psutil.Error, ValueError):
-        return False
+    if started and start_of(pid) not in (started, None):
+        return True
+    try:
+        if sys.platform == "linux":
+            return _state_and_ticks(pid)[0] in _DEAD_STATES
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError, OSError):
+        # It has gone this very moment, or it cannot be looked at.
+        return not _exists(pid)
 
 
-async def ended(pid: int, started: float, poll: float) -> None:
-    """Return when the process PID that started at STARTED has ended; looks every POLL seconds."""
-    while is_alive(pid, started):
+async def ended(pid: int, started: str, poll: float) -> None:
+    """Return when `has_ended` is true; looks every POLL seconds where the system does not tell by itself."""
+    descriptor = _open_process(pid)
+    if descriptor is not None:
+        try:
+            # Asked now, when the descriptor is known to stand for the same process.
+            if not has_ended(pid, started):
+                await _readable(descriptor)
+        finally:
+            os.close(descriptor)
+    while not has_ended(pid, started):
         await asyncio.sleep(poll)
+
+
+def process_space() -> str:
+    """Return a name for where the numbers and the starts of processes mean the same.
+
+    It is another one on another machine and in most containers, even if the name of the host is the same.
+    """
+    parts = [platform.node(), _read_if_there("/etc/machine-id")]
+    for namespace in ("pid", "time"):
+        try:
+            parts.append(os.readlink(f"/proc/self/ns/{namespace}"))
+        except OSError:
+            parts.append("")
+    # Not as it is: the number of the machine is not for others to read.
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process, or a zombie, of that number."""
+    if pid <= 0:
+        return False  # To the system these are groups of processes.
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # It is another user's.
+    return True
+
+
+def _state_and_ticks(pid: int) -> tuple[str, str]:
+    """Fields 3 and 22 of /proc/PID/stat.  OSError."""
+    # Field 2 is the program's name in parentheses, whatever that may be.
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read().strip()
+
+
+def _read_if_there(path: str) -> str:
+    try:
+        return _read(path)
+    except OSError:
+        return ""
+
+
+def _open_process(pid: int) -> int | None:
+    """A descriptor that can be read from once the process PID has ended; None where there is no such thing."""
+    if sys.platform == "linux":
+        try:
+            return os.pidfd_open(pid)
+        except (OSError, OverflowError, AttributeError):
+            pass  # An old kernel, no descriptor left, or no such process.
+    return None
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)

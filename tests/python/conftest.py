@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import psutil
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -34,6 +36,18 @@ def spool() -> Iterator[Spool]:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let it look as if the machine's clock had been set, by so many seconds: the time of booting moves with it."""
+    booted = psutil.boot_time()
+
+    def set_clock(seconds: float) -> None:
+        system = {"linux": "_pslinux", "darwin": "_psosx"}[sys.platform]
+        monkeypatch.setattr(f"psutil.{system}.boot_time", lambda: booted + seconds)
+
+    return set_clock
 
 
 @pytest.fixture

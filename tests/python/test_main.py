@@ -16,12 +16,12 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from sexpdata import dumps
 
 import qwen_companion.__main__ as entry
 from qwen_companion.ide.sessions import RETURN_S
+from qwen_companion.processes import start_of
 from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 SECONDS_TO_STOP = 2.0
@@ -276,7 +276,7 @@ class TestRestart:
             (item,) = self.last_sessions(backend, "pid")
             told = as_dict(item)
             assert (told["pid"], told["directory"]) == (os.getpid(), os.getcwd())
-            assert abs(told["started"] - psutil.Process().create_time() * 1000) < 1
+            assert told["started"] == start_of(os.getpid())
             backend.kill()
         sessions = [told]
         with Backend(backend.home, port=backend.port, token=backend.token, sessions=sessions) as new:
@@ -289,7 +289,7 @@ class TestRestart:
     def test_a_cli_that_ended_meanwhile_is_given_up_at_once(self, home: Home) -> None:
         session: dict[str, object] = {"id": "s", "protocol": "2025-11-25", "client": "c", "version": "1"}
         # The number is in use, but it is not that process.
-        peer: dict[str, object] = {"pid": os.getpid(), "started": 1000, "ancestors": [os.getpid()]}
+        peer: dict[str, object] = {"pid": os.getpid(), "started": "an earlier boot:1", "ancestors": [os.getpid()]}
         proposal = {"id": "p", "session": "s", "path": "/a", "digest": "d"}
         with Backend(home, sessions=[session | peer], proposals=[proposal]) as backend:
             began = time.monotonic()

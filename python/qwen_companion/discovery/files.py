@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import re
 import secrets
 import stat
@@ -21,14 +20,15 @@ from typing import Any, cast
 
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
 from qwen_companion.discovery.walks import editor_pids
-from qwen_companion.processes import is_alive, start_time
+from qwen_companion.processes import has_ended, process_space, start_of
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
 
 MARKER = "qwenCompanion"
-"""Key of our own in each file: `{"host": NAME, "pid": N, "started": SECONDS}` of the Emacs it stands for.
+"""Key of our own in each file: `{"space": NAME, "pid": N, "started": TEXT}` of the Emacs it stands for.
 
-A home directory may be shared by several machines or containers, whose process numbers say nothing to each other.
+A home directory may be shared by several machines or containers, whose process numbers say nothing to each other: see
+`processes.process_space`.
 """
 
 _MAX_BYTES = 1024 * 1024
@@ -51,9 +51,9 @@ class Publication:
 class _Owner:
     """The Emacs a file stands for; the fields are those of `MARKER`."""
 
-    host: str
+    space: str
     pid: int
-    started: float
+    started: str
 
 
 class _UnsafeError(Exception):
@@ -74,7 +74,7 @@ class Discovery:
         """ENVIRON is the environment the CLI's directories are found by."""
         self._pid = editor_pid
         self._pids = editor_pids(editor_pid)
-        self._owner = _Owner(platform.node(), editor_pid, start_time(editor_pid) or 0.0)
+        self._owner = _Owner(process_space(), editor_pid, start_of(editor_pid) or "")
         self._port = port
         self._token = token
         self._environ = environ
@@ -200,9 +200,9 @@ class Discovery:
             if name in keep or not pattern.fullmatch(name):
                 continue
             owner = _owner(_read(directory, name))
-            if owner is None or owner.host != self._owner.host:
+            if owner is None or owner.space != self._owner.space:
                 continue
-            if owner == self._owner or not is_alive(owner.pid, owner.started):
+            if owner == self._owner or has_ended(owner.pid, owner.started):
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=directory)
 
@@ -337,7 +337,7 @@ def _owner(data: bytes | None) -> _Owner | None:
     mark = cast("dict[str, object]", content).get(MARKER) if isinstance(content, dict) else None
     if not isinstance(mark, dict):
         return None
-    host, pid, started = (cast("dict[str, object]", mark).get(key) for key in ("host", "pid", "started"))
-    if not isinstance(host, str) or not isinstance(pid, int) or not isinstance(started, int | float):
+    space, pid, started = (cast("dict[str, object]", mark).get(key) for key in ("space", "pid", "started"))
+    if not isinstance(space, str) or not isinstance(pid, int) or not isinstance(started, str):
         return None
-    return _Owner(host, pid, float(started))
+    return _Owner(space, pid, started)

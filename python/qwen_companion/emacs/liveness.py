@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from qwen_companion.processes import ended, start_time
+from qwen_companion.processes import ended, start_of
 
 POLL_S = 2.0
 
@@ -30,7 +30,5 @@ def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
 
 
 async def process_end(pid: int, poll: float = POLL_S) -> None:
-    """Return when process PID has ended; looks every POLL seconds."""
-    started = start_time(pid)
-    if started is not None:
-        await ended(pid, started, poll)
+    """Return when process PID has ended; looks every POLL seconds where the system does not tell by itself."""
+    await ended(pid, start_of(pid) or "", poll)

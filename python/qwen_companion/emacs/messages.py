@@ -173,14 +173,14 @@ def _sequence(value: Sexp, what: str) -> Sequence[Sexp]:
 class Peer:
     """The process at the other end of a session.
 
-    It started at STARTED, in seconds since the epoch: its number alone may be another's by now.  DIRECTORY is the one
-    it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.  ANCESTORS are
-    the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when Emacs is
-    not among them.
+    STARTED is what `processes.start_of` returned, "" for nothing: its number alone may be another's by now.  DIRECTORY
+    is the one it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.
+    ANCESTORS are the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when
+    Emacs is not among them.
     """
 
     pid: int
-    started: float
+    started: str
     directory: str | None
     family: str | None
     ancestors: tuple[int, ...]
@@ -193,7 +193,7 @@ class Peer:
             return None
         return cls(
             pid,
-            values.integer(":started") / 1000,
+            values.string(":started"),
             values.optional_string(":directory"),
             values.optional_symbol(":family"),
             values.integers(":ancestors"),
@@ -203,7 +203,7 @@ class Peer:
         """What `parse` reads."""
         return plist(
             pid=self.pid,
-            started=round(self.started * 1000),
+            started=self.started,
             directory=self.directory,
             family=None if self.family is None else Symbol(self.family),
             ancestors=list(self.ancestors),

@@ -16,6 +16,7 @@ from typing import Any, cast
 import psutil
 
 from qwen_companion.emacs.messages import KnownSession, Peer
+from qwen_companion.processes import start_of
 
 Address = tuple[str, int]
 """Host and port."""
@@ -104,7 +105,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
         directory = _directory(process)
         name, version, family = _identity(process, directory)
         ancestors = tuple(_ancestors(process, emacs_pid))
-        return Caller(Peer(process.pid, process.create_time(), directory, family, ancestors), name, version)
+        return Caller(Peer(process.pid, start_of(process.pid) or "", directory, family, ancestors), name, version)
     except (psutil.Error, OSError):
         return None  # It has ended, or the system tells nothing.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,8 +18,8 @@ import pytest
 
 from qwen_companion.discovery import files as module
 from qwen_companion.discovery.files import MARKER, Discovery
-from qwen_companion.processes import start_time
-from support import TIMEOUT_S, Home
+from qwen_companion.processes import process_space, start_of
+from support import PYTHON_DIRECTORY, TIMEOUT_S, Home
 
 PID = os.getpid()
 PARENT = os.getppid()
@@ -57,10 +57,10 @@ def mortal_home() -> Iterator[Home]:
 
 
 @pytest.fixture
-def dead() -> tuple[int, float]:
+def dead() -> tuple[int, str]:
     """A process that has ended: its number and when it started."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = start_time(child.pid)
+    started = start_of(child.pid)
     assert started is not None
     child.communicate(timeout=TIMEOUT_S)
     return child.pid, started
@@ -123,7 +123,7 @@ def test_the_files_say_what_their_readers_need(home: Home, environ: dict[str, st
     }
     info = {"name": "emacs", "displayName": "Emacs"}
     common = {"workspacePath": "/a:/é b", "authToken": "token", "ideInfo": info}
-    mark = {MARKER: {"host": platform.node(), "pid": PID, "started": start_time(PID)}}
+    mark = {MARKER: {"space": process_space(), "pid": PID, "started": start_of(PID)}}
     for path in (specified(home), *for_walks(home)):
         assert content(path) == {"port": PORT, **common, **mark}
     assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
@@ -470,7 +470,7 @@ def test_a_file_keeps_its_time_as_long_as_it_is_of_the_same_emacs(home: Home, en
 
 
 def test_a_file_that_replaces_that_of_another_emacs_is_new(
-    home: Home, environ: dict[str, str], dead: tuple[int, float]
+    home: Home, environ: dict[str, str], dead: tuple[int, str]
 ) -> None:
     leave(lock(home), *dead)
     os.utime(lock(home), (1000, 1000))
@@ -538,14 +538,14 @@ def test_renew_tells_once_what_it_cannot_bring_back(home: Home, environ: dict[st
 # --- Stale files ---
 
 
-def leave(path: Path, pid: int, started: float, host: str | None = None) -> Path:
+def leave(path: Path, pid: int, started: str, space: str | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    mark = {"host": host or platform.node(), "pid": pid, "started": started}
+    mark = {"space": space or process_space(), "pid": pid, "started": started}
     path.write_text(json.dumps({"port": 1, MARKER: mark}))
     return path
 
 
-def test_our_files_of_a_dead_emacs_are_cleared(home: Home, environ: dict[str, str], dead: tuple[int, float]) -> None:
+def test_our_files_of_a_dead_emacs_are_cleared(home: Home, environ: dict[str, str], dead: tuple[int, str]) -> None:
     leave(specified(home, dead[0], 1), *dead)
     leave(lock(home, 1), *dead)
     # Its name holds the number of a process that lives: its parent's.
@@ -556,7 +556,7 @@ def test_our_files_of_a_dead_emacs_are_cleared(home: Home, environ: dict[str, st
 
 def test_our_file_of_a_process_number_used_again_is_cleared(home: Home, environ: dict[str, str]) -> None:
     parent = os.getppid()
-    leave(lock(home, 1), parent, (start_time(parent) or 0) - 1000)
+    leave(lock(home, 1), parent, "an earlier boot:1")
     make(environ).publish([])
     assert not lock(home, 1).exists()
 
@@ -568,16 +568,16 @@ def test_our_file_of_this_emacs_on_another_port_is_cleared(home: Home, environ: 
 
 
 def test_what_may_still_be_used_or_is_not_ours_is_kept(
-    home: Home, environ: dict[str, str], dead: tuple[int, float]
+    home: Home, environ: dict[str, str], dead: tuple[int, str]
 ) -> None:
     parent = os.getppid()
-    started = start_time(parent)
+    started = start_of(parent)
     assert started is not None
     kept = [
         leave(lock(home, 1), parent, started),
         leave(specified(home, parent, 1), parent, started),
         leave(lock(home, 1).with_name("not-a-port.lock"), *dead),
-        leave(lock(home, 2), *dead, host="another-machine"),
+        leave(lock(home, 2), *dead, space="another-machine"),
     ]
     for number, text in enumerate(
         ["", "{}", "[]", "null", '{"ppid": 1}', f'{{"{MARKER}": 5}}', f'{{"{MARKER}": {{"pid": "x"}}}}', "\0"], 10
@@ -592,7 +592,45 @@ def test_what_may_still_be_used_or_is_not_ours_is_kept(
     assert (home.work / "theirs").exists()
 
 
-def test_clearing_is_done_once(home: Home, environ: dict[str, str], dead: tuple[int, float]) -> None:
+def test_files_of_a_live_emacs_are_kept_when_the_clock_is_set(
+    home: Home, environ: dict[str, str], set_clock: Callable[[float], None]
+) -> None:
+    leave(lock(home, 1), PARENT, start_of(PARENT) or "")
+    set_clock(5)
+    make(environ).publish([])
+    assert lock(home, 1).exists()
+
+
+def can_make_namespaces() -> bool:
+    command = ["unshare", "--pid", "--time", "--fork", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_make_namespaces(), reason="only root can make a namespace, and not everywhere")
+@pytest.mark.parametrize("option", ["--time", "--pid"])
+def test_files_of_a_live_emacs_are_kept_by_one_in_a_container(home: Home, environ: dict[str, str], option: str) -> None:
+    """There the process has started at another time since booting, or there is none of its number."""
+    more = ["--boottime", "1000"] if option == "--time" else []
+    kept = leave(lock(home, 1), PARENT, start_of(PARENT) or "")
+    program = (
+        "from qwen_companion.discovery.files import Discovery; import os\n"
+        "print(Discovery(os.getpid(), 2, 'token', os.environ).publish([]).warnings)"
+    )
+    done = subprocess.run(
+        ["unshare", option, *more, "--fork", sys.executable, "-c", program],
+        cwd=PYTHON_DIRECTORY,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("()\n", "")
+    assert lock(home, 2).exists()
+    assert kept.exists()
+
+
+def test_clearing_is_done_once(home: Home, environ: dict[str, str], dead: tuple[int, str]) -> None:
     discovery = make(environ)
     discovery.publish([])
     later = leave(lock(home, 1), *dead)

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from qwen_companion.emacs.liveness import process_end, watch_input
-from qwen_companion.processes import is_alive, start_time
+from qwen_companion.processes import has_ended, start_of
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -28,26 +30,73 @@ async def test_the_end_of_input_is_noticed_and_its_content_ignored() -> None:
 
 async def test_a_zombie_counts_as_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = start_time(child.pid)
-    assert started is not None
-    assert is_alive(child.pid, started)
+    started = start_of(child.pid)
+    assert started
+    assert not has_ended(child.pid, started)
+    assert not has_ended(child.pid, "")
     end = asyncio.create_task(process_end(child.pid, poll=0.01))
     assert child.stdin is not None
     child.stdin.close()
     # Nobody has waited for the child yet.
     await asyncio.wait_for(end, TIMEOUT_S)
-    assert not is_alive(child.pid, started)
+    assert has_ended(child.pid, started)
+    assert has_ended(child.pid, "")
     child.wait(TIMEOUT_S)
-    assert start_time(child.pid) is None
+    assert has_ended(child.pid, started)
+    assert start_of(child.pid) is None
 
 
-async def test_a_process_that_never_was_has_ended() -> None:
-    await asyncio.wait_for(process_end(2**22 + 1), TIMEOUT_S)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells by itself")
+async def test_the_end_of_a_process_is_told_and_leaves_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        end = asyncio.create_task(process_end(child.pid, poll=TIMEOUT_S * 10))
+        # Until it waits for the descriptor.
+        await asyncio.sleep(0)
+        assert child.stdin is not None
+        child.stdin.close()
+        await asyncio.wait_for(end, TIMEOUT_S)
+        given_up = asyncio.create_task(process_end(os.getpid()))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+    assert os.listdir("/proc/self/fd") == before
+
+
+async def test_where_the_system_does_not_tell_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    await test_a_zombie_counts_as_dead()
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, 2**80, 0, -1])
+async def test_a_process_that_never_was_has_ended(pid: int) -> None:
+    await asyncio.wait_for(process_end(pid), TIMEOUT_S)
 
 
 def test_another_process_of_the_same_number_is_another() -> None:
-    started = start_time(os.getpid())
-    assert started is not None
-    assert is_alive(os.getpid(), started)
-    assert not is_alive(os.getpid(), started - 100)
-    assert not is_alive(-1, 0.0)
+    started = start_of(os.getpid())
+    assert started
+    assert not has_ended(os.getpid(), started)
+    assert has_ended(os.getpid(), "an earlier boot:1")
+
+
+@pytest.mark.parametrize("seconds", [5, -5, 10_000_000])
+def test_a_process_lives_on_when_the_clock_is_set(seconds: float, set_clock: Callable[[float], None]) -> None:
+    started = start_of(os.getpid())
+    assert started
+    set_clock(seconds)
+    assert not has_ended(os.getpid(), started)
+    assert start_of(os.getpid()) == started
+
+
+def test_a_process_that_cannot_be_looked_at_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no descriptor left."""
+    started = start_of(os.getpid())
+    assert started
+
+    def no_descriptor(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("builtins.open", no_descriptor)
+    assert not has_ended(os.getpid(), started)
+    assert not has_ended(os.getpid(), "")

@@ -76,7 +76,7 @@ def test_hello_is_read_whole() -> None:
     )
 
 
-PEER = Peer(7, 1700000000.25, "/d", "qwen", (7, 6))
+PEER = Peer(7, "boot:25", "/d", "qwen", (7, 6))
 
 
 @pytest.mark.parametrize("reviews", [True, False])
@@ -100,7 +100,7 @@ def test_a_client_without_name_is_called_nothing(client: str, version: str, labe
         (":port 0", ":port 70000"),
         (":port 0", ":port nan"),
         (':version "1"', ':version "1" :pid 7'),
-        (':version "1"', ':version "1" :pid 7 :started 1 :ancestors (a)'),
+        (':version "1"', ':version "1" :pid 7 :started "b:1" :ancestors (a)'),
         (":port 0", ""),
         (":emacs-pid 7", ":emacs-pid 0"),
         (":emacs-pid 7", ":emacs-pid t"),

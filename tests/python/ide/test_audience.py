@@ -68,7 +68,7 @@ class Hall:
 
     def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
         """A CLI connects that works in DIRECTORY, or of which nothing is known."""
-        peer = Peer(1, 1.0, str(directory), family, (1,)) if directory else None
+        peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
         self._sessions = [state for state in self._sessions if state.session.id != name]
         self._sessions.append(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
         self.audience.set_sessions(tuple(self._sessions))

