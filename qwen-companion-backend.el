@@ -85,14 +85,23 @@ Its value is a list of property lists (:id :session :path :digest).")
 (defconst qwen-companion-backend--restart-limit '(5 . 60)
   "At most so many restarts in so many seconds: (COUNT . SECONDS).")
 
+(defconst qwen-companion-backend--retry-delay 60
+  "Seconds after a failure until a new process is tried.")
+
+(defconst qwen-companion-backend--final-statuses '(3 4 6)
+  "Exit statuses of the process that only the user can do something about.
+A package is missing, Python is too old, or the hello line was refused.")
+
 (defvar qwen-companion-backend--state 'off)
 (defvar qwen-companion-backend--failure nil
-  "Text of the last failure, nil when there was none.")
+  "Text of the last failure, nil when there was none since it was ready.")
 (defvar qwen-companion-backend--process nil)
 (defvar qwen-companion-backend--manager nil
   "The EPC manager of the process, nil until it is connected.")
 (defvar qwen-companion-backend--timer nil
   "Timer that gives up on a process that does not come up.")
+(defvar qwen-companion-backend--retry-timer nil
+  "Timer that starts a process some time after a failure.")
 (defvar qwen-companion-backend--restarts nil
   "Times of the latest restarts, newest first.")
 
@@ -104,6 +113,8 @@ Its value is a list of property lists (:id :session :path :digest).")
 As the Python process told them last, and as a new one is told them.")
 (defvar qwen-companion-backend--spool nil
   "Private directory through which long texts travel.")
+(defvar qwen-companion-backend--files nil
+  "Names of the discovery files that the processes have written.")
 (defvar qwen-companion-backend--noticed nil
   "What `qwen-companion-backend-notice-once' has shown since the start.")
 
@@ -115,7 +126,8 @@ could not be started, see the message)."
 
 (defun qwen-companion-backend-failure ()
   "Return why the companion is in the state `error', a string, else nil."
-  qwen-companion-backend--failure)
+  (and (eq qwen-companion-backend--state 'error)
+       qwen-companion-backend--failure))
 
 (defun qwen-companion-backend-sessions ()
   "Return the connected CLIs, a list of property lists.
@@ -185,11 +197,12 @@ Return nil when it has gone."
   "Start the Python process; return at once.
 The state becomes `starting', then `ready' or `error'."
   (setq qwen-companion-backend--failure nil)
-  (qwen-companion-backend--set-state 'starting)
   (qwen-companion-backend--launch))
 
 (defun qwen-companion-backend--launch ()
   "Start a process with what is known of the one before it, if any."
+  (qwen-companion-backend--cancel-retry)
+  (qwen-companion-backend--set-state 'starting)
   (let ((python (qwen-companion-backend--python)))
     (cond
      ((not (file-directory-p qwen-companion-backend--source))
@@ -204,11 +217,13 @@ The state becomes `starting', then `ready' or `error'."
       (condition-case err
           (qwen-companion-backend--spawn python)
         (file-error
-         (qwen-companion-backend--fail (error-message-string err))))))))
+         (qwen-companion-backend--fail (error-message-string err) t)))))))
 
 (defun qwen-companion-backend--spawn (python)
   "Run the server with the interpreter PYTHON and greet it."
-  (unless qwen-companion-backend--spool
+  ;; Anew also when somebody has cleaned up among the temporary files.
+  (unless (and qwen-companion-backend--spool
+               (file-directory-p qwen-companion-backend--spool))
     (setq qwen-companion-backend--spool
           (file-name-as-directory (make-temp-file "qwen-companion-" t))))
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
@@ -220,7 +235,7 @@ The state becomes `starting', then `ready' or `error'."
                   process-environment))
          (errors (make-pipe-process
                   :name "qwen-companion-errors"
-                  :buffer (qwen-companion-backend--log-buffer)
+                  :buffer (generate-new-buffer " *qwen-companion errors*" t)
                   :coding 'utf-8-unix
                   :noquery t
                   :filter #'qwen-companion-backend--log-filter
@@ -236,6 +251,11 @@ The state becomes `starting', then `ready' or `error'."
            :sentinel #'qwen-companion-backend--sentinel
            :stderr errors)))
     (process-put process 'errors errors)
+    ;; Killing its buffer would end the process's standard error, so it has
+    ;; none; only it cannot be made without.
+    (let ((buffer (process-buffer errors)))
+      (set-process-buffer errors nil)
+      (kill-buffer buffer))
     (setq qwen-companion-backend--process process
           qwen-companion-backend--timer
           (run-at-time qwen-companion-backend--start-limit nil
@@ -283,9 +303,11 @@ The state becomes `starting', then `ready' or `error'."
         (qwen-companion-backend--define-methods qwen-companion-backend-methods)
         (run-hooks 'qwen-companion-backend-connected-hook))
     (file-error
-     (qwen-companion-backend--fail
-      (format "the connection to the Python process was refused (%s)"
-              (error-message-string err))))))
+     (qwen-companion-backend--log-filter
+      (process-get qwen-companion-backend--process 'errors)
+      (format "The connection was refused: %s\n" (error-message-string err)))
+     ;; It may be dying.  The sentinel does the rest.
+     (delete-process qwen-companion-backend--process))))
 
 (defun qwen-companion-backend--define-methods (methods)
   "Let the process that is connected call METHODS."
@@ -427,6 +449,8 @@ happens on its own, also when Emacs is about to exit."
                    (run-at-time 5 nil #'delete-process process))
       (process-send-eof process)
       (setq qwen-companion-backend--spool nil)))
+  (qwen-companion-backend--cancel-retry)
+  (qwen-companion-backend--remove-files)
   (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
   (setq qwen-companion-backend--process nil
         qwen-companion-backend--restarts nil
@@ -467,8 +491,7 @@ happens on its own, also when Emacs is about to exit."
   "Deal with the unasked end of PROCESS: restart it, or say why not."
   (when (and (eq process qwen-companion-backend--process)
              (not (process-live-p process)))
-    (let ((was-connected (qwen-companion-backend-connected-p))
-          (status (process-exit-status process)))
+    (let ((status (process-exit-status process)))
       ;; What it wrote last tells why; read it before the pipe is closed.
       (while (accept-process-output (process-get process 'errors) 0))
       (qwen-companion-backend--disconnect)
@@ -479,25 +502,28 @@ happens on its own, also when Emacs is about to exit."
         (setq qwen-companion-backend--port nil
               qwen-companion-backend--sessions nil)
         (qwen-companion-backend--launch))
-       ((and was-connected (qwen-companion-backend--restart-allowed-p))
+       ((memq status qwen-companion-backend--final-statuses)
+        (qwen-companion-backend--fail
+         (qwen-companion-backend--explain process status)))
+       ((qwen-companion-backend--restart-allowed-p)
         (push (float-time) qwen-companion-backend--restarts)
-        (qwen-companion-backend--set-state 'starting)
         (qwen-companion-backend--launch))
        (t
         (qwen-companion-backend--fail
-         (qwen-companion-backend--explain process status)))))))
+         (qwen-companion-backend--explain process status) t))))))
 
 (defun qwen-companion-backend--restart-allowed-p ()
   "Return non-nil unless the process has been restarted too often."
   (pcase-let ((`(,count . ,seconds) qwen-companion-backend--restart-limit))
-    (< (cl-count-if (lambda (time) (< (- (float-time) time) seconds))
+    ;; The clock may have been set back since.
+    (< (cl-count-if (lambda (time) (<= 0 (- (float-time) time) seconds))
                     qwen-companion-backend--restarts)
        count)))
 
 (defun qwen-companion-backend--explain (process status)
   "Return why PROCESS ended with STATUS and what to do about it."
   (let ((python (abbreviate-file-name (car (process-command process))))
-        (detail (qwen-companion-backend--last-log-line)))
+        (detail (qwen-companion-backend--last-line process)))
     (pcase status
       (3 (format "%s lacks a package (%s); run M-x qwen-companion-install-backend"
                  python detail))
@@ -514,24 +540,57 @@ happens on its own, also when Emacs is about to exit."
              (eq qwen-companion-backend--state 'starting))
     (qwen-companion-backend--fail
      (format "the Python process is not ready after %d s; see M-x qwen-companion-log"
-             qwen-companion-backend--start-limit))))
+             qwen-companion-backend--start-limit)
+     t)))
 
-(defun qwen-companion-backend--fail (text)
-  "Stop everything, say TEXT and stay in the state `error'."
+(defun qwen-companion-backend--fail (text &optional retry)
+  "Stop everything, say TEXT and stay in the state `error'.
+With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
   (let ((process qwen-companion-backend--process))
     (setq qwen-companion-backend--process nil)
     (qwen-companion-backend--disconnect)
     (when (process-live-p process)
       (delete-process process)))
+  (qwen-companion-backend--remove-files)
   (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
-  (setq qwen-companion-backend--spool nil
-        qwen-companion-backend--port nil
-        qwen-companion-backend--token nil
-        qwen-companion-backend--secret nil
-        qwen-companion-backend--sessions nil
-        qwen-companion-backend--failure text)
-  (qwen-companion-backend--set-state 'error)
-  (message "qwen-companion: %s" text))
+  (let ((text (concat text (if retry
+                               ".  Trying again every minute; turning \
+`qwen-companion-mode' off and on tries at once"
+                             ", then turn `qwen-companion-mode' off and on")))
+        (before qwen-companion-backend--failure))
+    (setq qwen-companion-backend--spool nil
+          qwen-companion-backend--port nil
+          qwen-companion-backend--token nil
+          qwen-companion-backend--secret nil
+          qwen-companion-backend--sessions nil
+          qwen-companion-backend--failure text
+          qwen-companion-backend--retry-timer
+          (and retry
+               (run-at-time qwen-companion-backend--retry-delay nil
+                            #'qwen-companion-backend--launch)))
+    (qwen-companion-backend--set-state 'error)
+    (qwen-companion-backend--log "%s" text)
+    ;; Not every minute.
+    (unless (equal text before)
+      (message "qwen-companion: %s" text))))
+
+(defun qwen-companion-backend--cancel-retry ()
+  "Do not start a process by itself any more."
+  (when qwen-companion-backend--retry-timer
+    (cancel-timer qwen-companion-backend--retry-timer)
+    (setq qwen-companion-backend--retry-timer nil)))
+
+(defun qwen-companion-backend--remove-files ()
+  "Delete the discovery files, unless somebody has replaced them.
+The process does so itself, but it may have been killed."
+  (let ((file-name-handler-alist nil))
+    (dolist (file qwen-companion-backend--files)
+      (ignore-errors
+        (with-temp-buffer
+          (insert-file-contents-literally file)
+          (when (search-forward qwen-companion-backend--token nil t)
+            (delete-file file))))))
+  (setq qwen-companion-backend--files nil))
 
 ;;; What the process says about itself
 
@@ -540,12 +599,20 @@ happens on its own, also when Emacs is about to exit."
   (setq qwen-companion-backend--port (plist-get payload :port)
         qwen-companion-backend--token (plist-get payload :token)))
 
+(defun qwen-companion-backend-on-files (payload)
+  "Remember the names of the discovery files in PAYLOAD."
+  (setq qwen-companion-backend--files (plist-get payload :files))
+  nil)
+
 (defun qwen-companion-backend-on-serving (_payload)
   "Note that requests of CLIs are being answered from now on."
   (when qwen-companion-backend--timer
     (cancel-timer qwen-companion-backend--timer)
     (setq qwen-companion-backend--timer nil))
   (qwen-companion-backend--set-state 'ready)
+  (when qwen-companion-backend--failure
+    (setq qwen-companion-backend--failure nil)
+    (qwen-companion-backend-notice "the companion is running again"))
   nil)
 
 (defun qwen-companion-backend-on-sessions (payload)
@@ -595,8 +662,14 @@ happens on its own, also when Emacs is about to exit."
    (concat (apply #'format format arguments) "\n")))
 
 (defun qwen-companion-backend--log-filter (process output)
-  "Add OUTPUT of PROCESS to the log."
-  (when (buffer-live-p (process-buffer process))
+  "Add OUTPUT of PROCESS to the log, and keep its end with the process."
+  (let ((said (concat (process-get process 'said) output)))
+    (process-put process 'said (substring said (max 0 (- (length said) 1000)))))
+  ;; One that was told to stop does not bring a log back that has gone.
+  (when (or (get-buffer qwen-companion-backend--log-name)
+            (and qwen-companion-backend--process
+                 (eq process (process-get qwen-companion-backend--process
+                                          'errors))))
     (qwen-companion-backend--log-insert output)))
 
 (defun qwen-companion-backend--log-insert (text)
@@ -610,15 +683,13 @@ happens on its own, also when Emacs is about to exit."
           (delete-region (point-min)
                          (- (point-max) qwen-companion-backend--log-limit)))))))
 
-(defun qwen-companion-backend--last-log-line ()
-  "Return the last line of the log, or a word for its absence."
-  (with-current-buffer (qwen-companion-backend--log-buffer)
-    (save-excursion
-      (goto-char (point-max))
-      (skip-chars-backward " \t\n")
-      (let ((line (buffer-substring-no-properties
-                   (line-beginning-position) (point))))
-        (if (string-empty-p line) "it said nothing" line)))))
+(defun qwen-companion-backend--last-line (process)
+  "Return the last line of the errors of PROCESS, or a word for its absence."
+  (let ((said (string-trim
+               (or (process-get (process-get process 'errors) 'said) ""))))
+    (if (string-empty-p said)
+        "it said nothing"
+      (car (last (split-string said "\n"))))))
 
 (defun qwen-companion-log ()
   "Show what the Python process has reported."

@@ -110,6 +110,7 @@ character for all of it; hence one for each part that has its own."
 
 (defconst qwen-companion--methods
   '((published . qwen-companion--on-published)
+    (files . qwen-companion-backend-on-files)
     (serving . qwen-companion-backend-on-serving)
     (sessions . qwen-companion--on-sessions)
     (context-sent . qwen-companion-sessions-on-context-sent)
@@ -140,6 +141,11 @@ character for all of it; hence one for each part that has its own."
   (qwen-companion-sessions-changed)
   nil)
 
+(defun qwen-companion--state-changed (state)
+  "Take what names a server away from new terminals when STATE is `error'."
+  (when (eq state 'error)
+    (qwen-companion-terminal-restore-environment)))
+
 (defun qwen-companion--connected ()
   "Tell a Python process that has just come up what it must know."
   (qwen-companion-context-resend)
@@ -153,6 +159,7 @@ character for all of it; hence one for each part that has its own."
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
   (add-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
+  (add-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
@@ -168,6 +175,7 @@ character for all of it; hence one for each part that has its own."
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-texts-fail-all)
+  (remove-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-texts-forget)

@@ -22,6 +22,7 @@ from qwen_companion.emacs.messages import (
     DiffClose,
     DiffOpen,
     DiffOrphan,
+    FileList,
     Hello,
     Incoming,
     Merge,
@@ -119,6 +120,7 @@ class Companion:
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
         self._roots: Mailbox[Roots] = Mailbox()
+        self._files: tuple[str, ...] = ()
         self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
         self._server: McpServer | None = None
         self._daemon: asyncio.Task[None] | None = None
@@ -256,6 +258,7 @@ class Companion:
         while True:
             roots = await self._roots.take()
             done = await in_thread(lambda r: self._discovery.publish(r.roots, r.imitate_vscode), roots)
+            await self._tell_files()
             self._bridge.tell(
                 Published(
                     roots=roots.roots,
@@ -272,6 +275,13 @@ class Companion:
             await asyncio.sleep(interval)
             for warning in await in_thread(lambda _: task(), None):
                 self._bridge.tell(Notice("warning", warning))
+            await self._tell_files()
+
+    async def _tell_files(self) -> None:
+        files = await in_thread(lambda _: self._discovery.paths(), None)
+        if files != self._files:
+            self._files = files
+            self._bridge.tell(FileList(files))
 
     async def _answer_requests(self) -> None:
         """Compare and merge texts, one request after the other."""

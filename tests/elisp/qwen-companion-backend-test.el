@@ -128,17 +128,93 @@ A directory that the process removes meanwhile is no error."
         (delete-process squatter)))))
 
 (ert-deftest qwen-companion-backend-test-a-process-that-keeps-dying ()
+  "It is given up, with nothing left that names its port or its token."
   (qwen-companion-test-with-process
-    (let ((qwen-companion-backend--restart-limit '(2 . 60)))
-      (qwen-companion-mode 1)
-      (dotimes (_ 3)
-        (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
-        (signal-process qwen-companion-backend--process 'KILL)
-        (qwen-companion-test-wait-for
-         (not (eq 'ready (qwen-companion-state)))))
+    (let* ((qwen-companion-backend--restart-limit '(2 . 60))
+           (said
+            (qwen-companion-test-messages
+              (qwen-companion-mode 1)
+              (dotimes (_ 3)
+                (qwen-companion-backend-test--wait-ready)
+                (signal-process qwen-companion-backend--process 'KILL)
+                (qwen-companion-test-wait-for
+                 (not (eq 'ready (qwen-companion-state))))))))
       (should (eq 'error (qwen-companion-state)))
-      (should (string-match-p "ended with status 9"
-                              (qwen-companion-backend-failure))))))
+      (dolist (text (list said (qwen-companion-backend-failure)
+                          (with-current-buffer "*qwen-companion log*"
+                            (buffer-string))))
+        (should (string-match-p "ended with status 9" text))
+        (should (string-match-p "`qwen-companion-mode' off and on" text)))
+      (qwen-companion-backend-test--check-nothing-left))))
+
+(ert-deftest qwen-companion-backend-test-the-private-directory-is-gone ()
+  "Somebody has cleaned up among the temporary files: there is a new one."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((process qwen-companion-backend--process))
+      (delete-directory qwen-companion-backend--spool t)
+      (signal-process process 'KILL)
+      (qwen-companion-test-wait-for
+       (not (eq process qwen-companion-backend--process)))
+      (qwen-companion-backend-test--wait-ready)
+      (should (file-directory-p qwen-companion-backend--spool)))))
+
+(ert-deftest qwen-companion-backend-test-dying-before-it-is-ready ()
+  "That counts no more than dying after it."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((port qwen-companion-backend--port)
+          (before qwen-companion-backend--process))
+      (dotimes (_ 3)
+        (let ((process qwen-companion-backend--process))
+          (signal-process process 'KILL)
+          (qwen-companion-test-wait-for
+           (not (eq process qwen-companion-backend--process)))))
+      (should-not (eq before qwen-companion-backend--process))
+      (qwen-companion-backend-test--wait-ready)
+      (should (equal port qwen-companion-backend--port)))))
+
+(ert-deftest qwen-companion-backend-test-tries-again-by-itself ()
+  "A failure is said once, and when it is over."
+  (qwen-companion-test-with-process
+    (let* ((qwen-companion-backend--restart-limit '(0 . 60))
+           (qwen-companion-backend--retry-delay 0.05)
+           (python (shell-quote-argument
+                    (executable-find qwen-companion-python)))
+           (qwen-companion-python
+            (qwen-companion-backend-test--fake-python
+             (format "echo >> %1$stries; test $(wc -l < %1$stries) -gt 3 && exec %2$s \"$@\"; exit 1"
+                     default-directory python)))
+           failures
+           (note (lambda (state)
+                   (when (eq state 'error)
+                     (push (qwen-companion-backend-failure) failures))))
+           said)
+      (add-hook 'qwen-companion-state-functions note)
+      (unwind-protect
+          (setq said (qwen-companion-test-messages
+                       (qwen-companion-mode 1)
+                       (qwen-companion-backend-test--wait-ready)))
+        (remove-hook 'qwen-companion-state-functions note))
+      (should (= 3 (length failures)))
+      (should (equal 1 (1- (length (split-string said "ended with status 1")))))
+      (should (string-match-p "running again\\'" said))
+      (should-not (qwen-companion-backend-failure)))))
+
+(ert-deftest qwen-companion-backend-test-off-while-it-is-restarted ()
+  "The files of the process before are removed too."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((process qwen-companion-backend--process))
+      (signal-process process 'KILL)
+      (qwen-companion-test-wait-for
+       (not (eq process qwen-companion-backend--process))))
+    (qwen-companion-mode -1)
+    (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
+    (should-not (qwen-companion-backend-test--files))))
 
 (ert-deftest qwen-companion-backend-test-no-python ()
   (qwen-companion-test-with-process
@@ -192,6 +268,29 @@ A directory that the process removes meanwhile is no error."
                   (qwen-companion-backend-test--fake-python "exec sleep 60"))))
       (should (string-match-p "not ready after" said)))
     (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-the-log-can-be-killed ()
+  "It comes back with what the process says next, and that can still be said."
+  (qwen-companion-test-with-process
+    (let ((qwen-companion-python
+           (qwen-companion-backend-test--fake-python
+            (format "exec %s -c '
+import signal, sys
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+signal.signal(signal.SIGUSR1, lambda *_: say(\"later\"))
+say(\"early\")
+sys.stdin.read()'" (shell-quote-argument
+                    (executable-find qwen-companion-python))))))
+      (qwen-companion-mode 1)
+      (pcase-dolist (`(,signal ,text) '((nil "early\n") (USR1 "later\n")))
+        (when signal
+          (kill-buffer "*qwen-companion log*")
+          (signal-process qwen-companion-backend--process signal))
+        (qwen-companion-test-wait-for
+         (when-let ((buffer (get-buffer "*qwen-companion log*")))
+           (equal text (with-current-buffer buffer (buffer-string))))))
+      (should (process-live-p qwen-companion-backend--process)))))
 
 (ert-deftest qwen-companion-backend-test-error-then-off-and-on ()
   "After a failure the mode can be turned off and on again."

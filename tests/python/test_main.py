@@ -75,6 +75,12 @@ def test_publishes_before_it_serves(home: Home) -> None:
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+def test_emacs_is_told_which_files_it_must_remove_if_this_process_cannot(home: Home) -> None:
+    with Backend(home) as backend:
+        backend.greet()
+        assert backend.emacs.wait_for("files")["files"] == [str(path) for path in home.files()]
+
+
 def test_a_cli_that_comes_before_the_library_is_imported_is_answered(home: Home) -> None:
     with Backend(home) as backend:
         backend.greet()

@@ -132,6 +132,11 @@ class Discovery:
                 self._write(warnings)
             return tuple(warnings)
 
+    def paths(self) -> tuple[str, ...]:
+        """Return the names of the files this object has written and not removed."""
+        with self._lock:
+            return tuple(sorted(self._path(file, name) for file, name in self._written))
+
     def remove(self) -> None:
         """Remove the files this object has written; it writes no more."""
         with self._lock:
@@ -185,6 +190,10 @@ class Discovery:
             if file not in self._cleared:
                 self._cleared.add(file)
                 self._clear_stale(directory, file, names)
+
+    def _path(self, file: File, name: str) -> str:
+        top, directories, _ = self._place(file)
+        return os.path.join(top, *directories, name)
 
     def _remove(self, file: File, name: str) -> None:
         """Remove one of our files unless somebody has put another in its place."""

@@ -583,6 +583,18 @@ class Published(Told):
 
 
 @dataclass(frozen=True)
+class FileList(Told):
+    """`files`: the names of all discovery files there are now.  Emacs removes them when this process cannot."""
+
+    method = "files"
+    files: Sequence[str]
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:files (S...))`."""
+        return plist(files=list(self.files))
+
+
+@dataclass(frozen=True)
 class Serving(Told):
     """`serving`: MCP requests are being answered."""
 

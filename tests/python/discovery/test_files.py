@@ -535,6 +535,18 @@ def test_renew_tells_once_what_it_cannot_bring_back(home: Home, environ: dict[st
     assert home.files() == outside(home, "qwen")
 
 
+def test_the_names_of_the_files_are_known(home: Home, environ: dict[str, str], pids: list[int]) -> None:
+    discovery = make(environ)
+    assert discovery.paths() == ()
+    discovery.publish([])
+    assert discovery.paths() == tuple(map(str, home.files()))
+    pids[1:] = [4000000]
+    discovery.follow_ancestors()
+    assert discovery.paths() == tuple(map(str, home.files()))
+    discovery.remove()
+    assert discovery.paths() == ()
+
+
 # --- Stale files ---
 
 
