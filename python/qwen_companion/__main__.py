@@ -17,7 +17,11 @@ EXIT_PORT_TAKEN = 5
 EXIT_BAD_HELLO = 6
 
 OLDEST_PYTHON = (3, 10)
-PACKAGES = ("epc", "sexpdata", "psutil", "mcp", "uvicorn", "h11")
+# What pyproject.toml demands, as it is imported.
+PACKAGES = (
+    *("epc", "h11", "httpx2", "mcp", "mcp_types", "merge3", "pathspec", "patiencediff", "psutil", "pydantic"),
+    *("sexpdata", "starlette", "uvicorn"),
+)
 HELLO_LIMIT_BYTES = 1024 * 1024
 BACKLOG = 128
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from qwen_companion.daemon.boundary import Boundary
     from qwen_companion.ide.server import McpServer
 
+_log = logging.getLogger(__name__)
+
 RENEW_S = 300.0
 """How often the discovery files are looked after, in seconds."""
 
@@ -60,6 +63,9 @@ ANCESTORS_S = 5.0
 
 STOP_S = 0.8
 """How long stopping may take."""
+
+CLOSE_S = 60.0
+"""How long a CLI that closes a review waits for a busy Emacs, in seconds; by itself it would wait for ten minutes."""
 
 
 class _Editor:
@@ -71,10 +77,11 @@ class _Editor:
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         message = DiffOpen(proposal.id, proposal.session, client, proposal.path, proposal.digest, text)
-        return await self._bridge.call(message)
+        return await self._bridge.call(message, timeout=None)
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        return await self._bridge.call(DiffClose(proposal.id, keeps_edits(self._sessions.get(proposal.session))))
+        message = DiffClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
+        return await self._bridge.call(message, CLOSE_S)
 
     def abandon(self, proposal: Proposal) -> None:
         self._bridge.tell(DiffOrphan(proposal.id))
@@ -307,8 +314,11 @@ class Companion:
 
 def _answer(request: Compare | Merge) -> Compared | Merged:
     # What it takes is imported by the first request: many an Emacs never makes one.
-    from qwen_companion.texts.answers import answer
-
+    try:
+        from qwen_companion.texts.answers import answer
+    except ImportError:
+        _log.exception("texts can be neither compared nor merged")
+        return request.failed()
     return answer(request)
 
 

@@ -244,6 +244,25 @@ A directory that the process removes meanwhile is no error."
       (should (string-match-p "M-x qwen-companion-install-backend" said)))
     (qwen-companion-backend-test--check-nothing-left)))
 
+(ert-deftest qwen-companion-backend-test-package-found-missing-later ()
+  "It is final though the process has been connected: there is one start."
+  (qwen-companion-test-with-process
+    (write-region "raise ModuleNotFoundError('broken', name='uvicorn')\n" nil
+                  "uvicorn.py" nil 'silent)
+    (let ((said (qwen-companion-backend-test--failure
+                 (qwen-companion-backend-test--fake-python
+                  (format "echo >> %1$stries
+exec %2$s -c 'import runpy, sys
+sys.path.insert(0, \"%1$s\")
+sys.path.insert(0, \"\")
+runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
+                          default-directory
+                          (shell-quote-argument
+                           (executable-find qwen-companion-python)))))))
+      (should (string-match-p "lacks a package (.*uvicorn" said))
+      (should (equal "\n" (qwen-companion-test-file-text "tries"))))
+    (qwen-companion-backend-test--check-nothing-left)))
+
 (ert-deftest qwen-companion-backend-test-crash ()
   (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -325,11 +326,14 @@ class FakeEditor:
         self.log: list[tuple[str, str]] = []
         self.opened: list[tuple[Proposal, str, str]] = []
         self.refusal: str | None | Exception = None
+        self.free = asyncio.Event()
+        self.free.set()
         self.text: str | None | Exception = None
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         self.opened.append((proposal, client, text))
         self.log.append(("open", proposal.path))
+        await self.free.wait()
         if isinstance(self.refusal, Exception):
             raise self.refusal
         return self.refusal

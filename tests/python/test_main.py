@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -189,6 +190,30 @@ def test_a_missing_package_is_named(home: Home, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert b"mcp" in done.stderr
     assert b"pip install" in done.stderr
+
+
+def test_all_packages_are_looked_for() -> None:
+    project = (PYTHON_DIRECTORY.parent / "pyproject.toml").read_text()
+    (demanded,) = re.findall(r"^dependencies = \[\n(.*?)^\]", project, re.DOTALL | re.MULTILINE)
+    names = re.findall(r'^ *"([\w-]+)', demanded, re.MULTILINE)
+    assert sorted(entry.PACKAGES) == sorted(name.replace("-", "_") for name in names)
+
+
+def test_a_package_that_cannot_be_imported_is_the_failure_of_the_request(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "merge3.py").write_text("raise ModuleNotFoundError('broken', name='merge3')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Backend(home) as backend:
+        backend.greet()
+        for number in range(2):
+            texts = {key: {"text": key} for key in ("base", "mine", "theirs")}
+            backend.emacs.call("merge", dumps({"id": number, "labels": ["1", "2", "3"], **texts}))
+            merged = backend.emacs.wait_for("merged")
+            assert (merged["id"], merged["edits"]) == (number, [])
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert "neither compared nor merged" in backend.error_text()
 
 
 def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

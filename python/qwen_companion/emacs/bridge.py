@@ -94,17 +94,23 @@ class Bridge:
         self._on_gone = on_gone
         threading.Thread(target=self._server.accept, name="epc-accept", daemon=True).start()
 
-    async def call(self, message: Outgoing[ReplyT], timeout: float = CALL_TIMEOUT_S) -> ReplyT:
-        """Call Emacs and wait up to TIMEOUT seconds.
+    async def call(self, message: Outgoing[ReplyT], timeout: float | None = CALL_TIMEOUT_S) -> ReplyT:
+        """Call Emacs and wait up to TIMEOUT seconds, or with None for as long as it takes.
 
-        EmacsBusyError: no answer in time.  EmacsGoneError: the connection has ended.  EmacsRefusedError: the handler
-        failed, or the message could not be sent.
+        EmacsBusyError: no answer in time.  Emacs gets the call all the same, as soon as it reads.  EmacsGoneError: the
+        connection has ended.  EmacsRefusedError: the handler failed, or the message could not be sent.
         """
         future = self._enqueue(message)
         try:
-            return await asyncio.wait_for(future, timeout)
-        except asyncio.TimeoutError:
-            raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s") from None
+            # Not `wait_for`, which cancels the future when the time is over, and with it a call not yet sent.
+            done, _ = await asyncio.wait([future], timeout=timeout)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if done:
+            return future.result()
+        future.add_done_callback(_ignore_result)
+        raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s")
 
     def tell(self, message: Outgoing[Any]) -> None:
         """Call Emacs without waiting; a failure is logged.  Keeps its place among the other calls."""
@@ -231,6 +237,12 @@ class Bridge:
                 future.set_result(result)
 
         self._to_loop(settle)
+
+
+def _ignore_result(future: asyncio.Future[Any]) -> None:
+    """Take the exception of FUTURE, which asyncio would report when nobody does."""
+    if not future.cancelled():
+        future.exception()
 
 
 class _Handler(EPCHandler):

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qwen_companion.errors import EmacsBusyError, EmacsUnavailableError
+from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
 from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.threads import in_thread
+
+OPEN_S = 1.0
+"""How long `openDiff` waits to hear whether Emacs shows the review, in seconds.  A busy Emacs shows it later."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Editor(Protocol):
     """What the tools need of Emacs."""
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        """Show TEXT; why not, or None.  EmacsUnavailableError."""
+        """Show TEXT, as soon as Emacs can; why not, or None.  EmacsUnavailableError."""
         ...
 
     async def close_review(self, proposal: Proposal) -> str | None:
@@ -68,12 +72,15 @@ class DiffTools:
         editor: Editor,
         outbox: Outbox,
         roots_of: Callable[[str], Sequence[str] | None],
+        patience: float = OPEN_S,
     ) -> None:
-        """ROOTS_OF tells in which directories a session may propose changes, None for anywhere."""
+        """ROOTS_OF tells in which directories a session may propose changes, None for anywhere.  PATIENCE: `OPEN_S`."""
         self._proposals = proposals
         self._editor = editor
         self._outbox = outbox
         self._roots_of = roots_of
+        self._patience = patience
+        self._openings: set[asyncio.Task[str | None]] = set()
 
     async def call(
         self, session: str, client: str, name: str, arguments: Mapping[str, object], *, damaged: bool = False
@@ -139,16 +146,23 @@ class DiffTools:
             # The CLI matches an outcome by path: the old one would be taken for the new one's.  Emacs sees from the
             # new proposal that what it decided on the old one is void.
             self._outbox.withdraw(session, replaced.id)
+        opening = asyncio.create_task(self._show(proposal, client, content))
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
+        done, _ = await asyncio.wait([opening], timeout=self._patience)
+        # A busy Emacs has it queued.  If it refuses then, the CLI cannot be told any more, and asks in its terminal.
+        refusal = opening.result() if done else None
+        return ToolResult() if refusal is None else ToolResult(refusal, is_error=True)
+
+    async def _show(self, proposal: Proposal, client: str, content: str) -> str | None:
+        """Have the review opened; why that could not be, in which case PROPOSAL is forgotten."""
         try:
             refusal = await self._editor.open_review(proposal, client, content)
-        except EmacsBusyError:
-            refusal = None  # Emacs has it queued and will show it.
         except EmacsUnavailableError as error:
             refusal = f"The review could not be opened: {error}. Decide in the terminal instead."
-        if refusal is None:
-            return ToolResult()
-        self._proposals.drop(proposal.id)
-        return ToolResult(refusal, is_error=True)
+        if refusal is not None:
+            self._proposals.drop(proposal.id)
+        return refusal
 
     async def _close(self, session: str, path: str, *, suppress: bool) -> ToolResult:
         proposal = self._proposals.find(session, path)
@@ -161,8 +175,11 @@ class DiffTools:
         self._outbox.withdraw(session, proposal.id)
         try:
             content = await self._editor.close_review(proposal)
-        except EmacsUnavailableError:
-            content = decision.content if decision else None
+        except EmacsUnavailableError as error:
+            if decision is None:
+                # Not null, which would say that the user has changed nothing.
+                return ToolResult(f"The text of the review is not known: {error}.", is_error=True)
+            content = decision.content
         if not suppress:
             self._outbox.post(session, diff_rejected(path))
         return ToolResult(close_result(content))

@@ -179,6 +179,32 @@ async def test_no_answer_in_time_is_emacs_busy(site: Site) -> None:
     await soon(site.bridge.call(Serving()))
 
 
+async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool) -> None:
+    """Emacs does not read, and the CLI has heard that it will show the review."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    bridge = Bridge(listener, SECRET, spool)
+    bridge.start(lambda _message: None, lambda: None)
+    with socket.create_connection(listener.getsockname()) as busy:
+        body = f'(call 1 stop ("{SECRET}" nil))'.encode()
+        busy.sendall(b"%06x" % len(body) + body)
+        for _ in range(8):
+            bridge.tell(Notice("warning", "x" * 1_000_000))
+        with pytest.raises(EmacsBusyError):
+            await bridge.call(Delivered("the last"), timeout=0.01)
+        bridge.tell(Serving())
+
+        def read() -> list[bytes]:
+            with busy.makefile("rb") as file:
+                frames: list[bytes] = []
+                while not frames or b"serving" not in frames[-1]:
+                    frames.append(file.read(int(file.read(6), 16)))
+                return frames
+
+        frames = await soon(asyncio.to_thread(read))
+    assert sum(b"the last" in frame for frame in frames) == 1
+    bridge.close()
+
+
 async def test_an_error_in_emacs_is_told(site: Site) -> None:
     peer = await site.connect()
     peer.handlers["delivered"] = no_answer

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from qwen_companion.emacs.messages import KnownProposal
-from qwen_companion.errors import EmacsBusyError, EmacsGoneError
+from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError, EmacsUnavailableError
 from qwen_companion.ide.diffs import Decision, Proposals, text_digest
 from qwen_companion.ide.tools import DiffTools, ToolResult
 from support import FakeEditor, FakeOutbox
@@ -23,7 +24,7 @@ class Desk:
         self.outbox = FakeOutbox("s", "t")
         self.proposals = Proposals([KnownProposal("old", "s", "/old", text_digest("old"))])
         self.roots: tuple[str, ...] | None = None
-        self.tools = DiffTools(self.proposals, self.editor, self.outbox, roots_of=lambda _: self.roots)
+        self.tools = DiffTools(self.proposals, self.editor, self.outbox, roots_of=lambda _: self.roots, patience=0.01)
 
     async def open(self, path: str = "/nowhere/a", text: str = "new", session: str = "s") -> str:
         """Open a review; the proposal's id."""
@@ -115,10 +116,22 @@ async def test_without_emacs_open_is_an_error(desk: Desk) -> None:
 
 
 async def test_a_busy_emacs_will_show_it_later(desk: Desk) -> None:
-    desk.editor.refusal = EmacsBusyError("")
+    desk.editor.free.clear()
     identifier = await desk.open()
+    desk.editor.free.set()
     desk.tools.decide(identifier, Decision("x"))
     assert desk.notifications() == [("ide/diffAccepted", {"filePath": "/nowhere/a", "content": "x"})]
+
+
+@pytest.mark.parametrize("refusal", ["not now", EmacsGoneError("")])
+async def test_what_a_busy_emacs_refuses_later_is_not_open(desk: Desk, refusal: str | Exception) -> None:
+    desk.editor.free.clear()
+    desk.editor.refusal = refusal
+    await desk.open()
+    desk.editor.free.set()
+    while desk.proposals.find("s", "/nowhere/a"):
+        await asyncio.sleep(0)
+    assert await desk.close() is None
 
 
 @pytest.mark.parametrize(
@@ -178,11 +191,15 @@ async def test_close_of_what_was_never_open_answers_null(desk: Desk) -> None:
     assert desk.notifications() == []
 
 
-@pytest.mark.parametrize("error", [EmacsBusyError(""), EmacsGoneError("")])
-async def test_close_never_fails_for_want_of_emacs(desk: Desk, error: Exception) -> None:
+@pytest.mark.parametrize("error", [EmacsBusyError("busy"), EmacsGoneError("gone"), EmacsRefusedError("failed")])
+async def test_close_does_not_say_that_nothing_was_open_when_emacs_does_not_answer(
+    desk: Desk, error: EmacsUnavailableError
+) -> None:
     await desk.open()
     desk.editor.text = error
-    assert await desk.close(suppressNotification=True) is None
+    result = await desk.call("closeDiff", filePath="/nowhere/a", suppressNotification=True)
+    assert result.is_error
+    assert str(error) in (result.text or "")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"filePath": 5}, {"filePath": "a"}])
