@@ -85,6 +85,11 @@ Its value is a list of property lists (:id :session :path :digest).")
 (defconst qwen-companion-backend--restart-limit '(5 . 60)
   "At most so many restarts in so many seconds: (COUNT . SECONDS).")
 
+(defconst qwen-companion-backend--ping-limit '(1.8 . 4)
+  "When a process that does not answer hangs: (SECONDS . COUNT).
+It is asked every SECONDS and replaced after COUNT times that without an
+answer.  It may have to read a proposal of 100 MB first.")
+
 (defconst qwen-companion-backend--retry-delay 60
   "Seconds after a failure until a new process is tried.")
 
@@ -100,6 +105,8 @@ A package is missing, Python is too old, or the hello line was refused.")
   "The EPC manager of the process, nil until it is connected.")
 (defvar qwen-companion-backend--timer nil
   "Timer that gives up on a process that does not come up.")
+(defvar qwen-companion-backend--ping-timer nil
+  "Timer that asks the process whether it is still running.")
 (defvar qwen-companion-backend--retry-timer nil
   "Timer that starts a process some time after a failure.")
 (defvar qwen-companion-backend--restarts nil
@@ -359,6 +366,42 @@ Return non-nil when the call was sent; answers come as calls of their own."
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
        nil))))
 
+;; A stopped process, or one in an endless loop, does not end by itself, and
+;; the CLIs wait for it.  Counted are turns of a timer, not seconds: while
+;; Emacs is busy, or the machine sleeps, none goes by.
+
+(defun qwen-companion-backend--ping-later ()
+  "Ask the process in a while whether it is running."
+  ;; Not a timer that repeats: that would make up for turns Emacs had no
+  ;; time for, all at once.
+  (setq qwen-companion-backend--ping-timer
+        (run-at-time (car qwen-companion-backend--ping-limit) nil
+                     #'qwen-companion-backend--ping)))
+
+(defun qwen-companion-backend--ping ()
+  "Ask the process whether it is running; replace it when it hangs."
+  (let* ((process qwen-companion-backend--process)
+         (manager qwen-companion-backend--manager)
+         (turns (or (process-get process 'turns) 0)))
+    (if (>= turns (cdr qwen-companion-backend--ping-limit))
+        (progn
+          (qwen-companion-backend-notice
+           "the Python process does not answer; starting a new one")
+          (delete-process process))
+      (process-put process 'turns (1+ turns))
+      (qwen-companion-backend--ping-later)
+      (if (zerop turns)
+          (ignore-errors
+            (deferred:nextc
+              (epc:call-deferred manager 'ping
+                                 (list qwen-companion-backend--secret nil))
+              (lambda (_) (process-put process 'turns 0))))
+        ;; A command that waits for another process may let timers run and
+        ;; read no input but that one's.
+        (accept-process-output (epc:connection-process
+                                (epc:manager-connection manager))
+                               0 nil t)))))
+
 (defconst qwen-companion-backend-not-unicode
   "[^\0-\uD7FF\uE000-\U0010FFFF]"
   "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
@@ -482,6 +525,9 @@ happens on its own, also when Emacs is about to exit."
   (when qwen-companion-backend--timer
     (cancel-timer qwen-companion-backend--timer)
     (setq qwen-companion-backend--timer nil))
+  (when qwen-companion-backend--ping-timer
+    (cancel-timer qwen-companion-backend--ping-timer)
+    (setq qwen-companion-backend--ping-timer nil))
   (when-let ((manager qwen-companion-backend--manager))
     (setq qwen-companion-backend--manager nil)
     (epc:stop-epc manager)
@@ -609,6 +655,7 @@ The process does so itself, but it may have been killed."
   (when qwen-companion-backend--timer
     (cancel-timer qwen-companion-backend--timer)
     (setq qwen-companion-backend--timer nil))
+  (qwen-companion-backend--ping-later)
   (qwen-companion-backend--set-state 'ready)
   (when qwen-companion-backend--failure
     (setq qwen-companion-backend--failure nil)

@@ -216,6 +216,57 @@ A directory that the process removes meanwhile is no error."
     (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
     (should-not (qwen-companion-backend-test--files))))
 
+(defun qwen-companion-backend-test--spinning-python ()
+  "Return a Python whose event loop turns endlessly after SIGUSR1."
+  (qwen-companion-backend-test--fake-python
+   (format "exec %s -c '
+import runpy, signal, sys
+def spin(*_):
+    while True: pass
+signal.signal(signal.SIGUSR1, spin)
+sys.path.insert(0, \"\")
+runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
+           (shell-quote-argument (executable-find qwen-companion-python)))))
+
+(ert-deftest qwen-companion-backend-test-a-process-that-hangs ()
+  "Stopped, or in an endless loop: that is said, and it is replaced."
+  (qwen-companion-test-with-process
+    (should (>= 10 (* (car qwen-companion-backend--ping-limit)
+                      (1+ (cdr qwen-companion-backend--ping-limit)))))
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 4))
+          (qwen-companion-python (qwen-companion-backend-test--spinning-python)))
+      (qwen-companion-mode 1)
+      (qwen-companion-backend-test--wait-ready)
+      (dolist (signal '(STOP USR1))
+        (let* ((port qwen-companion-backend--port)
+               (process qwen-companion-backend--process)
+               (said (qwen-companion-test-messages
+                       (signal-process process signal)
+                       (qwen-companion-test-wait-for
+                        (not (eq process qwen-companion-backend--process))))))
+          (should (string-match-p "does not answer; starting a new one" said))
+          (qwen-companion-backend-test--wait-ready)
+          (should (equal port qwen-companion-backend--port)))))))
+
+(ert-deftest qwen-companion-backend-test-a-busy-emacs-kills-no-process ()
+  "Neither when it is deaf, nor when it hears one other process only."
+  (qwen-companion-test-with-process
+    (let ((qwen-companion-backend--ping-limit '(0.2 . 4))
+          (other (make-pipe-process :name "other" :noquery t)))
+      (unwind-protect
+          (progn
+            (qwen-companion-mode 1)
+            (qwen-companion-backend-test--wait-ready)
+            (let ((process qwen-companion-backend--process)
+                  (end (+ (float-time) 2)))
+              (while (< (float-time) end))
+              (dotimes (_ 30)
+                (accept-process-output other 0.1 nil t))
+              ;; Until it has answered once more.
+              (qwen-companion-test-wait-for (eql 0 (process-get process 'turns)))
+              (should (eq process qwen-companion-backend--process))))
+        (kill-buffer (process-buffer other))))))
+
 (ert-deftest qwen-companion-backend-test-no-python ()
   (qwen-companion-test-with-process
     (should (string-match-p

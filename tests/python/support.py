@@ -77,6 +77,10 @@ class EpcPeer:
         """Call METHOD with PAYLOAD, a printed property list; the reply as `[kind, uid, value]`."""
         self._uid += 1
         self.send(f"(call {self._uid} {method} ({dumps(self.secret if secret is None else secret)} {payload}))")
+        return self.next_reply()
+
+    def next_reply(self) -> list[Any]:
+        """The next reply to anything, `[kind, uid, value]`."""
         return self._replies.get(timeout=TIMEOUT_S)
 
     def send(self, text: str) -> None:

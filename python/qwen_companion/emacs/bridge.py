@@ -26,7 +26,7 @@ from epc.handler import CallerUnknown, EPCHandler, encode_message
 from epc.server import EPCServer
 from sexpdata import Symbol
 
-from qwen_companion.emacs.messages import Incoming, Outgoing, Sexp, parse_incoming, read_sexp
+from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, Sexp, parse_incoming, read_sexp
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import (
     EmacsBusyError,
@@ -185,11 +185,17 @@ class Bridge:
         return self._peer is handler
 
     def take(self, uid: Sexp, method: str, payload: Sexp) -> None:
-        """Hand a call by Emacs over to the event loop and answer it with nil, or with what is wrong with it."""
+        """Hand a call by Emacs over to the event loop and answer it with nil, or with what is wrong with it.
+
+        A `Ping` is answered by the event loop, and goes no further.
+        """
         try:
             message = parse_incoming(method, payload, self._spool)
         except (MessageError, SpoolError) as error:
             self._outbox.put(_Reply("return-error", uid, f"{method}: {error}"))
+            return
+        if isinstance(message, Ping):
+            self._to_loop(self._outbox.put, _Reply("return", uid, None))
             return
         # In this order: what the message sets off may be the end of the connection.
         self._outbox.put(_Reply("return", uid, None))

@@ -407,6 +407,11 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Ping:
+    """`ping`: asks whether the event loop is running, which answers it."""
+
+
+@dataclass(frozen=True)
 class DaemonCall:
     """`daemon-...`: something for the daemon client, which is imported with the first of these and reads VALUES.
 
@@ -417,7 +422,7 @@ class DaemonCall:
     values: Plist = field(repr=False)
 
 
-Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop | DaemonCall
+Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop | Ping | DaemonCall
 
 DAEMON_PREFIX = "daemon-"
 
@@ -506,6 +511,10 @@ def _parse_stop(_values: Plist, _spool: Spool) -> Stop:
     return Stop()
 
 
+def _parse_ping(_values: Plist, _spool: Spool) -> Ping:
+    return Ping()
+
+
 _INCOMING = {
     "roots": _parse_roots,
     "settings": _parse_settings,
@@ -515,6 +524,7 @@ _INCOMING = {
     "compare": _parse_compare,
     "merge": _parse_merge,
     "stop": _parse_stop,
+    "ping": _parse_ping,
 }
 
 

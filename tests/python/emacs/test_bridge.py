@@ -20,6 +20,7 @@ from qwen_companion.emacs.messages import (
     Outcome,
     Roots,
     Serving,
+    Stop,
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
@@ -203,6 +204,17 @@ async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(spool: Spool)
         frames = await soon(asyncio.to_thread(read))
     assert sum(b"the last" in frame for frame in frames) == 1
     bridge.close()
+
+
+async def test_a_ping_is_answered_by_the_event_loop(site: Site) -> None:
+    peer = await site.connect()
+    # Not by `to_thread`: the loop stands still.
+    peer.send(f'(call 2 ping ("{SECRET}" nil))')
+    peer.send(f'(call 3 stop ("{SECRET}" nil))')
+    first = peer.next_reply()
+    assert (first, await asyncio.to_thread(peer.next_reply)) == (["return", 3, []], ["return", 2, []])
+    assert await soon(site.received.get()) == Stop()
+    assert site.received.empty()
 
 
 async def test_an_error_in_emacs_is_told(site: Site) -> None:
