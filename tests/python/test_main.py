@@ -101,7 +101,7 @@ def test_roots_rewrite_the_files(backend: Backend, home: Home) -> None:
 def test_stops_quickly_and_leaves_no_file(backend: Backend, home: Home, way: str, streams: int) -> None:
     open_streams = [backend.cli().stream() for _ in range(streams)]
     for stream in open_streams:
-        assert stream.block() == ["retry: 5000"]
+        assert stream.block() == ["retry: 1500"]
     if way == "stop":
         backend.emacs.call("stop", "nil")
     elif way == "SIGTERM":
@@ -131,7 +131,7 @@ def test_stops_at_once_while_the_library_is_being_imported(home: Home) -> None:
 def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) -> None:
     cli = backend.cli()
     with cli.stream() as stream:
-        assert stream.block() == ["retry: 5000"]
+        assert stream.block() == ["retry: 1500"]
         path = home.work / "a"
         path.write_text("")
         for number in range(300):
@@ -259,7 +259,7 @@ class TestRestart:
         path.write_text("old\n")
         cli = backend.cli()
         with cli.stream() as stream:
-            assert stream.block() == ["retry: 5000"]
+            assert stream.block() == ["retry: 1500"]
             assert cli.tool("openDiff", filePath=str(path), newContent="new\n")["content"] == []
             opened = backend.emacs.wait_for("diff-open")
             backend.kill()
@@ -287,7 +287,7 @@ class TestRestart:
         path = home.work / "a.txt"
         cli = backend.cli()
         with cli.stream() as stream:
-            assert stream.block() == ["retry: 5000"]
+            assert stream.block() == ["retry: 1500"]
             cli.tool("openDiff", filePath=str(path), newContent="new\n")
             opened = backend.emacs.wait_for("diff-open")
             backend.kill()

@@ -26,8 +26,12 @@ from qwen_companion.threads import in_thread
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
 
-RETRY_MS = 5000
-"""How long a CLI is told to wait before it opens its stream again: time to replace a killed process."""
+RETRY_MS = 1500
+"""How long a CLI is told to wait before it opens its stream again: time to replace a killed process.
+
+Until then it hears nothing.  It tries once, and stays disconnected when nobody listens; a new process does so after a
+tenth of a second, on a loaded machine after half of one.
+"""
 
 LAST_RETRY_MS = 500
 """The same when the companion stops for good: the CLI finds nobody, and says so, soon after."""
@@ -37,6 +41,9 @@ KEEP_ALIVE_S = 15.0
 
 RETURN_S = RETRY_MS / 1000 + 5.0
 """How long after its stream has ended a session is given up."""
+
+LEFT_S = RETRY_MS / 1000 + 0.4
+"""The same when it was the CLI that has ended the stream: most likely it was told to disconnect, or has quit."""
 
 FIRST_STREAM_S = 60.0
 """How long after its last request a session that never had a stream is given up."""
@@ -59,6 +66,7 @@ class Timing:
 
     keep_alive: float = KEEP_ALIVE_S
     give_up: float = RETURN_S
+    left: float = LEFT_S
     first_stream: float = FIRST_STREAM_S
     stall: float = STALL_S
     watch: float = WATCH_S
@@ -312,6 +320,8 @@ class Sessions:
                 self._no_streams.set()
             if session.stream is stream:
                 session.stream = None
+                if stream.lost:
+                    session.patience = self._timing.left
                 if self._sessions.get(identifier) is session:
                     self._reap_later(session)
                     self._watch_process(session)

@@ -111,7 +111,7 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
     assert "connection: close" in head
     assert "content-type: text/event-stream" in head
     # No chunk sizes in between, and no event id, which some CLIs cannot digest.
-    assert await soon(reader.readexactly(13)) == b"retry: 5000\n\n"
+    assert await soon(reader.readexactly(13)) == b"retry: 1500\n\n"
     site.tell(b'{"a": 1}')
     wanted = b'event: message\ndata: {"a": 1}\n\n'
     assert wanted in await soon(reader.readuntil(wanted))
@@ -124,7 +124,7 @@ async def test_a_stream_is_delimited_by_the_end_of_the_connection(site: Site, ve
 async def test_a_silent_stream_is_kept_alive_with_comments(site: Site) -> None:
     cli = await site.connected()
     stream = await away(cli.stream)
-    assert await away(stream.block) == ["retry: 5000"]
+    assert await away(stream.block) == ["retry: 1500"]
     for _ in range(3):
         assert (await away(stream.block))[0].startswith(":")
     stream.close()
@@ -219,7 +219,7 @@ async def test_each_initialize_makes_a_session_of_its_own(site: Site) -> None:
 async def test_the_stream_opens_for_a_session_of_an_earlier_process(site: Site) -> None:
     cli = site.cli("restored")
     stream = await away(cli.stream)
-    assert await away(stream.block) == ["retry: 5000"]
+    assert await away(stream.block) == ["retry: 1500"]
     assert (await away(cli.request, "tools/list", {}))[0] == 200
     stream.close()
 
@@ -430,7 +430,7 @@ async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_return
 ) -> None:
     cli, other = await site.connected(), await site.connected()
     deaf, listening = await away(cli.stream), await away(other.stream)
-    assert await away(deaf.block) == ["retry: 5000"]
+    assert await away(deaf.block) == ["retry: 1500"]
     site.tell(json.dumps({"x": "x" * 20_000_000}).encode())
     assert len((await away(listening.event))["x"]) == 20_000_000
     # Its stream was opened first, so only a cut can leave the other one alone.

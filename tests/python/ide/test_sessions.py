@@ -13,7 +13,7 @@ import pytest
 
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller, Connection
-from qwen_companion.ide.sessions import Sessions, Timing
+from qwen_companion.ide.sessions import LEFT_S, RETRY_MS, Sessions, Timing
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
 
@@ -102,7 +102,7 @@ class Get:
         return piece
 
     async def ready(self) -> Get:
-        assert await self.next() == b"retry: 5000\n\n"
+        assert await self.next() == b"retry: 1500\n\n"
         return self
 
     async def _receive(self) -> dict[str, Any]:
@@ -280,8 +280,10 @@ async def test_two_sessions_of_one_client_keep_both_streams() -> None:
         await soon(get.task)
 
 
-async def test_a_session_that_does_not_come_back_is_given_up() -> None:
-    table = Table(give_up=AT_ONCE)
+async def test_a_session_whose_cli_has_ended_the_stream_is_given_up_soon() -> None:
+    """As `/ide disable` does, which the user is to see after two seconds; but a CLI that comes back has its time."""
+    assert RETRY_MS / 1000 < LEFT_S < 2
+    table = Table(left=AT_ONCE)
     session = table.open()
     get = await Get(table, session).ready()
     assert table.gone.empty()
@@ -292,7 +294,7 @@ async def test_a_session_that_does_not_come_back_is_given_up() -> None:
 
 
 async def test_a_session_that_comes_back_is_kept() -> None:
-    table = Table(give_up=0.2)
+    table = Table(left=0.2)
     session = table.open()
     get = await Get(table, session).ready()
     get.lose()
@@ -491,7 +493,7 @@ async def test_a_session_whose_process_ends_is_given_up_though_its_stream_is_ope
 
 
 async def test_a_session_whose_process_lives_is_waited_for(child: Child) -> None:
-    table = Table((known_session(child),), give_up=0.2, lost_watch=AT_ONCE)
+    table = Table((known_session(child),), left=0.2, lost_watch=AT_ONCE)
     get = await Get(table, "old").ready()
     began = asyncio.get_running_loop().time()
     get.lose()
