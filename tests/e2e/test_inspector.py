@@ -105,9 +105,11 @@ def test_an_excluded_file_is_shown_on_demand(stage: Stage) -> None:
     assert "/.env" in prompt_after(stage, "what is open?", "Three files.")
 
 
-def test_it_goes_on_with_a_new_backend(stage: Stage) -> None:
+def test_it_goes_on_with_a_new_backend_for_one_that_hangs(stage: Stage) -> None:
     open_inspector(stage)
-    stage.sandbox.backend().send_signal(signal.SIGKILL)
+    # Not the nine seconds that a user's Emacs waits.
+    stage.emacs.eval("(setq qwen-companion-backend--ping-limit '(0.5 . 4))")
+    stage.sandbox.backend().send_signal(signal.SIGSTOP)
     stage.screen.wait_until(
         lambda: stage.emacs.eval("(and (eq (qwen-companion-state) 'ready) qwen-companion-backend--restarts t)") == "t",
         "a new backend",

@@ -13,6 +13,7 @@ import pytest
 
 from clis import QWEN
 from editor import CLIENT, lisp_string
+from qwen_companion.processes import start_of
 from sandbox import BUILD, GREETING
 from stage import Stage
 from terminal import PATIENCE, Screen
@@ -25,11 +26,12 @@ AT_ONCE_S = 5.0
 
 VERSION = json.loads((BUILD / "node/node_modules/@qwen-code/qwen-code/package.json").read_text())["version"]
 
-# The only session as JSON, with its buffer, once its process is known.
+# The only session as JSON, with its buffer, once its process is known and the CLI has connected to the end.
 SESSION = """
 (progn
   (with-timeout (30 (error "Its process is not known"))
-    (while (not (plist-get (car (qwen-companion-backend-sessions)) :pid))
+    (while (not (and (plist-get (car (qwen-companion-backend-sessions)) :pid)
+                     (plist-get (car (qwen-companion-backend-sessions)) :streaming)))
       (accept-process-output nil 0.05)))
   (let* ((session (car (qwen-companion-backend-sessions)))
          (buffer (qwen-companion-terminal-session-buffer session)))
@@ -60,7 +62,7 @@ def assert_session_is(stage: Stage, process: psutil.Process, directory: Path, bu
     found = session(stage)
     assert found["count"] == 1
     assert (found["pid"], found["directory"]) == (process.pid, str(directory))
-    assert abs(found["started"] / 1000 - process.create_time()) < 1
+    assert found["started"] == start_of(process.pid)
     assert (found["client"], found["version"], found["family"]) == ("Qwen Code", VERSION, "qwen")
     assert found["buffer"] == buffer
 

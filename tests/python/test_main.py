@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sexpdata import dumps
+from sexpdata import Symbol, dumps
 
 import qwen_companion.__main__ as entry
+from qwen_companion.emacs.bridge import CALL_TIMEOUT_S
 from qwen_companion.ide.sessions import RETURN_S
 from qwen_companion.processes import start_of
 from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
@@ -358,6 +359,34 @@ def test_an_outcome_larger_than_a_frame_should_be_goes_by_file(backend: Backend,
         backend.emacs.call("outcome", f'(:id "{opened["id"]}" :outcome accepted :text-file "{answer}")')
         assert stream.event()["params"]["content"] == text
         assert not answer.exists()
+
+
+def test_a_busy_emacs_has_a_review_queued_and_open(backend: Backend, home: Home) -> None:
+    free = threading.Event()
+    answers: list[object] = []
+
+    def busy(_values: object) -> None:
+        assert free.wait(TIMEOUT_S)
+
+    def text(_values: object) -> object:
+        return [Symbol(":text"), "as edited"]
+
+    backend.emacs.handlers["diff-open"], backend.emacs.handlers["diff-close"] = busy, text
+    cli = backend.cli()
+    path = str(home.work / "a.txt")
+    with cli.stream():
+        began = time.monotonic()
+        assert cli.tool("openDiff", filePath=path, newContent="new")["content"] == []
+        assert not free.is_set()
+        assert time.monotonic() - began < CALL_TIMEOUT_S
+        closing = threading.Thread(
+            target=lambda: answers.append(cli.tool("closeDiff", filePath=path, suppressNotification=True))
+        )
+        closing.start()
+        free.set()
+        closing.join(TIMEOUT_S)
+    (answer,) = answers
+    assert '"as edited"' in str(answer)
 
 
 def test_two_starts_at_once_do_not_disturb_each_other(home: Home) -> None:
