@@ -439,8 +439,10 @@ Signal a `user-error' when there is none."
     (user-error "Your answer is under way"))
    ((not (eq item (car qwen-companion-chat-permissions--items)))
     (user-error "An older question waits; answer that first"))
-   ((< (- (float-time) (qwen-companion-chat-permissions--item-since item))
-       qwen-companion-chat-permissions--settle)
+   ((let ((age (- (float-time)
+                  (qwen-companion-chat-permissions--item-since item))))
+      ;; Less than nothing when the clock was set back.
+      (and (<= 0 age) (< age qwen-companion-chat-permissions--settle)))
     (user-error "This question has only just come up; read it before you answer"))))
 
 (defun qwen-companion-chat-permissions--answer (item option)

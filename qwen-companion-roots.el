@@ -86,7 +86,8 @@ The name has no slash at its end.  Remote directories have no root."
 (defun qwen-companion-roots--known (directory)
   "Return what was looked up for DIRECTORY, nil when that is old or missing."
   (when-let ((known (gethash directory qwen-companion-roots--table)))
-    (when (< (- (float-time) (cdr known)) qwen-companion-roots--age)
+    ;; Less than nothing when the clock was set back.
+    (when (<= 0 (- (float-time) (cdr known)) qwen-companion-roots--age)
       known)))
 
 (defun qwen-companion-roots--or-directory (directory)

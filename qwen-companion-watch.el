@@ -224,7 +224,9 @@ nearest one above is watched; so call this again when it may exist."
   (pcase-let* ((`(,first . ,last) qwen-companion-watch--times)
                (now (float-time))
                (quiet (- now last)))
-    (if (and (< quiet qwen-companion-watch-quiet)
+    ;; Less than nothing when the clock was set back.
+    (if (and (<= 0 quiet)
+             (< quiet qwen-companion-watch-quiet)
              (< (- now first) qwen-companion-watch-patience))
         (qwen-companion-watch--arm (- qwen-companion-watch-quiet quiet))
       (let ((watches qwen-companion-watch--noisy))

@@ -171,6 +171,18 @@ visits and that has changed."
 
 ;;; Unmodified buffers
 
+(ert-deftest qwen-companion-follow-test-the-clock-is-set-back ()
+  "Between an event and the look at the file."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (qwen-companion-follow-test--visit "a.txt")
+    (with-current-buffer (find-buffer-visiting "a.txt")
+      (qwen-companion-follow-test--write "a.txt" "two\n")
+      (qwen-companion-test-wait-for qwen-companion-watch--times)
+      (let ((later (+ 3600 (float-time))))
+        (setq qwen-companion-watch--times (cons later later)))
+      (qwen-companion-follow-test--wait)
+      (should (equal "two\n" (buffer-string))))))
+
 (ert-deftest qwen-companion-follow-test-a-write-is-one-undo-step ()
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
     (qwen-companion-follow-test--visit "a.txt")

@@ -99,19 +99,19 @@ Only what BODY opens counts as open."
       (should-not (qwen-companion-roots-test--sent)))))
 
 (ert-deftest qwen-companion-roots-test-a-directory-becomes-a-project ()
-  "A root is looked up again after a while."
-  (qwen-companion-roots-test--with-files '(("sub/a.txt" ""))
-    (delete-directory ".git" t)
-    (find-file-noselect "sub/a.txt")
-    (qwen-companion-roots-test--update)
-    (should (equal '("sub") (qwen-companion-roots-test--sent)))
-    (make-directory ".git")
-    (let ((now (float-time)))
-      (cl-letf (((symbol-function 'float-time)
-                 (lambda (&optional _)
-                   (+ now 1 qwen-companion-roots--age))))
-        (qwen-companion-roots-test--update)))
-    (should (equal '(".") (qwen-companion-roots-test--sent)))))
+  "A root is looked up again after a while, or when the clock was set back."
+  (dolist (seconds (list (1+ qwen-companion-roots--age) -3600))
+    (qwen-companion-roots-test--with-files '(("sub/a.txt" ""))
+      (delete-directory ".git" t)
+      (find-file-noselect "sub/a.txt")
+      (qwen-companion-roots-test--update)
+      (should (equal '("sub") (qwen-companion-roots-test--sent)))
+      (make-directory ".git")
+      (let ((now (float-time)))
+        (cl-letf (((symbol-function 'float-time)
+                   (lambda (&optional _) (+ now seconds))))
+          (qwen-companion-roots-test--update)))
+      (should (equal '(".") (qwen-companion-roots-test--sent))))))
 
 (ert-deftest qwen-companion-roots-test-remote-files-have-none ()
   (qwen-companion-roots-test--with-files nil
