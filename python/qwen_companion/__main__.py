@@ -15,6 +15,7 @@ EXIT_PACKAGE_MISSING = 3
 EXIT_PYTHON_TOO_OLD = 4
 EXIT_PORT_TAKEN = 5
 EXIT_BAD_HELLO = 6
+EXIT_NO_SPOOL = 7
 
 OLDEST_PYTHON = (3, 10)
 # What pyproject.toml demands, as it is imported.
@@ -109,7 +110,7 @@ def serve(output: int) -> int:
         asyncio.run(run())
     except SpoolError as error:
         say(str(error))
-        return EXIT_BAD_HELLO
+        return EXIT_NO_SPOOL
     return EXIT_STOPPED
 
 

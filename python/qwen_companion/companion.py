@@ -264,8 +264,10 @@ class Companion:
     async def _publish(self) -> None:
         while True:
             roots = await self._roots.take()
-            done = await in_thread(lambda r: self._discovery.publish(r.roots, r.imitate_vscode), roots)
-            await self._tell_files()
+            done, files = await in_thread(
+                lambda r: (self._discovery.publish(r.roots, r.imitate_vscode), self._discovery.paths()), roots
+            )
+            self._tell_files(files)
             self._bridge.tell(
                 Published(
                     roots=roots.roots,
@@ -280,12 +282,12 @@ class Companion:
     async def _look_after_files(self, interval: float, task: Callable[[], tuple[str, ...]]) -> None:
         while True:
             await asyncio.sleep(interval)
-            for warning in await in_thread(lambda _: task(), None):
+            warnings, files = await in_thread(lambda _: (task(), self._discovery.paths()), None)
+            for warning in warnings:
                 self._bridge.tell(Notice("warning", warning))
-            await self._tell_files()
+            self._tell_files(files)
 
-    async def _tell_files(self) -> None:
-        files = await in_thread(lambda _: self._discovery.paths(), None)
+    def _tell_files(self, files: tuple[str, ...]) -> None:
         if files != self._files:
             self._files = files
             self._bridge.tell(FileList(files))

@@ -150,7 +150,6 @@ def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) ->
         (b'(:protocol 2 :secret "geheim")\n', "protocol 2"),
         (b'(:protocol 1 :secret "geheim" :emacs-pid "x")\n', ":emacs-pid"),
         (b'(:protocol 1 :secret "" :emacs-pid 1 :port 0 :spool "/nowhere")\n', "lacks a secret"),
-        (b'(:protocol 1 :secret "geheim" :emacs-pid 1 :port 0 :spool "/nowhere")\n', "/nowhere"),
     ],
 )
 def test_a_bad_hello_line_ends_it_with_a_reason_and_no_secret(hello: bytes, reason: str) -> None:
@@ -167,6 +166,14 @@ def test_a_bad_hello_line_ends_it_with_a_reason_and_no_secret(hello: bytes, reas
     assert reason in error
     assert "geheim" not in error
     assert "Traceback" not in error
+
+
+def test_a_private_directory_that_is_gone_ends_it(home: Home) -> None:
+    """Not as if the Elisp were another version: Emacs can make a new directory."""
+    home.spool.rmdir()
+    with Backend(home) as backend:
+        assert backend.exit_code() == 7
+        assert str(home.spool) in backend.error_text()
 
 
 def test_a_taken_port_ends_it(home: Home) -> None:
