@@ -122,6 +122,8 @@ As the Python process told them last, and as a new one is told them.")
   "Private directory through which long texts travel.")
 (defvar qwen-companion-backend--files nil
   "Names of the discovery files that the processes have written.")
+(defvar qwen-companion-backend--parts 0
+  "Number of the last text that was sent in parts.")
 (defvar qwen-companion-backend--noticed nil
   "What `qwen-companion-backend-notice-once' has shown since the start.")
 
@@ -226,13 +228,28 @@ The state becomes `starting', then `ready' or `error'."
         (file-error
          (qwen-companion-backend--fail (error-message-string err) t)))))))
 
+(defun qwen-companion-backend--make-spool ()
+  "Make a private directory for long texts and return its name.
+Signal a `file-error' that says what to do when that is impossible."
+  (condition-case err
+      (file-name-as-directory (make-temp-file "qwen-companion-" t))
+    (file-error
+     (signal 'file-error
+             (list (format "no private directory can be made in %s (%s); make room there, or set TMPDIR before Emacs starts"
+                           (abbreviate-file-name temporary-file-directory)
+                           (qwen-companion-backend--reason err)))))))
+
+(defun qwen-companion-backend--reason (err)
+  "Return what the system said of the `file-error' ERR."
+  (let ((reason (nth 2 err)))
+    (if (stringp reason) reason (error-message-string err))))
+
 (defun qwen-companion-backend--spawn (python)
   "Run the server with the interpreter PYTHON and greet it."
-  ;; Anew also when somebody has cleaned up among the temporary files.
+  ;; A cleaner of temporary files may have removed the one there was.
   (unless (and qwen-companion-backend--spool
                (file-directory-p qwen-companion-backend--spool))
-    (setq qwen-companion-backend--spool
-          (file-name-as-directory (make-temp-file "qwen-companion-" t))))
+    (setq qwen-companion-backend--spool (qwen-companion-backend--make-spool)))
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
   ;; The package's directory is the working directory because `python -m'
   ;; imports from there first: never from a directory of the user's.
@@ -412,10 +429,33 @@ Another one would make the whole call fail."
   (not (string-match-p qwen-companion-backend-not-unicode name)))
 
 (defun qwen-companion-backend-pack-text (text)
-  "Return TEXT as part of a payload: (:text TEXT) or (:text-file FILE)."
+  "Return TEXT as part of a payload.
+That is (:text TEXT), for a long one (:text-file FILE), and when no file
+can be written (:text-parts ID): its parts have been sent then, and the
+payload must be sent next."
   (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
       (list :text (substring-no-properties text))
-    (list :text-file (qwen-companion-backend-spool-text text 'utf-8-unix))))
+    (condition-case err
+        (list :text-file (qwen-companion-backend-spool-text text 'utf-8-unix))
+      (file-error
+       (qwen-companion-backend-notice-once
+        (format "cannot write to %s (%s): long texts go over the connection, which is slower"
+                (abbreviate-file-name (or qwen-companion-backend--spool
+                                          temporary-file-directory))
+                (qwen-companion-backend--reason err)))
+       (qwen-companion-backend--send-parts text)))))
+
+(defun qwen-companion-backend--send-parts (text)
+  "Send TEXT in parts, one after the other; return (:text-parts ID)."
+  (let ((id (cl-incf qwen-companion-backend--parts))
+        ;; A character has at most four bytes.
+        (size (/ qwen-companion-backend--inline-limit 4)))
+    (cl-loop for start from 0 below (length text) by size
+             for end = (min (length text) (+ start size))
+             do (qwen-companion-backend-call
+                 'text-part
+                 (list :id id :text (substring-no-properties text start end))))
+    (list :text-parts id)))
 
 (defun qwen-companion-backend-pack-buffer ()
   "Return the text of the current buffer, widened, as part of a payload.
@@ -429,7 +469,8 @@ All of its characters must be Unicode."
 (defun qwen-companion-backend-spool-text (text coding)
   "Put TEXT into a new private file, encoded as CODING, and return its name.
 When TEXT is nil, put the whole text of the current buffer there.  Without
-a Python process, it is among the temporary files of Emacs."
+a Python process, it is among the temporary files of Emacs.  Signal a
+`file-error' when it cannot be written."
   (let ((file (make-temp-file
                (expand-file-name "text-" (or qwen-companion-backend--spool
                                              temporary-file-directory))))
@@ -438,7 +479,12 @@ a Python process, it is among the temporary files of Emacs."
         (write-region-post-annotation-function nil)
         (write-region-inhibit-fsync t)
         (file-name-handler-alist nil))
-    (write-region text nil file nil 'silent)
+    (condition-case err
+        (write-region text nil file nil 'silent)
+      (file-error
+       ;; What is there of it takes the room that is left.
+       (delete-file file)
+       (signal (car err) (cdr err))))
     file))
 
 (defun qwen-companion-backend-insert-text (payload)
@@ -767,7 +813,12 @@ installation runs in the background in a buffer of its own."
     (unless python
       (user-error "No Python found as %s; install Python 3.10 or later"
                   (or qwen-companion-python "python3")))
-    (make-directory qwen-companion-backend-directory t)
+    (condition-case err
+        (make-directory qwen-companion-backend-directory t)
+      (file-error
+       (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a place where you may write"
+                   (abbreviate-file-name qwen-companion-backend-directory)
+                   (qwen-companion-backend--reason err))))
     (let* ((default-directory
              (file-name-as-directory
               (expand-file-name qwen-companion-backend-directory)))

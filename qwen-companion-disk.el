@@ -169,19 +169,22 @@ too."
 (defun qwen-companion-disk-holds-p (path text)
   "Return non-nil when TEXT is in the file PATH, in whatever encoding.
 A CLI that changes a file may keep its encoding, its byte order mark and
-its line ends, of which TEXT need not know."
-  (and (file-regular-p path)
-       (let* ((bytes (qwen-companion-disk--bytes path))
-              (text (string-remove-prefix "\ufeff" text))
-              (plain (string-replace "\r\n" "\n" text))
-              (forms (list (cons plain 'unix) (cons plain 'dos))))
-         (unless (= (length text) (length plain))
-           (push (cons text 'unix) forms))
-         (cl-loop for coding in (qwen-companion-disk--codings bytes text)
-                  thereis
-                  (cl-loop for (text . line-end) in forms
-                           thereis (qwen-companion-disk--encoded-p
-                                    text coding line-end bytes))))))
+its line ends, of which TEXT need not know.  A file that cannot be read
+does not hold it."
+  (when-let ((bytes (and (file-regular-p path)
+                         (condition-case nil
+                             (qwen-companion-disk--bytes path)
+                           (file-error nil)))))
+    (let* ((text (string-remove-prefix "\ufeff" text))
+           (plain (string-replace "\r\n" "\n" text))
+           (forms (list (cons plain 'unix) (cons plain 'dos))))
+      (unless (= (length text) (length plain))
+        (push (cons text 'unix) forms))
+      (cl-loop for coding in (qwen-companion-disk--codings bytes text)
+               thereis
+               (cl-loop for (text . line-end) in forms
+                        thereis (qwen-companion-disk--encoded-p
+                                 text coding line-end bytes))))))
 
 (defun qwen-companion-disk--bytes (path)
   "Return the bytes of the file PATH, a unibyte string."

@@ -100,6 +100,51 @@ A directory that the process removes meanwhile is no error."
       (should (equal port qwen-companion-backend--port))
       (should (equal token qwen-companion-backend--token)))))
 
+(ert-deftest qwen-companion-backend-test-the-private-directory-has-gone ()
+  "A cleaner of temporary files has taken it: a restart makes another one."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((process qwen-companion-backend--process)
+          (spool qwen-companion-backend--spool))
+      (delete-directory spool t)
+      (signal-process process 'KILL)
+      (qwen-companion-test-wait-for
+       (not (eq process qwen-companion-backend--process)))
+      (qwen-companion-backend-test--wait-ready)
+      (should-not (equal spool qwen-companion-backend--spool))
+      (should (file-directory-p qwen-companion-backend--spool)))))
+
+(ert-deftest qwen-companion-backend-test-no-temporary-directory ()
+  (qwen-companion-test-with-process
+    (let* ((temporary-file-directory (expand-file-name "gone/"))
+           (said (qwen-companion-backend-test--failure qwen-companion-python)))
+      (should (string-match-p
+               (concat (regexp-quote (abbreviate-file-name temporary-file-directory))
+                       ".*No such file or directory.*TMPDIR")
+               said))
+      (should-not (string-match-p "prefix" said)))
+    (qwen-companion-backend-test--check-nothing-left)))
+
+(ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
+  "What a full disk has cut off does not take the room that is left."
+  (qwen-companion-test-with-files nil
+    (let ((qwen-companion-backend--spool default-directory))
+      (cl-letf (((symbol-function 'write-region)
+                 (lambda (_start _end file &rest _)
+                   (signal 'file-error (list "Write error" "No space left on device" file)))))
+        (should-error (qwen-companion-backend-spool-text "x" 'utf-8-unix)
+                      :type 'file-error))
+      (should-not (directory-files default-directory nil "^text-")))))
+
+(ert-deftest qwen-companion-backend-test-no-place-for-the-environment ()
+  (qwen-companion-test-with-files '(("file" ""))
+    (let ((qwen-companion-backend-directory (expand-file-name "file/below/")))
+      (should (string-match-p
+               "file/below/.*qwen-companion-backend-directory"
+               (cadr (should-error (qwen-companion-install-backend)
+                                   :type 'user-error)))))))
+
 (ert-deftest qwen-companion-backend-test-taken-port-is-given-up ()
   "When the port is gone after a kill, a new one is taken."
   (qwen-companion-test-with-process

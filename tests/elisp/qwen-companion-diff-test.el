@@ -46,6 +46,59 @@
       (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
+(defun qwen-companion-diff-test--parts (id)
+  "Return the text that was sent in parts under ID."
+  (mapconcat (lambda (part)
+               (should (equal id (plist-get part :id)))
+               (plist-get part :text))
+             (qwen-companion-test-sent 'text-part) ""))
+
+(ert-deftest qwen-companion-diff-test-no-room-for-a-long-text ()
+  "What is accepted or answered goes without a file, and that is said once."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
+           (directory (expand-file-name "gone/"))
+           (qwen-companion-backend--noticed nil)
+           (qwen-companion-backend--spool directory)
+           (accepted (qwen-companion-test-propose "a.txt" long))
+           (closed (qwen-companion-test-propose "b.txt" long)))
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-diff-accept accepted))))
+        (should (string-match-p "accepted .*a\\.txt" said))
+        (should (string-match-p
+                 (concat (regexp-quote (abbreviate-file-name directory))
+                         ".*No such file or directory")
+                 said)))
+      (let ((outcome (car (qwen-companion-test-sent 'outcome))))
+        (should (eq 'accepted (plist-get outcome :outcome)))
+        (should (equal long (qwen-companion-diff-test--parts
+                             (plist-get outcome :text-parts)))))
+      ;; The parts have to be there before what they belong to.
+      (should (eq 'outcome (caar qwen-companion-test-calls)))
+      (dolist (part (qwen-companion-test-sent 'text-part))
+        (should (<= (string-bytes (plist-get part :text)) 65536)))
+      (setq qwen-companion-test-calls nil)
+      (let* (answer
+             (said (qwen-companion-test-messages
+                     (setq answer (qwen-companion-diff-on-close
+                                   (list :id (qwen-companion-proposal-id closed)))))))
+        (should (equal "" said))
+        (should (equal long (qwen-companion-diff-test--parts
+                             (plist-get answer :text-parts)))))
+      (should-not (qwen-companion-diff-proposals)))))
+
+(ert-deftest qwen-companion-diff-test-accept-of-a-file-that-became-unreadable ()
+  "The CLI is told all the same: it says itself what it cannot do."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (cl-letf (((symbol-function 'insert-file-contents-literally)
+                 (lambda (file &rest _)
+                   (signal 'file-error
+                           (list "Opening input file" "Permission denied" file)))))
+        (qwen-companion-diff-accept))
+      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes)))
+      (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal))))))
+
 (ert-deftest qwen-companion-diff-test-reject-sends-no-text ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
     (qwen-companion-test-propose "a.txt" "two\n")

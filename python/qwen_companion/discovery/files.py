@@ -110,9 +110,9 @@ class Discovery:
             return Publication(bool(usable), environment, tuple(warnings))
 
     def renew(self) -> tuple[str, ...]:
-        """Write again what somebody else has removed, a cleaner of temporary files for one.
+        """Write what is missing: somebody else has removed it, or it could not be written before.
 
-        Gives a warning for what cannot be written any more; that is not tried again before the next `publish`.
+        Returns what the user should know: what cannot be written any more, once, and what can be again.
         """
         with self._lock:
             warnings: list[str] = []
@@ -171,13 +171,18 @@ class Discovery:
             return
         names = {file: self._names(file) for file in self._wanted}
         for file in self._wanted:
-            if file not in self._failed:
-                try:
-                    self._write_file(file, names[file], anew)
-                except (_UnsafeError, OSError) as error:
-                    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            failed = file in self._failed
+            try:
+                self._write_file(file, names[file], anew or failed)
+            except (_UnsafeError, OSError) as error:
+                reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+                if not failed:
                     warnings.append(f"the {file.label} is not written: {reason}")
-                    self._failed.add(file)
+                self._failed.add(file)
+            else:
+                if failed:
+                    warnings.append(f"the {file.label} is written now")
+                self._failed.discard(file)
         for file, name in [key for key in self._written if key[1] not in names.get(key[0], ())]:
             self._remove(file, name)
 
@@ -189,7 +194,8 @@ class Discovery:
                     self._written[file, name] = self._wanted[file]
             if file not in self._cleared:
                 self._cleared.add(file)
-                self._clear_stale(directory, file, names)
+                with contextlib.suppress(OSError):  # What we need is written.
+                    self._clear_stale(directory, file, names)
 
     def _path(self, file: File, name: str) -> str:
         top, directories, _ = self._place(file)

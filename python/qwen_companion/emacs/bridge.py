@@ -199,7 +199,8 @@ class Bridge:
             return
         # In this order: what the message sets off may be the end of the connection.
         self._outbox.put(_Reply("return", uid, None))
-        self._to_loop(self._on_message, message)
+        if message is not None:
+            self._to_loop(self._on_message, message)
 
     def disconnected(self, handler: _Handler) -> None:
         """The socket of HANDLER has ended."""

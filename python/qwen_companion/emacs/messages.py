@@ -3,7 +3,9 @@
 
 A call in either direction is METHOD with two arguments, the secret and a property list.  In property lists nil is
 none, false or the empty list; times are milliseconds since the epoch, lines and columns count from 1, columns in UTF-16
-code units.  A text travels as `:text STRING`, or as `:text-file PATH` when it is larger than `INLINE_TEXT_BYTES`.
+code units.  A text travels as `:text STRING`, or as `:text-file PATH` when it is larger than `INLINE_TEXT_BYTES`.  When
+no file can be written, Emacs sends its parts with `text-part` and then `:text-parts ID`; we send it as `:text` all the
+same, up to `UNSPOOLED_TEXT_BYTES`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ PROTOCOL = 1
 
 INLINE_TEXT_BYTES = 64 * 1024
 """Largest text, in UTF-8 bytes, that goes inside a frame: both ends parse that without a noticeable pause."""
+
+UNSPOOLED_TEXT_BYTES = 1024 * 1024
+"""Largest text, in UTF-8 bytes, that goes inside a frame where it cannot go by file: Emacs pauses 0.1 to 0.3 s."""
 
 Sexp = object
 """A parsed or to-be-printed expression: str, int, float, bool, None, `Symbol` or a sequence of these."""
@@ -128,7 +133,10 @@ class Plist:
         return [Plist(item) for item in _sequence(self._values.get(key), key)]
 
     def text(self, spool: Spool) -> str | None:
-        """The text of this message, from the frame or from the spool; None when it has none."""
+        """The text of this message, from the frame or from the spool; None when it has none.  SpoolError."""
+        parts = self.optional_integer(":text-parts")
+        if parts is not None:
+            return spool.take_parts(parts)
         path = self.optional_string(":text-file")
         return self.optional_string(":text") if path is None else spool.read(path)
 
@@ -144,9 +152,14 @@ def plist(**values: Sexp) -> list[Sexp]:
 def text_plist(text: str, spool: Spool) -> list[Sexp]:
     """The keys that carry TEXT.  SpoolError when it has to go by file and cannot."""
     # A code point has at most four bytes, so most texts need no encoding to be known as small.
-    if len(text) * 4 <= INLINE_TEXT_BYTES or len(text.encode("utf-8")) <= INLINE_TEXT_BYTES:
+    if len(text) * 4 <= INLINE_TEXT_BYTES or (size := len(text.encode("utf-8"))) <= INLINE_TEXT_BYTES:
         return plist(text=text)
-    return plist(text_file=spool.write(text))
+    try:
+        return plist(text_file=spool.write(text))
+    except SpoolError:
+        if size > UNSPOOLED_TEXT_BYTES:
+            raise
+        return plist(text=text)
 
 
 def numbers_plist(numbers: Sequence[int], spool: Spool) -> list[Sexp]:
@@ -426,6 +439,9 @@ Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Sto
 
 DAEMON_PREFIX = "daemon-"
 
+TEXT_PART = "text-part"
+"""`(:id N :text S)`: the next part of a text that Emacs could not put into a file."""
+
 HIDE = "hide"
 SHOW = "show"
 
@@ -528,10 +544,17 @@ _INCOMING = {
 }
 
 
-def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming:
-    """The message METHOD carries.  MessageError for an unknown method or shape, SpoolError for a lost text."""
+def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming | None:
+    """The message METHOD carries; None for a part of a text, which SPOOL keeps for the message that follows.
+
+    MessageError for an unknown method or shape, SpoolError for a lost text.
+    """
     if method.startswith(DAEMON_PREFIX):
         return DaemonCall(method, Plist(payload))
+    if method == TEXT_PART:
+        values = Plist(payload)
+        spool.keep_part(values.integer(":id"), values.string(":text"))
+        return None
     parse = _INCOMING.get(method)
     if parse is None:
         raise MessageError(f"no such method: {method}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Private files for texts too large for an EPC frame.
 
-Emacs makes the directory (mode 0700) and names it in the hello line.  Whoever reads a file removes it.
+Emacs makes the directory (mode 0700) and names it in the hello line.  Whoever reads a file removes it.  Where Emacs
+cannot write one, a full disk for one, it sends the text in parts, which are kept here in memory.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Spool:
             raise SpoolError(f"spool directory {directory} is not a directory")
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise SpoolError(f"spool directory {directory} is open to other users")
+        self._parts: dict[int, list[str]] = {}
 
     def write(self, text: str) -> str:
         """Put TEXT into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
@@ -38,8 +40,21 @@ class Spool:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode("utf-8"))
         except OSError as error:
+            # What is there of it takes the room that is left.
+            self.discard(path)
             raise SpoolError(f"cannot write to the spool directory: {error.strerror}") from None
         return path
+
+    def keep_part(self, identifier: int, part: str) -> None:
+        """Add PART to the end of the text IDENTIFIER, which Emacs sends in parts."""
+        self._parts.setdefault(identifier, []).append(part)
+
+    def take_parts(self, identifier: int) -> str:
+        """Return the text IDENTIFIER and forget it.  SpoolError when no part of it has come."""
+        parts = self._parts.pop(identifier, None)
+        if parts is None:
+            raise SpoolError("a text that was sent in parts is not there")
+        return "".join(parts)
 
     def read(self, path: str) -> str:
         """The text Emacs left at PATH, which is removed.  SpoolError when PATH is not one of ours or not UTF-8."""

@@ -381,6 +381,34 @@ def test_a_full_disk_is_a_warning_and_leaves_no_half_file(
     assert home.files() == []
 
 
+def test_what_a_full_disk_prevented_is_written_when_there_is_room_again(
+    home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    discovery = make(environ)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "rename", full)
+        assert discovery.publish([]).warnings
+        # Said once is enough.
+        assert discovery.renew() == ()
+    assert any("lock file" in news and "now" in news for news in discovery.renew())
+    assert home.files() == everything(home)
+    assert discovery.renew() == ()
+
+
+def test_a_directory_that_cannot_be_listed_is_written_to(
+    environ: dict[str, str], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_directory: int) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module.os, "listdir", fail)
+    assert make(environ).publish([]).warnings == ()
+    assert home.files() == everything(home)
+
+
 @pytest.mark.parametrize("kind", [lock, specified, fork, gemini])
 def test_a_link_at_the_place_of_a_file_is_left_alone(
     home: Home, environ: dict[str, str], kind: Callable[[Home], Path]

@@ -257,12 +257,30 @@ async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
     await soon(site.bridge.call(Serving()))
 
 
-async def test_a_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spool) -> None:
+async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, spool: Spool) -> None:
+    peer = await site.connect()
+    spool.remove()
+    await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
+    assert peer.calls("diff-open").get_nowait()["text"] == "é" * 100_000
+
+
+async def test_a_very_long_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spool) -> None:
     await site.connect()
     spool.remove()
     with pytest.raises(EmacsRefusedError, match="spool"):
-        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "x" * 100_000)))
+        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "x" * 10_000_000)))
     await soon(site.bridge.call(Serving()))
+
+
+async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> None:
+    peer = await site.connect()
+    for part in ("one\n", "naïve "):
+        assert (await call(peer, "text-part", f'(:id 7 :text "{part}")'))[0] == "return"
+    assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return"
+    assert await soon(site.received.get()) == Outcome("p", "one\nnaïve ")
+    # They are there once only.
+    assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return-error"
+    assert site.received.empty()
 
 
 async def test_what_was_said_before_the_end_still_goes_out(site: Site) -> None:

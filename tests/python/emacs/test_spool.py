@@ -74,3 +74,14 @@ def test_writing_to_a_directory_that_has_gone_is_an_error(spool: Spool) -> None:
     spool.remove()
     with pytest.raises(SpoolError):
         spool.write("x")
+
+
+def test_a_text_cut_off_by_a_full_disk_leaves_no_file(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_full(*_arguments: object, **_options: object) -> object:
+        return open("/dev/full", "wb")
+
+    monkeypatch.setattr(os, "fdopen", open_full)
+    with pytest.raises(SpoolError, match="No space left"):
+        spool.write("x" * 100_000)
+    monkeypatch.undo()
+    assert list(Path(spool.directory).iterdir()) == []

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A file system for temporary files that is full: what is accepted reaches the CLI all the same."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stage import Stage
+
+LONG = "".join(f"line {number}, {'naïve ' * 100}\n" for number in range(200))
+"""Twice as much as travels inside a call."""
+
+
+@pytest.fixture
+def small_disk(stage: Stage) -> Iterator[Path]:
+    """A file system of 1 MB for the temporary files of STAGE."""
+    directory = stage.sandbox.tmp
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", directory], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")
+    try:
+        yield directory
+        # What holds files open there has to end first.
+        stage.end()
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Fill the file system of DIRECTORY to its last byte; return the file that does."""
+    filler = directory / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError as error:
+                assert error.strerror == "No space left on device"
+    return filler
+
+
+def test_a_long_text_is_accepted_while_the_disk_is_full(stage: Stage, small_disk: Path) -> None:
+    notes = stage.sandbox.notes
+    stage.start_emacs(notes)
+    stage.script_change(notes, LONG)
+    stage.start_cli()
+    stage.ask("many lines")
+    stage.wait_for_review()
+    filler = fill(small_disk)
+    stage.model.say("Written.")
+    stage.emacs.eval("(qwen-companion-diff-accept)")
+    stage.screen.wait_for("Written.")
+    assert notes.read_text() == LONG
+    messages = stage.emacs.buffer_text("*Messages*")
+    assert messages.count("No space left on device") == 1
+    assert "long texts go over the connection" in messages
+    assert [path.name for path in small_disk.glob("qwen-companion-*/*")] == []
+    filler.unlink()
