@@ -88,15 +88,13 @@ class DiffTools:
         """Call the tool NAME for SESSION.
 
         CLIENT is the CLI's name for a person, "" when it is not known.  DAMAGED says that the request held text that
-        is no Unicode.
+        is no Unicode and was replaced by U+FFFD.
         """
         try:
             if name == OPEN_DIFF:
-                if damaged:
-                    raise ArgumentError(
-                        "newContent holds half a surrogate pair, which no file can hold. Propose valid Unicode text."
-                    )
                 path, content = _path(arguments), _string(arguments, "newContent")
+                if damaged:
+                    _check_unicode(filePath=path, newContent=content)
                 roots = self._roots_of(session)
                 await in_thread(lambda target: check_target(target, roots), path)
                 return await self._open(session, client, path, content)
@@ -183,6 +181,14 @@ class DiffTools:
         if not suppress:
             self._outbox.post(session, diff_rejected(path))
         return ToolResult(close_result(content))
+
+
+def _check_unicode(**arguments: str) -> None:
+    damaged = [name for name, value in arguments.items() if "\ufffd" in value]
+    if damaged:
+        raise ArgumentError(
+            f"{' and '.join(damaged)} holds half a surrogate pair, which is not valid Unicode. Propose valid Unicode."
+        )
 
 
 def _string(arguments: Mapping[str, object], name: str) -> str:

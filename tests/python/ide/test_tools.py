@@ -93,7 +93,18 @@ async def test_a_text_that_is_no_unicode_is_refused(desk: Desk) -> None:
     arguments = {"filePath": "/nowhere/a", "newContent": "\ufffd"}
     result = await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)
     assert result.is_error
-    assert "surrogate" in (result.text or "")
+    assert "newContent holds half a surrogate pair" in (result.text or "")
+
+
+async def test_it_is_said_which_argument_is_no_unicode(desk: Desk) -> None:
+    arguments = {"filePath": "/nowhere/\ufffd", "newContent": "x"}
+    result = await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)
+    assert result.is_error
+    assert "filePath holds half a surrogate pair" in (result.text or "")
+    assert "newContent" not in (result.text or "")
+    # What we do not read may be what it likes.
+    arguments = {"filePath": "/nowhere/a", "newContent": "x", "more": "\ufffd"}
+    assert not (await desk.tools.call("s", "client", "openDiff", arguments, damaged=True)).is_error
 
 
 async def test_an_unknown_tool_is_an_error(desk: Desk) -> None:
