@@ -44,6 +44,7 @@
 (require 'qwen-companion-chat-turns)
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
+(require 'qwen-companion-target)
 
 (defface qwen-companion-chat-permission
   '((t :inherit warning))
@@ -182,6 +183,9 @@ that changes files it is the change that counts, and what it runs."
          ('nil " (new file)")
          (0 " (new file, or an empty one)")
          (_ ""))
+       (if-let ((warning (qwen-companion-target-run-warning (plist-get diff :path))))
+           (concat "  " (propertize warning 'face 'warning))
+         "")
        "\n"
        (pcase (alist-get (plist-get diff :index)
                          (qwen-companion-chat-permissions--item-diffs item))

@@ -39,6 +39,7 @@
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-kept)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-target)
 (require 'qwen-companion-terminal)
 
 (defcustom qwen-companion-diff-arrival 'idle
@@ -101,7 +102,8 @@ was empty, EDITED when the user had edited it at the end.  STAMP is
 that of the file as the review knows it, see `qwen-companion-disk-stamp'.
 LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
 the byte order mark before it, or the empty string.  NOTE is
-what the user should know beside all that, a string, or nil.  BUFFER
+what the user should know beside all that, a string, or nil.  REAL and
+WARNING are from `qwen-companion-target-examine'.  BUFFER
 holds the proposed text and the user's edits: what is accepted, whatever
 shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
 UNSAVED is a buffer with unsaved text of the user that visits the file,
@@ -112,7 +114,7 @@ belongs to that.  DIFFERENCE is what the unified front end knows of both
 texts, and outlives VIEW.  ARRIVED is the time at which it came, in
 seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") note buffer disk-buffer unsaved yours-buffer lossy
+  (line-end "\n") (bom "") note real warning buffer disk-buffer unsaved yours-buffer lossy
   style view difference (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
@@ -371,14 +373,23 @@ Only the side that shows the disk changes, never a proposed text."
                       (file-truename (qwen-companion-proposal-path proposal))))))
 
 (defun qwen-companion-diff-place (proposal)
-  "Return the file of PROPOSAL as named in its project, with the project."
-  (let* ((path (qwen-companion-proposal-path proposal))
-         (root (qwen-companion-roots-of default-directory)))
-    (if root
-        (format "%s [%s]"
-                (qwen-companion-foreign-path (file-relative-name path root))
-                (qwen-companion-foreign-path (file-name-nondirectory root)))
-      (qwen-companion-diff-file proposal))))
+  "Return the file of PROPOSAL as named in its project, with the project.
+What a link leads to has its real name where that matters."
+  (let ((path (qwen-companion-proposal-path proposal))
+        (real (qwen-companion-proposal-real proposal))
+        (root (qwen-companion-roots-of default-directory)))
+    (cond
+     (real (qwen-companion-foreign-path real))
+     (root (format "%s [%s]"
+                   (qwen-companion-foreign-path (file-relative-name path root))
+                   (qwen-companion-foreign-path (file-name-nondirectory root))))
+     (t (qwen-companion-diff-file proposal)))))
+
+(defun qwen-companion-diff-warning-hint (proposal)
+  "Return the part of a header line that warns of the file of PROPOSAL."
+  (if-let ((warning (qwen-companion-proposal-warning proposal)))
+      (concat "  " (propertize warning 'face 'warning))
+    ""))
 
 (defun qwen-companion-diff--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
@@ -393,6 +404,8 @@ What the user has edited or not saved is said as long as that is so."
               '(:eval (when (qwen-companion-proposal-lossy
                              qwen-companion-diff-proposal)
                         (propertize "  loses text (U+FFFD)" 'face 'warning)))
+              (qwen-companion-foreign-mode-line
+               (qwen-companion-diff-warning-hint qwen-companion-diff-proposal))
               (qwen-companion-foreign-mode-line
                (format "  %s: %s"
                        (qwen-companion-diff-place qwen-companion-diff-proposal)
@@ -701,6 +714,8 @@ One that is known is the same review, proposed again."
 (defun qwen-companion-diff--begin (payload)
   "Begin the life of the proposal in PAYLOAD and announce it."
   (let* ((path (plist-get payload :path))
+         (target (qwen-companion-target-examine
+                  path (qwen-companion-roots-published)))
          (proposal (qwen-companion-proposal--make
                     :id (plist-get payload :id)
                     :session (plist-get payload :session)
@@ -708,6 +723,8 @@ One that is known is the same review, proposed again."
                                 "the CLI"
                               (plist-get payload :client))
                     :path path
+                    :real (car target)
+                    :warning (cdr target)
                     :digest (plist-get payload :digest)
                     :stamp (qwen-companion-disk-stamp path))))
     (qwen-companion-diff--fill proposal payload)
@@ -807,10 +824,11 @@ It may have been accepted already, only that the CLI never got to know."
 (defun qwen-companion-diff--announce (proposal)
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
-  (message "qwen-companion: %s proposes a change of %s"
+  (message "qwen-companion: %s proposes a change of %s%s"
            (qwen-companion-foreign-text
             (qwen-companion-proposal-client proposal))
-           (qwen-companion-diff-file proposal))
+           (qwen-companion-diff-file proposal)
+           (qwen-companion-diff-warning-hint proposal))
   (qwen-companion-diff-schedule)
   (run-hook-wrapped 'qwen-companion-attention-functions
                     #'qwen-companion-diff--call-attention proposal))

@@ -162,7 +162,8 @@ lines, or nil where they were not counted.")
                  (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
                 (t "on screen"))
           (if (qwen-companion-diff-edited-p proposal) ", edited" "")
-          (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")))
+          (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")
+          (qwen-companion-diff-warning-hint proposal)))
 
 (defun qwen-companion-reviews--entry (proposal)
   "Return the line of the list about PROPOSAL."

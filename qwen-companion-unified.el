@@ -176,10 +176,11 @@ This mode has a hook of its own.
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
   (qwen-companion-foreign-mode-line
-   (format " %s  %s%s  %s  %s: %s"
+   (format " %s  %s%s%s  %s  %s: %s"
            (car qwen-companion-unified--keys)
            qwen-companion-unified--status
            (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
+           (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
            (qwen-companion-foreign-text
@@ -262,8 +263,9 @@ A character that reorders others may have come, and nothing is to save."
   "Insert the header of the file."
   (let* ((path (qwen-companion-proposal-path qwen-companion-diff-proposal))
          (root (qwen-companion-roots-of default-directory))
+         (real (qwen-companion-proposal-real qwen-companion-diff-proposal))
          (name (qwen-companion-foreign-text
-                (if root (file-relative-name path root) path)))
+                (cond (real) (root (file-relative-name path root)) (path))))
          (start (point)))
     (insert "--- "
             (if (file-exists-p path) (concat "a/" name) null-device)

@@ -77,3 +77,30 @@ def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None
     assert target.read_text() == NEW_NOTES
     assert link.is_symlink()
     assert_shows(stage, files[visited].name, NEW_NOTES)
+
+
+def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> None:
+    profile = stage.sandbox.home / ".profile"
+    profile.write_text(NOTES)
+    link = stage.sandbox.project / "link.txt"
+    link.symlink_to(profile)
+    stage.start_emacs(stage.sandbox.notes)
+    stage.script_change(link, NEW_NOTES)
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.ask("change the notes")
+    # The CLI sees where the link leads, and asks before it reads that.
+    stage.screen.wait_for("Do you want to proceed?")
+    stage.screen.keys("Enter")
+    stage.wait_for_review()
+    warning = "can run code (shell); a link out of the workspace to "
+    # Emacs's home directory is that of the sandbox.
+    assert warning + "~/.profile" in stage.emacs.buffer_text("*Messages*")
+    assert "can run code (shell)" in stage.screen.capture()
+    stage.emacs.command("qwen-companion-diff-switch")
+    stage.screen.wait_for("of 1 hunk kept  can run code (shell)")
+    stage.screen.wait_for(f"+++ b/{profile}")
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    assert profile.read_text() == NEW_NOTES
+    assert link.is_symlink()

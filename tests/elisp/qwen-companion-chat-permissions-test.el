@@ -385,6 +385,18 @@
      (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))
     (should (= 1 (length (qwen-companion-test-sent 'daemon-fetch))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-file-that-makes-something-run ()
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/.envrc" :old-size 8 :new-size 9)
+              (:index 1 :path ".git/hooks/pre-commit" :old-size 8 :new-size 9)
+              (:index 2 :path "/project/a.txt" :old-size 8 :new-size 9)))
+    (qwen-companion-chat-permissions-test--ask)
+    (dolist (line '("\\.envrc  can run code (direnv)\n"
+                    "pre-commit  can run code (git)\n"
+                    "a\\.txt\n"))
+      (should (qwen-companion-chat-permissions-test--shown-p line)))))
+
 (ert-deftest qwen-companion-chat-permissions-test-change-that-cannot-be-had ()
   "It is said and not allowed; it can be tried again."
   (qwen-companion-chat-permissions-test-with

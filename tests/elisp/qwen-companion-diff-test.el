@@ -454,6 +454,103 @@ is kept."
                               :path path :text "x")))))
     (should-not (qwen-companion-diff-proposals))))
 
+(defun qwen-companion-diff-test--shown (file)
+  "Let a CLI propose a change of FILE; return what is said and shown.
+That is a list: the announcement, the header lines of both sides, and
+that of the unified review."
+  (let* ((qwen-companion-diff-style nil)
+         proposal
+         (said (qwen-companion-test-messages
+                 (setq proposal (qwen-companion-test-propose file "two\n")))))
+    (qwen-companion-diff--prepare proposal)
+    (prog1 (list said
+                 (qwen-companion-test-header
+                  (qwen-companion-proposal-disk-buffer proposal))
+                 (qwen-companion-test-header
+                  (qwen-companion-proposal-buffer proposal))
+                 (with-current-buffer (qwen-companion-unified--make-buffer proposal)
+                   (let ((inhibit-read-only t))
+                     (qwen-companion-unified--draw-file)
+                     (prog1 (concat (qwen-companion-unified--header) (buffer-string))
+                       (setq kill-buffer-hook nil)
+                       (kill-buffer)))))
+      (qwen-companion-diff-reject proposal))))
+
+(ert-deftest qwen-companion-diff-test-files-that-make-the-machine-run-something ()
+  "They carry a warning wherever they are shown; what is like them does not."
+  (qwen-companion-diff-test-with '((".git/config" "[core]\n"))
+    (pcase-dolist (`(,file ,who)
+                   '((".git/config" "git") (".git/hooks/pre-commit" "git")
+                     ("module/.git/hooks/post-checkout" "git")
+                     (".GIT/hooks/pre-push" "git")
+                     (".envrc" "direnv") ("below/.dir-locals.el" "Emacs")
+                     (".vscode/tasks.json" "VS Code")
+                     (".bashrc" "shell") (".config/fish/config.fish" "shell")
+                     (".qwen/settings.json" "Qwen Code")
+                     (".ssh/config" "ssh")))
+      (dolist (shown (qwen-companion-diff-test--shown file))
+        (should (string-match-p (format "can run code (%s)" who) shown))))
+    (dolist (file '("config" "src/hooks/pre-commit" "git/config" "a.bashrc"
+                    "envrc" ".gitignore" "settings.json" "vscode/tasks.json"))
+      (dolist (shown (qwen-companion-diff-test--shown file))
+        (should-not (string-match-p "can run code" shown))))))
+
+(ert-deftest qwen-companion-diff-test-a-link-out-of-the-root ()
+  "It is shown under its real path, with a warning that judges that path too."
+  (qwen-companion-diff-test-with '(("root/a.txt" "one\n") ("outside/.profile" "one\n")
+                                   ("outside/a.txt" "one\n"))
+    (let* ((root (expand-file-name "root"))
+           (qwen-companion-roots--answer (list :roots (list root) :reachable t))
+           (profile (expand-file-name "outside/.profile")))
+      (make-directory "root/.git")
+      (make-symbolic-link profile "root/notes.txt")
+      (make-symbolic-link (expand-file-name "outside") "root/directory")
+      (make-symbolic-link "a.txt" "root/inside.txt")
+      (make-symbolic-link root "by-another-name")
+      (dolist (shown (qwen-companion-diff-test--shown "root/notes.txt"))
+        (should (string-match-p (regexp-quote profile) shown))
+        (should (string-match-p "a link out of the workspace" shown))
+        (should (string-match-p "can run code (shell)" shown)))
+      (dolist (file '("root/directory/a.txt" "root/directory/new.txt"))
+        (dolist (shown (qwen-companion-diff-test--shown file))
+          (should (string-match-p
+                   (regexp-quote (expand-file-name (file-name-nondirectory file)
+                                                   "outside"))
+                   shown))
+          (should (string-match-p "a link out of the workspace" shown))))
+      ;; Inside, it counts where that makes a difference.
+      (make-symbolic-link ".git/hooks/pre-commit" "root/hook.txt")
+      (dolist (shown (qwen-companion-diff-test--shown "root/hook.txt"))
+        (should (string-match-p "can run code (git); a link to " shown))
+        (should (string-match-p "root/\\.git/hooks/pre-commit" shown)))
+      (dolist (file '("root/inside.txt" "root/a.txt" "root/new.txt"
+                      "by-another-name/a.txt"))
+        (dolist (shown (qwen-companion-diff-test--shown file))
+          (should-not (string-match-p "a link" shown)))))))
+
+(ert-deftest qwen-companion-diff-test-a-link-where-no-root-is-known ()
+  (qwen-companion-diff-test-with '(("elsewhere/a.txt" "one\n"))
+    (let ((qwen-companion-roots--answer nil))
+      (make-symbolic-link "elsewhere/a.txt" "link.txt")
+      (dolist (shown (qwen-companion-diff-test--shown "link.txt"))
+        (should (string-match-p
+                 (concat "a link out of the workspace to "
+                         (regexp-quote (expand-file-name "elsewhere/a.txt")))
+                 shown))))))
+
+(ert-deftest qwen-companion-diff-test-names-with-what-cannot-be-seen ()
+  "It is written out, and that is said."
+  (qwen-companion-diff-test-with '(("plain.txt" "one\n"))
+    (pcase-dolist (`(,file ,written)
+                   '(("a\nb.txt" "a\\nb.txt") ("a\e[31mb.txt" "a\\u001B[31mb.txt")
+                     ("a\u202Etxt.exe" "a\\u202Etxt.exe")))
+      (dolist (shown (qwen-companion-diff-test--shown file))
+        (should (string-match-p (regexp-quote written) shown))
+        (should (string-match-p "its name has characters that cannot be seen" shown))
+        (should-not (string-match-p (regexp-quote file) shown))))
+    (dolist (shown (qwen-companion-diff-test--shown "plain.txt"))
+      (should-not (string-match-p "cannot be seen" shown)))))
+
 (ert-deftest qwen-companion-diff-test-text-outside-the-spool-is-refused ()
   (qwen-companion-diff-test-with '(("secret" "secret\n") ("a.txt" ""))
     (should-error (qwen-companion-diff-on-open

@@ -168,15 +168,16 @@ class Audience:
     # --- Reviews ---
 
     def review_roots(self, session: str) -> tuple[str, ...] | None:
-        """The directories in which SESSION may propose changes for review; None for anywhere.
+        """The directories in which SESSION may propose changes for review; None for anywhere, () for nowhere.
 
         All workspace roots, and where it works: a proposal is no secret, so not only its own root.
         """
         inputs = self._inputs
-        if not inputs.roots or (inputs.settings is not None and inputs.settings.all_roots):
+        if inputs.settings is not None and inputs.settings.all_roots:
             return None
         peers = (state.session.peer for state in inputs.sessions if state.session.id == session)
-        return (*inputs.roots, *(peer.directory for peer in peers if peer and peer.directory))
+        directories = (peer.directory for peer in peers if peer and peer.directory)
+        return tuple(dict.fromkeys((*inputs.roots, *directories)))
 
     # --- Work ---
 

@@ -25,8 +25,8 @@ class TargetError(CompanionError):
 def check_target(path: str, roots: Sequence[str] | None) -> None:
     """TargetError when PATH, absolute, cannot be given a new text in a review.
 
-    ROOTS are the directories it has to lie in, None for anywhere.  A file that is not there yet is fine, and so are
-    directories that are not.
+    ROOTS are the directories it has to lie in, by its name or really; None for anywhere.  A file that is not there yet
+    is fine, and so are directories that are not.
     """
     if roots is not None:
         _check_place(path, roots)
@@ -51,8 +51,14 @@ def check_target(path: str, roots: Sequence[str] | None) -> None:
 
 
 def _check_place(path: str, roots: Sequence[str]) -> None:
+    if not roots:
+        raise TargetError(
+            f"Emacs knows no workspace root, so it does not review {path}. Open a file of the project in Emacs, or "
+            "decide in the terminal instead."
+        )
     real = os.path.realpath(path)
-    # By its name a link in a root belongs to it; not so a name that leads out of it again.
+    # By its name a link in a root belongs to it, and Emacs shows where it leads; not so a name that leads out of it
+    # again.
     place = Place(path if os.path.normpath(path) == path else real, real)
     if not any(place.is_below(Place.of(root)) for root in roots):
         raise TargetError(

@@ -361,15 +361,17 @@ async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(ha
     hall.join("elsewhere", hall.one / "deep")
     hall.join("stranger", None)
     roots = (str(hall.one), str(hall.two))
-    assert hall.audience.review_roots("first") == (*roots, str(hall.one))
+    assert hall.audience.review_roots("first") == roots
     assert hall.audience.review_roots("elsewhere") == (*roots, str(hall.one / "deep"))
     assert hall.audience.review_roots("stranger") == roots
 
 
-async def test_proposals_are_reviewed_anywhere_without_roots_or_when_the_user_says_so(hall: Hall) -> None:
+async def test_proposals_are_reviewed_anywhere_when_the_user_says_so_and_nowhere_without_roots(hall: Hall) -> None:
     hall.join("first", hall.one)
+    hall.join("stranger", None)
     hall.audience.set_settings(Settings(all_roots=True))
     assert hall.audience.review_roots("first") is None
     hall.audience.set_settings(Settings())
     hall.audience.set_roots(())
-    assert hall.audience.review_roots("first") is None
+    assert hall.audience.review_roots("first") == (str(hall.one),)
+    assert hall.audience.review_roots("stranger") == ()

@@ -31,6 +31,11 @@ def test_pipes_and_links_to_devices_are_refused(tmp_path: Path) -> None:
             check_target(str(tmp_path / name), None)
 
 
+def test_nothing_is_reviewed_where_no_root_is_known(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="knows no workspace root"):
+        check_target(str(tmp_path / "new"), ())
+
+
 def test_existing_files_new_files_and_dangling_links_can_be_reviewed(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "target")

@@ -1,0 +1,130 @@
+;;; qwen-companion-target.el --- What to warn of about a proposed file  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI writes what it is allowed to write, and a model can be talked into
+;; anything.  Some files deserve a closer look than others: those that make
+;; this machine run something, those that lie elsewhere than their name
+;; says, and those whose names are not what they look like.  A review of
+;; such a file says so.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-foreign)
+
+(defconst qwen-companion-target-run-files
+  '(("git" ".git" ".git/*" ".gitconfig" ".config/git/*" ".husky/*"
+     ".pre-commit-config.yaml" "lefthook.yml")
+    ("Mercurial" ".hg/hgrc" ".hgrc")
+    ("direnv" ".envrc" ".direnvrc" ".config/direnv/*")
+    ("mise" "mise.toml" ".mise.toml" ".config/mise/*")
+    ("Emacs" ".dir-locals.el" ".dir-locals-2.el" ".emacs" ".emacs.*"
+     ".config/emacs/*.el")
+    ("Vim" ".vimrc" ".exrc" ".nvimrc" ".nvim.lua" ".vim/*" ".config/nvim/*")
+    ("VS Code" ".vscode/tasks.json" ".vscode/launch.json"
+     ".vscode/settings.json" "*.code-workspace" ".devcontainer.json"
+     ".devcontainer/*")
+    ("JetBrains" ".idea/workspace.xml" ".idea/runConfigurations/*"
+     ".idea/externalTools.xml")
+    ("shell" ".profile" ".bashrc" ".bash_profile" ".bash_login"
+     ".bash_logout" ".bash_aliases" ".zshrc" ".zshenv" ".zprofile" ".zlogin"
+     ".zlogout" ".kshrc" ".mkshrc" ".cshrc" ".tcshrc" ".login" ".logout"
+     ".inputrc" ".config/fish/*" "/etc/profile" "/etc/profile.d/*"
+     "/etc/bash.bashrc" "/etc/zsh/*")
+    ("desktop session" ".xprofile" ".xinitrc" ".xsession" ".xsessionrc"
+     ".pam_environment" ".config/environment.d/*" ".config/autostart/*"
+     "Library/LaunchAgents/*")
+    ("system" ".config/systemd/*" "/etc/systemd/*" "/etc/cron*"
+     "/var/spool/cron/*" "/etc/ld.so.preload")
+    ("ssh" ".ssh/*")
+    ("tmux or screen" ".tmux.conf" ".config/tmux/*" ".screenrc")
+    ("debugger" ".gdbinit" ".lldbinit")
+    ("Python" "sitecustomize.py" "usercustomize.py" "*.pth" ".pdbrc")
+    ("R" ".Rprofile")
+    ("Ruby" ".irbrc" ".pryrc")
+    ("Node.js" ".npmrc" ".yarnrc" ".yarnrc.yml" ".pnpmfile.cjs")
+    ("cargo" ".cargo/config" ".cargo/config.toml")
+    ("Qwen Code" ".qwen/settings.json" ".qwen/.env" ".qwen/extensions/*"
+     "/etc/qwen-code/*")
+    ("Gemini CLI" ".gemini/settings.json" ".gemini/.env"
+     ".gemini/extensions/*")
+    ("agents" ".mcp.json" ".claude/settings.json"
+     ".claude/settings.local.json" ".cursor/mcp.json" ".cursor/hooks.json"))
+  "Files that make this machine run something that nobody has asked for.
+An alist (WHO . NAMES): WHO runs what they say, at its start or when it
+comes across them.  A name that does not begin with a slash is the end
+of a file's name; in it, * stands for anything.  What runs only when the
+user asks for it is not among them: build files, tests, scripts.")
+
+(defun qwen-companion-target--regexp (names)
+  "Return a regexp for the names of files that NAMES stand for."
+  (mapconcat (lambda (name)
+               (concat "\\`" (if (string-prefix-p "/" name) "" "\\(?:[^\0]*/\\)?")
+                       (string-replace "\\*" "[^\0]*" (regexp-quote name))
+                       "\\'"))
+             names "\\|"))
+
+(defconst qwen-companion-target--runners
+  (mapcar (lambda (entry)
+            (cons (qwen-companion-target--regexp (cdr entry)) (car entry)))
+          qwen-companion-target-run-files)
+  "Alist (REGEXP . WHO), from `qwen-companion-target-run-files'.")
+
+(defun qwen-companion-target-run-warning (path)
+  "Return a warning when the name PATH is that of a file that can run code.
+Only the name counts: the file may be on another machine."
+  ;; There are disks to which .GIT is .git.
+  (let ((case-fold-search t))
+    (when-let ((entry (cl-assoc path qwen-companion-target--runners
+                                :test (lambda (path regexp)
+                                        (string-match-p regexp path)))))
+      (format "can run code (%s)" (cdr entry)))))
+
+(defun qwen-companion-target-examine (path roots)
+  "Return what the user should know of the local file PATH: (REAL . WARNING).
+REAL is the file that is written, nil when PATH names it well enough:
+no link leads to it, or one that stays in ROOTS, names of directories.
+WARNING is one line, or nil."
+  (let* ((file-name-handler-alist nil)
+         (real (file-truename path))
+         (link (not (equal real path)))
+         (out (and link
+                   (not (cl-some
+                         (lambda (root)
+                           (string-prefix-p
+                            (file-name-as-directory (file-truename root)) real))
+                         roots))))
+         (named (qwen-companion-target-run-warning path))
+         (hidden (and link (not named) (qwen-companion-target-run-warning real)))
+         (warnings
+          (list named
+                hidden
+                (when (or out hidden)
+                  (format (if out "a link out of the workspace to %s" "a link to %s")
+                          (qwen-companion-foreign-path real)))
+                (unless (equal path (qwen-companion-foreign-text path))
+                  "its name has characters that cannot be seen, written out here"))))
+    (cons (and (or out hidden) real)
+          (when (setq warnings (delq nil warnings))
+            (mapconcat #'identity warnings "; ")))))
+
+(provide 'qwen-companion-target)
+;;; qwen-companion-target.el ends here
