@@ -320,6 +320,8 @@ Signal a `file-error' that says what to do when that is impossible."
       (let ((connection (epc:connect "127.0.0.1" port)))
         (with-current-buffer (epc:connection-buffer connection)
           (rename-buffer " *qwen-companion connection*" t))
+        (qwen-companion-backend--wipe-after-input
+         (epc:connection-process connection))
         (setq qwen-companion-backend--manager
               (epc:init-epc-layer
                (make-epc:manager :title "qwen-companion" :port port
@@ -332,6 +334,22 @@ Signal a `file-error' that says what to do when that is impossible."
       (format "The connection was refused: %s\n" (error-message-string err)))
      ;; It may be dying.  The sentinel does the rest.
      (delete-process qwen-companion-backend--process))))
+
+(defun qwen-companion-backend-wipe-conversions ()
+  "Erase the text that Emacs has decoded last, which stays in a buffer."
+  (when-let ((buffer (get-buffer " *code-conversion-work*")))
+    (with-current-buffer buffer
+      (erase-buffer))))
+
+(defun qwen-companion-backend--wipe-after-input (process)
+  "Erase each output of PROCESS from where Emacs has decoded it.
+The secret is in each call by the Python process."
+  (let ((filter (process-filter process)))
+    (set-process-filter process
+                        (lambda (process output)
+                          (unwind-protect
+                              (funcall filter process output)
+                            (qwen-companion-backend-wipe-conversions))))))
 
 (defun qwen-companion-backend--define-methods (methods)
   "Let the process that is connected call METHODS."

@@ -246,7 +246,8 @@ This may ask the user for a passphrase."
                       :user "qwen" :require '(:secret) :max 1)))
          (secret (plist-get found :secret)))
     (setq qwen-companion-daemon--token
-          (if (functionp secret) (funcall secret) secret))))
+          (if (functionp secret) (funcall secret) secret))
+    (qwen-companion-backend-wipe-conversions)))
 
 (defun qwen-companion-daemon--root ()
   "Return the root of the current project, else the current directory."

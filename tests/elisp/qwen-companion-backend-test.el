@@ -85,6 +85,19 @@ A directory that the process removes meanwhile is no error."
         (should (string-match-p "\\`[0-9a-f]\\{64\\}\\'" secret))
         (should-not (string-match-p secret (format "%S" places)))))))
 
+(ert-deftest qwen-companion-backend-test-no-secret-in-a-buffer ()
+  "Not even in those in which Emacs decodes a text that is not all ASCII."
+  (qwen-companion-test-with-process
+    (make-directory "naïve 雪 😀/.git" t)
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((root (expand-file-name "naïve 雪 😀")))
+      (find-file-noselect (expand-file-name "a.txt" root))
+      (qwen-companion-roots-update)
+      (qwen-companion-test-wait-for (qwen-companion-roots-published-p root)))
+    (should-not (qwen-companion-test-buffers-with qwen-companion-backend--secret))
+    (should-not (qwen-companion-test-buffers-with qwen-companion-backend--token))))
+
 (ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
   "The port, the token and so the discovery files stay the same."
   (qwen-companion-test-with-process

@@ -97,6 +97,17 @@ token for the URL, which is the value of the option."
     (should (eq 'connected (qwen-companion-daemon-state)))
     (should (equal " Daemon" (qwen-companion-daemon-lighter)))))
 
+(ert-deftest qwen-companion-daemon-test-token-is-in-no-buffer ()
+  "The file that it is read from is decoded in one if it is not all ASCII."
+  (qwen-companion-daemon-test-with
+    (let ((coding-system-for-write 'utf-8-unix))
+      (write-region "# naïve\nmachine 127.0.0.1 port 4170 login qwen password hidden-é\n"
+                    nil "authinfo" nil 'silent))
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should (equal "hidden-é" (plist-get (car (qwen-companion-test-sent 'daemon-connect))
+                                         :token)))
+    (should-not (qwen-companion-test-buffers-with "hidden-é"))))
+
 (ert-deftest qwen-companion-daemon-test-token-of-another-daemon-is-not-used ()
   (dolist (url '("http://127.0.0.1:4171" "http://localhost:4170" "https://127.0.0.1"))
     (qwen-companion-daemon-test-with

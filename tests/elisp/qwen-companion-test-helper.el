@@ -147,6 +147,17 @@ What stands for itself in it is as it is there."
                    (`(:eval ,form) (or (eval form t) ""))))
                (ensure-list header-line-format) "")))
 
+(defun qwen-companion-test-buffers-with (text)
+  "Return the names of the buffers that hold TEXT, hidden ones too."
+  (cl-loop for buffer in (buffer-list)
+           when (with-current-buffer buffer
+                  (save-excursion
+                    (save-restriction
+                      (widen)
+                      (goto-char (point-min))
+                      (search-forward text nil t))))
+           collect (buffer-name buffer)))
+
 (defun qwen-companion-test-file-text (file)
   "Return the bytes of FILE decoded as UTF-8, line ends as they are."
   (with-temp-buffer
