@@ -68,14 +68,16 @@ twice where they could not be had."
 (defun qwen-companion-chat-changes--compare (old new callback)
   "Compare the texts OLD and NEW.
 CALLBACK is called with what diff prints, in the current buffer if that
-is alive then."
+is alive then.  It gets nil when there is no room for them on the disk."
   (let ((buffer (current-buffer)))
-    (qwen-companion-difference-run
-     old new qwen-companion-chat-changes--script
-     (lambda (output)
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (funcall callback output)))))))
+    (condition-case nil
+        (qwen-companion-difference-run
+         old new qwen-companion-chat-changes--script
+         (lambda (output)
+           (when (buffer-live-p buffer)
+             (with-current-buffer buffer
+               (funcall callback output)))))
+      (file-error (funcall callback nil)))))
 
 (defun qwen-companion-chat-changes-lines (tool diff callback)
   "Get DIFF, a change by TOOL, as lines for a conversation.
@@ -92,9 +94,10 @@ where that would be too many, or with `failed'."
          (qwen-companion-chat-changes--compare
           old new
           (lambda (output)
-            (funcall callback (if (string-empty-p output)
-                                  ""
-                                (qwen-companion-chat-changes--coloured output))))))))))
+            (funcall callback
+                     (cond ((null output) 'failed)
+                           ((string-empty-p output) "")
+                           (t (qwen-companion-chat-changes--coloured output)))))))))))
 
 (defun qwen-companion-chat-changes--coloured (output)
   "Return OUTPUT of diff as it is shown: visible, and with faces."
@@ -144,10 +147,12 @@ CALLBACK is as for `qwen-companion-chat-changes-show'."
          (qwen-companion-chat-changes--compare
           old new
           (lambda (output)
-            (display-buffer
-             (let ((file-name-handler-alist nil))
-               (qwen-companion-difference-buffer (plist-get (car diffs) :path) output)))
-            (qwen-companion-chat-changes--show-each tool (cdr diffs) callback))))))))
+            (if (not output)
+                (funcall callback nil)
+              (display-buffer
+               (let ((file-name-handler-alist nil))
+                 (qwen-companion-difference-buffer (plist-get (car diffs) :path) output)))
+              (qwen-companion-chat-changes--show-each tool (cdr diffs) callback)))))))))
 
 (defun qwen-companion-chat-changes--side (path kind text)
   "Return a new buffer with TEXT, the side KIND of a change of PATH."

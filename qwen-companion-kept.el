@@ -235,14 +235,19 @@ Which text that is, and what BUFFER means, is as in
 DISPLAY is called with the buffer that shows it."
   (let* ((path (qwen-companion-kept--path buffer))
          (file (qwen-companion-foreign-path path)))
-    (qwen-companion-difference-with-disk
-     (qwen-companion-disk-text buffer "\n") path
-     (lambda (difference)
-       (if (null difference)
-           (message "qwen-companion: %s holds that text" file)
-         (funcall display difference)
-         (message "qwen-companion: how %s differs from it is in %s"
-                  file (buffer-name difference)))))))
+    (condition-case err
+        (qwen-companion-difference-with-disk
+         (qwen-companion-disk-text buffer "\n") path
+         (lambda (difference)
+           (if (null difference)
+               (message "qwen-companion: %s holds that text" file)
+             (funcall display difference)
+             (message "qwen-companion: how %s differs from it is in %s"
+                      file (buffer-name difference)))))
+      ;; No room on the disk, for instance.
+      (file-error
+       (message "qwen-companion: the text kept in %s cannot be compared with %s: %s"
+                (buffer-name buffer) file (error-message-string err))))))
 
 (provide 'qwen-companion-kept)
 ;;; qwen-companion-kept.el ends here

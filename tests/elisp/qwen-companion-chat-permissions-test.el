@@ -385,6 +385,18 @@
      (qwen-companion-chat-permissions-test--shown-p "a\\.txt (new file)\n@@ .*\n\\+one\n"))
     (should (= 1 (length (qwen-companion-test-sent 'daemon-fetch))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-no-room-to-compare ()
+  "That is said in the place of the change, which can be shown later."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool
+     :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
+    (qwen-companion-chat-permissions-test--ask)
+    (cl-letf (((symbol-function 'qwen-companion-backend-spool-text)
+               (lambda (&rest _)
+                 (signal 'file-error '("Write error" "No space left on device" "/x")))))
+      (qwen-companion-chat-permissions-test--text 'new "one\n"))
+    (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))))
+
 (ert-deftest qwen-companion-chat-permissions-test-file-that-makes-something-run ()
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool

@@ -187,6 +187,19 @@ Wait until the companion has found out, and return what it says."
           (should (eq (not busy) (and (get-buffer-window difference) t)))
           (should (eq window (selected-window))))))))
 
+(ert-deftest qwen-companion-kept-test-no-room-to-compare ()
+  "On a full disk the CLI writes nothing, and the difference needs a file."
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (let (said)
+      (cl-letf (((symbol-function 'qwen-companion-backend-spool-text)
+                 (lambda (&rest _)
+                   (signal 'file-error '("Write error" "No space left on device" "/x")))))
+        (setq said (qwen-companion-kept-test--accept "two\n" "three\n")))
+      (should (string-match-p "the proposed text is kept" said))
+      (should (string-match-p "cannot be compared .*No space left on device" said))
+      (should-not (string-match-p "Error running timer" said))
+      (should (= 1 (length (qwen-companion-kept-buffers)))))))
+
 (ert-deftest qwen-companion-kept-test-accepted-and-never-written ()
   (qwen-companion-kept-test-with '(("a.txt" "one\n"))
     (let ((said (qwen-companion-kept-test--accept "two\n" nil)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
@@ -94,4 +95,6 @@ class Memberships:
                 file.write(_KEPT.dump_json(self._kept))
             os.replace(new, self._file)
         except OSError as error:
+            with suppress(OSError):
+                os.unlink(new)
             _log.warning("what clients there are cannot be kept: %s", error.strerror)

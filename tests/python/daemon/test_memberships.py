@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -44,6 +45,17 @@ def test_one_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     kept = Memberships(str(tmp_path / "gone" / "clients"))
     kept.joined("s", "c")
     assert kept.client_id("s") == "c"
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_full(*_arguments: object, **_options: object) -> object:
+        return open("/dev/full", "wb", buffering=0)
+
+    kept = Memberships(str(tmp_path / "clients"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", open_full)
+        kept.joined("s", "c")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.anyio
