@@ -67,6 +67,10 @@ once; its value is the answer.")
   "Hook run when a Python process can be called no more.
 What it was asked and has not answered, it never will.")
 
+(defvar qwen-companion-backend-call-failed-functions nil
+  "Abnormal hook run when the Python process could not do what it was told.
+Each function gets the method and the payload of the call.")
+
 (defvar qwen-companion-backend-proposals-function #'ignore
   "Function that returns the open proposals a new process must know.
 Its value is a list of property lists (:id :session :path :digest).")
@@ -395,7 +399,9 @@ Return non-nil when the call was sent; answers come as calls of their own."
                                (list qwen-companion-backend--secret payload))
             (lambda (reason)
               (qwen-companion-backend--log "Call of %s failed: %s"
-                                           method reason)))
+                                           method reason)
+              (run-hook-with-args 'qwen-companion-backend-call-failed-functions
+                                  method payload)))
           t)
       (error
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))

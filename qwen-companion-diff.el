@@ -649,6 +649,22 @@ void.  Return that text, or nil for a rejection."
                    :outcome (qwen-companion-proposal-state proposal))
              (when text (qwen-companion-backend-pack-text text))))))
 
+(defconst qwen-companion-diff--redeliver-delay 2
+  "Seconds until an outcome is sent again that could not be taken.")
+
+(defvar qwen-companion-diff--redeliver-timer nil
+  "Timer that sends outcomes again, nil while all were taken.")
+
+(defun qwen-companion-diff-on-call-failed (method _payload)
+  "Send the outcomes again in a while when METHOD was to take one.
+The Python process could not read its text, for instance."
+  (when (and (eq method 'outcome) (not qwen-companion-diff--redeliver-timer))
+    (setq qwen-companion-diff--redeliver-timer
+          (run-at-time qwen-companion-diff--redeliver-delay nil
+                       (lambda ()
+                         (setq qwen-companion-diff--redeliver-timer nil)
+                         (qwen-companion-diff-resend))))))
+
 (defun qwen-companion-diff-resend ()
   "Tell a Python process that has just come up the outcomes it may lack."
   (mapc #'qwen-companion-diff--deliver
@@ -674,6 +690,9 @@ user has edited are kept."
     (qwen-companion-diff--end proposal 'closed)
     (qwen-companion-diff--keep-or-kill proposal "the companion was turned off"))
   (setq qwen-companion-diff--undelivered nil)
+  (when qwen-companion-diff--redeliver-timer
+    (cancel-timer qwen-companion-diff--redeliver-timer)
+    (setq qwen-companion-diff--redeliver-timer nil))
   (qwen-companion-diff--unschedule))
 
 ;;; Calls of the Python process

@@ -128,6 +128,21 @@ A directory that the process removes meanwhile is no error."
       (should-not (equal spool qwen-companion-backend--spool))
       (should (file-directory-p qwen-companion-backend--spool)))))
 
+(ert-deftest qwen-companion-backend-test-a-call-that-fails-is-told ()
+  (qwen-companion-test-with-process
+    (let* (failed
+           (qwen-companion-backend-call-failed-functions
+            (list (lambda (method payload) (push (cons method payload) failed))))
+           (payload (list :id "x" :outcome 'accepted
+                          :text-file (expand-file-name "gone"))))
+      (qwen-companion-mode 1)
+      (qwen-companion-backend-test--wait-ready)
+      (should (memq #'qwen-companion-diff-on-call-failed
+                    qwen-companion-backend-call-failed-functions))
+      (qwen-companion-backend-call 'outcome payload)
+      (qwen-companion-test-wait-for failed)
+      (should (equal (list (cons 'outcome payload)) failed)))))
+
 (ert-deftest qwen-companion-backend-test-no-temporary-directory ()
   (qwen-companion-test-with-process
     (let* ((temporary-file-directory (expand-file-name "gone/"))

@@ -87,6 +87,30 @@
                              (plist-get answer :text-parts)))))
       (should-not (qwen-companion-diff-proposals)))))
 
+(ert-deftest qwen-companion-diff-test-an-outcome-that-was-not-taken-is-sent-again ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let* ((qwen-companion-diff--redeliver-delay 0)
+           (proposal (qwen-companion-test-propose "a.txt" "two\n"))
+           (id (qwen-companion-proposal-id proposal))
+           (fail (lambda ()
+                   (qwen-companion-diff-on-call-failed
+                    'outcome (car (last (qwen-companion-test-sent 'outcome)))))))
+      (qwen-companion-diff-accept)
+      (funcall fail)
+      (qwen-companion-test-wait-for
+       (= 2 (length (qwen-companion-diff-test--outcomes))))
+      (should (equal '(accepted "two\n")
+                     (cadr (qwen-companion-diff-test--outcomes))))
+      ;; Not when it is known to have come meanwhile, nor another call.
+      (funcall fail)
+      (qwen-companion-diff-on-call-failed 'context nil)
+      (qwen-companion-diff-on-delivered (list :id id))
+      (funcall fail)
+      (let (over)
+        (run-at-time 0.01 nil (lambda () (setq over t)))
+        (qwen-companion-test-wait-for over))
+      (should (= 2 (length (qwen-companion-diff-test--outcomes)))))))
+
 (ert-deftest qwen-companion-diff-test-accept-of-a-file-that-became-unreadable ()
   "The CLI is told all the same: it says itself what it cannot do."
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
