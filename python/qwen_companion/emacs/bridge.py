@@ -36,6 +36,7 @@ from qwen_companion.errors import (
     MessageError,
     SpoolError,
 )
+from qwen_companion.sockets import connection_of, is_of_another_user
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""
@@ -44,9 +45,9 @@ CALL_TIMEOUT_S = 10.0
 """How long a call waits for its answer unless it says otherwise."""
 
 _GREETING_LIMIT_BYTES = 256 * 1024
-_GREETING_TIMEOUT_S = 10.0
+_GREETING_TIMEOUT_S = 5.0
 _LAST_WORDS_S = 0.2
-_MAX_STRANGERS = 8
+_MAX_STRANGERS = 64
 _HEAD_BYTES = 6
 
 _log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class Bridge:
             self._peer = handler
             self._writer = threading.Thread(target=self._write, args=(handler,), name="epc-write", daemon=True)
             self._writer.start()
-        self._server.stop()
+        self._server.stop(adopted=handler.request)
         return True
 
     def adopted(self, handler: _Handler) -> bool:
@@ -351,10 +352,11 @@ class _Handler(EPCHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, EPCServer):
-    """Accepts until one connection has shown the secret.
+    """Accepts until one connection has shown the secret, and closes all others then.
 
     A thread for each connection, so that one that stays silent cannot keep Emacs out; within a connection the order
-    is kept (python-epc's own threading server starts a thread for each message).
+    is kept (python-epc's own threading server starts a thread for each message).  Connections of another user are
+    refused; of the user's own that have not shown the secret, the oldest is closed when there are too many.
     """
 
     daemon_threads = True
@@ -365,31 +367,58 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
         self.socket.close()
         self.socket = listener
         self.bridge = bridge
-        self._stopped = threading.Event()
-        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._strangers: dict[socket.socket, None] = {}
 
     def accept(self) -> None:
         """Body of the accepting thread."""
         self.serve_forever(poll_interval=0.05)
         self.server_close()
 
-    def stop(self) -> None:
-        """Accept nobody any more.  Does not wait."""
-        if not self._stopped.is_set():
-            self._stopped.set()
-            threading.Thread(target=self.shutdown, name="epc-shutdown", daemon=True).start()
+    def stop(self, adopted: socket.socket | None = None) -> None:
+        """Accept nobody any more, and close all connections but ADOPTED.  Does not wait."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            for stranger in self._strangers:
+                if stranger is not adopted:
+                    _hang_up(stranger)
+            self._strangers.clear()
+        threading.Thread(target=self.shutdown, name="epc-shutdown", daemon=True).start()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse a connection once there is one that counts, or when too many are being looked at."""
-        return not self._stopped.is_set() and self._strangers.acquire(blocking=False)
+        """Refuse a connection of another user, and any once there is one that counts."""
+        with suppress(OSError):
+            return not self._stopped and not is_of_another_user(connection_of(request))
+        return False
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for one connection."""
+        with self._lock:
+            if not self._stopped:
+                if len(self._strangers) >= _MAX_STRANGERS:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    _hang_up(oldest)
+                self._strangers[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection in its own thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._strangers.release()
+            with self._lock:
+                self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection failed in an unforeseen way: say so without its content."""
         _log.error("an EPC connection failed: %s", type(sys.exc_info()[1]).__name__)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Let the thread that reads from CONNECTION find its end."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

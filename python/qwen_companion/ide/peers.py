@@ -17,17 +17,7 @@ import psutil
 
 from qwen_companion.emacs.messages import KnownSession, Peer
 from qwen_companion.processes import start_of
-
-Address = tuple[str, int]
-"""Host and port."""
-
-
-@dataclass(frozen=True)
-class Connection:
-    """Both ends of a TCP connection on this machine, as the server sees it."""
-
-    client: Address
-    server: Address
+from qwen_companion.sockets import Connection
 
 
 @dataclass(frozen=True)

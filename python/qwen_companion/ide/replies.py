@@ -14,6 +14,14 @@ INVALID_REQUEST = -32600
 UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 
+def refusal(message: str, code: int = INVALID_REQUEST, data: dict[str, Any] | None = None) -> bytes:
+    """Return the body of a response that says MESSAGE."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("utf-8")
+
+
 async def refuse(
     send: Send,
     status: int,
@@ -24,10 +32,7 @@ async def refuse(
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
     """Answer a request with STATUS and MESSAGE."""
-    error: dict[str, Any] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("utf-8")
+    body = refusal(message, code, data)
     standard = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     await send({"type": "http.response.start", "status": status, "headers": [*standard, *headers]})
     await send({"type": "http.response.body", "body": body})

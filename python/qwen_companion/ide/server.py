@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import socket
 from collections.abc import Callable, Generator
@@ -33,10 +34,10 @@ from qwen_companion import __version__
 from qwen_companion.emacs.messages import KnownSession
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
-from qwen_companion.ide.peers import Connection
-from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refuse
+from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.sockets import Connection, is_of_another_user
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -46,6 +47,18 @@ PATH = "/mcp"
 MAX_BODY_BYTES = 128 * 1024 * 1024
 """Largest request.  A proposal of 64 MB has room, with what JSON adds to it."""
 
+BACKLOG = 128
+"""Connections the system keeps until they are accepted, and how many the event loop accepts before it reads any."""
+
+MAX_STRANGERS = 2 * BACKLOG
+"""Most connections that have not shown the token; of more, the oldest is closed.
+
+Enough for one that shows it at once to be read before it is the oldest.
+"""
+
+STRANGER_S = 5.0
+"""How long a connection may take to show the token, in seconds."""
+
 IDLE_CONNECTION_S = 65
 """How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
 
@@ -54,6 +67,8 @@ SERVER_END_S = 0.5
 
 NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
 """What a session is answered that calls a tool it was not shown."""
+
+_FOREIGN = "This connection belongs to another user."
 
 _EXCHANGE = "qwen_companion.exchange"
 _CONNECTION = "qwen_companion.connection"
@@ -89,7 +104,10 @@ class McpServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 guard,
-                http=_Protocol,
+                http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
+                backlog=BACKLOG,
+                # A line for each request that is no HTTP would let strangers fill the log.
+                log_level="error",
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -114,6 +132,7 @@ class McpServer:
     # --- HTTP ---
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cast("_Protocol", scope["state"][_CONNECTION]).admit()
         if scope["path"] != PATH:
             await refuse(send, 404, f"The only endpoint is {PATH}.")
             return
@@ -295,8 +314,32 @@ class _Wire(h11.Connection):
         return event
 
 
+class _Strangers:
+    """Connections that have not shown the token yet.  They get a limited time, and are limited in number."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[_Protocol, asyncio.TimerHandle] = {}
+
+    def add(self, stranger: _Protocol) -> None:
+        """Begin the time of STRANGER; close the oldest one when there are too many."""
+        if len(self._deadlines) >= MAX_STRANGERS:
+            oldest = next(iter(self._deadlines))
+            self.discard(oldest)
+            oldest.transport.abort()
+        self._deadlines[stranger] = stranger.loop.call_later(STRANGER_S, stranger.transport.abort)
+
+    def discard(self, protocol: _Protocol) -> None:
+        """Forget PROTOCOL, if it is one of them: it has shown the token, or it has ended."""
+        deadline = self._deadlines.pop(protocol, None)
+        if deadline is not None:
+            deadline.cancel()
+
+
 class _Protocol(H11Protocol):
-    """uvicorn's HTTP with the above, and no buffer of its own: what `send` has let go is with the system."""
+    """uvicorn's HTTP with the above, and no buffer of its own: what `send` has let go is with the system.
+
+    A connection of another user is closed before anything is read from it.
+    """
 
     def __init__(
         self,
@@ -304,14 +347,39 @@ class _Protocol(H11Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        strangers: _Strangers,
     ) -> None:
         super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
         self.conn = _Wire(h11.SERVER)
+        self._strangers = strangers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)
+        client, server = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if client is None or is_of_another_user(Connection(client, server)):
+            transport.write(_foreign_answer())
+            transport.close()
+        else:
+            self._strangers.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._strangers.discard(self)
+        super().connection_lost(exc)
+
+    def admit(self) -> None:
+        """Note that this connection has shown the token."""
+        self._strangers.discard(self)
+
+
+def _foreign_answer() -> bytes:
+    """An HTTP response for a connection of which no request has been read."""
+    body = refusal(_FOREIGN)
+    head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode("ascii") + body
 
 
 class _Uvicorn(uvicorn.Server):

