@@ -119,6 +119,9 @@ A package is missing, Python is too old, or the hello line was refused.")
 (defvar qwen-companion-backend--secret nil)
 (defvar qwen-companion-backend--token nil)
 (defvar qwen-companion-backend--port nil)
+(defvar qwen-companion-backend--reserve nil
+  "Local socket at which the port is kept between two processes, or nil.
+See `qwen-companion-backend--make-reserve'.")
 (defvar qwen-companion-backend--sessions nil
   "The connected CLIs, see `qwen-companion-backend-sessions'.
 As the Python process told them last, and as a new one is told them.")
@@ -254,6 +257,8 @@ Signal a `file-error' that says what to do when that is impossible."
   (unless (and qwen-companion-backend--spool
                (file-directory-p qwen-companion-backend--spool))
     (setq qwen-companion-backend--spool (qwen-companion-backend--make-spool)))
+  (unless qwen-companion-backend--port
+    (qwen-companion-backend--make-reserve))
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
   ;; The package's directory is the working directory because `python -m'
   ;; imports from there first: never from a directory of the user's.
@@ -293,6 +298,28 @@ Signal a `file-error' that says what to do when that is impossible."
       ;; It is gone already: the sentinel says why.
       (error nil))))
 
+(defun qwen-companion-backend--make-reserve ()
+  "Make the socket by which the port of the server stays the user's.
+The first Python process sends it a descriptor that holds the port, see
+python/qwen_companion/listening.py.  The connection is never accepted,
+so the descriptor stays open in the system until this socket is closed:
+when the process is killed, no other user can take the port."
+  (qwen-companion-backend--drop-reserve)
+  (let ((file (expand-file-name "reserve" qwen-companion-backend--spool)))
+    (setq qwen-companion-backend--reserve
+          ;; The name may be too long for a socket; then there is none.
+          (ignore-error file-error
+            (make-network-process :name "qwen-companion-reserve"
+                                  :family 'local :service file
+                                  :server t :stop t :noquery t)))))
+
+(defun qwen-companion-backend--drop-reserve ()
+  "Give up the port that is kept, if there is one."
+  (when-let ((reserve qwen-companion-backend--reserve))
+    (setq qwen-companion-backend--reserve nil)
+    (delete-process reserve)
+    (delete-file (process-contact reserve :service))))
+
 (defun qwen-companion-backend--hello ()
   "Return the first line for a new process, a property list."
   (let ((print-escape-newlines t) print-length print-level)
@@ -302,6 +329,9 @@ Signal a `file-error' that says what to do when that is impossible."
             :secret qwen-companion-backend--secret
             :emacs-pid (emacs-pid)
             :port (or qwen-companion-backend--port 0)
+            :reserve (and qwen-companion-backend--reserve
+                          (process-contact qwen-companion-backend--reserve
+                                           :service))
             :token (or qwen-companion-backend--token "")
             :spool qwen-companion-backend--spool
             :sessions qwen-companion-backend--sessions
@@ -564,6 +594,7 @@ happens on its own, also when Emacs is about to exit."
       (setq qwen-companion-backend--spool nil)))
   (qwen-companion-backend--cancel-retry)
   (qwen-companion-backend--remove-files)
+  (qwen-companion-backend--drop-reserve)
   (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
   (setq qwen-companion-backend--process nil
         qwen-companion-backend--restarts nil
@@ -614,8 +645,12 @@ happens on its own, also when Emacs is about to exit."
       (setq qwen-companion-backend--process nil)
       (cond
        ((and (eql status 5) qwen-companion-backend--port)
-        ;; Somebody took the port between two processes.
+        ;; Somebody took the port between two processes.  CLIs that have
+        ;; connected to it since have shown the token, and the files name
+        ;; that port.
+        (qwen-companion-backend--remove-files)
         (setq qwen-companion-backend--port nil
+              qwen-companion-backend--token nil
               qwen-companion-backend--sessions nil)
         (qwen-companion-backend--launch))
        ((memq status qwen-companion-backend--final-statuses)
@@ -668,6 +703,7 @@ With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
     (when (process-live-p process)
       (delete-process process)))
   (qwen-companion-backend--remove-files)
+  (qwen-companion-backend--drop-reserve)
   (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
   (let ((text (concat text (if retry
                                ".  Trying again every minute; turning \

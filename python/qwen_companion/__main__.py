@@ -24,7 +24,6 @@ PACKAGES = (
     *("sexpdata", "starlette", "uvicorn"),
 )
 HELLO_LIMIT_BYTES = 1024 * 1024
-BACKLOG = 128
 
 
 def say(text: str) -> None:
@@ -67,19 +66,9 @@ def report_missing(names: "list[str]") -> int:
 
 def serve(output: int) -> int:
     """Say hello and serve; the EPC port goes to the descriptor OUTPUT."""
-    import socket
-
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
-
-    def listen(port: int) -> "socket.socket":
-        # asyncio turns Nagle's algorithm off only where the socket says that it is TCP: 40 ms on each answer.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        # After a restart, connections of the process before still linger on the port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(BACKLOG)
-        return listener
+    from qwen_companion.listening import listen, listen_reserved
 
     try:
         hello = Hello.parse(read_line(0))
@@ -87,7 +76,7 @@ def serve(output: int) -> int:
         say(str(error))
         return EXIT_BAD_HELLO
     try:
-        mcp_listener, epc_listener = listen(hello.port), listen(0)
+        mcp_listener, epc_listener = listen_reserved(hello.port, hello.reserve), listen()
     except OSError as error:
         say(f"cannot listen on port {hello.port} of 127.0.0.1: {error.strerror}")
         return EXIT_PORT_TAKEN

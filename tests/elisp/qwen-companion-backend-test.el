@@ -173,12 +173,45 @@ A directory that the process removes meanwhile is no error."
                (cadr (should-error (qwen-companion-install-backend)
                                    :type 'user-error)))))))
 
+(ert-deftest qwen-companion-backend-test-port-is-kept ()
+  "While no process has the port, nobody else gets it; afterwards they do."
+  (skip-unless (eq system-type 'gnu/linux))
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (cl-flet ((take (port)
+                (delete-process
+                 (make-network-process
+                  :name "squatter" :server t :host "127.0.0.1"
+                  :family 'ipv4 :service port :noquery t))))
+      (let ((port qwen-companion-backend--port)
+            (process qwen-companion-backend--process))
+        (dotimes (_ 2)
+          (setq process qwen-companion-backend--process)
+          (signal-process process 'KILL)
+          ;; Nothing here lets Emacs notice, so no other process is started.
+          (while (ignore-errors
+                   (delete-process
+                    (open-network-stream "probe" nil "127.0.0.1" port))
+                   t))
+          (should-error (take port) :type 'file-error)
+          (qwen-companion-test-wait-for
+           (not (eq process qwen-companion-backend--process)))
+          (qwen-companion-backend-test--wait-ready)
+          (should (equal port qwen-companion-backend--port)))
+        (qwen-companion-mode -1)
+        (qwen-companion-test-wait-for
+         (null (qwen-companion-test-processes)))
+        (take port)))))
+
 (ert-deftest qwen-companion-backend-test-taken-port-is-given-up ()
-  "When the port is gone after a kill, a new one is taken."
+  "When the port is gone after a kill, so are token and sessions.
+Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
     (let ((port qwen-companion-backend--port)
+          (token qwen-companion-backend--token)
           (process qwen-companion-backend--process)
           squatter)
       (unwind-protect
@@ -189,6 +222,9 @@ A directory that the process removes meanwhile is no error."
                             :family 'ipv4 :service t :noquery t)
                   qwen-companion-backend--port
                   (process-contact squatter :service))
+            (setq qwen-companion-backend--sessions
+                  '((:id "old" :protocol "2025-11-25" :client "c"
+                         :version "1")))
             (signal-process process 'KILL)
             (qwen-companion-test-wait-for
              (and (eq 'ready (qwen-companion-state))
@@ -197,7 +233,14 @@ A directory that the process removes meanwhile is no error."
                   (integerp qwen-companion-backend--port)))
             (should-not (equal port qwen-companion-backend--port))
             (should-not (equal (process-contact squatter :service)
-                               qwen-companion-backend--port)))
+                               qwen-companion-backend--port))
+            (should-not (equal token qwen-companion-backend--token))
+            (should-not (qwen-companion-backend-sessions))
+            (qwen-companion-backend-test--wait-ready)
+            (with-temp-buffer
+              (insert-file-contents
+               (car (qwen-companion-backend-test--find "\\.lock\\'")))
+              (should (search-forward qwen-companion-backend--token))))
         (delete-process squatter)))))
 
 (ert-deftest qwen-companion-backend-test-a-process-that-keeps-dying ()

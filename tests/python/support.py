@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from sexpdata import Symbol, dumps, loads
 
 from limit import limit_s
@@ -33,6 +34,17 @@ INITIALIZE = {
     "capabilities": {},
     "clientInfo": {"name": "test-client", "version": "1.2"},
 }
+OTHER_USER = 65534
+"""A user without a name or with that of nobody."""
+
+BECOME_OTHER = f"""
+import encodings.idna, os, socket, sys
+os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3)
+"""
+"""Start of a Python script that goes on as another user; by itself, for that user may not be able to run Python."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
 MCP_ACCEPT = "application/json, text/event-stream"
 
 

@@ -6,7 +6,6 @@ Another user is played by a process that gives up root, so these tests need root
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import subprocess
@@ -18,20 +17,13 @@ import psutil
 import pytest
 
 from qwen_companion.ide.server import MAX_STRANGERS
-from support import SECRET, TIMEOUT_S, Backend, EpcPeer, Home
+from support import BECOME_OTHER, SECRET, TIMEOUT_S, Backend, EpcPeer, Home, needs_root
 
-OTHER_USER = 65534
 HALF_A_REQUEST = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
 DESCRIPTORS = 1024
 """What most systems let a process open."""
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
-
-BECOME_OTHER = f"""
-import encodings.idna, os, socket, sys
-os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3)
-"""
 
 FLOOD = """
 port, count, said = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode()

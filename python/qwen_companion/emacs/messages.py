@@ -279,11 +279,15 @@ class KnownProposal:
 
 @dataclass(frozen=True)
 class Hello:
-    """What Emacs writes to standard input first.  PORT 0 and TOKEN "" mean: make one."""
+    """What Emacs writes to standard input first.  PORT 0 and TOKEN "" mean: make one.
+
+    RESERVE is the Unix socket that keeps the port between two processes, see `listening`; None when there is none.
+    """
 
     secret: str
     emacs_pid: int
     port: int
+    reserve: str | None
     token: str
     spool: str
     sessions: tuple[KnownSession, ...]
@@ -301,6 +305,7 @@ class Hello:
                 secret=values.string(":secret"),
                 emacs_pid=values.integer(":emacs-pid"),
                 port=values.integer(":port"),
+                reserve=values.optional_string(":reserve"),
                 token=values.optional_string(":token") or "",
                 spool=values.string(":spool"),
                 sessions=tuple(KnownSession.parse(item) for item in values.plists(":sessions")),

@@ -37,6 +37,7 @@ from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
+from qwen_companion.listening import BACKLOG
 from qwen_companion.sockets import Connection, is_of_another_user
 
 if TYPE_CHECKING:
@@ -47,13 +48,11 @@ PATH = "/mcp"
 MAX_BODY_BYTES = 128 * 1024 * 1024
 """Largest request.  A proposal of 64 MB has room, with what JSON adds to it."""
 
-BACKLOG = 128
-"""Connections the system keeps until they are accepted, and how many the event loop accepts before it reads any."""
-
 MAX_STRANGERS = 2 * BACKLOG
 """Most connections that have not shown the token; of more, the oldest is closed.
 
-Enough for one that shows it at once to be read before it is the oldest.
+The event loop accepts up to `BACKLOG` before it reads from any, and one that shows the token at once is to be read
+before it is the oldest.
 """
 
 STRANGER_S = 5.0

@@ -69,6 +69,7 @@ def test_hello_is_read_whole() -> None:
         secret="s",
         emacs_pid=7,
         port=0,
+        reserve=None,
         token="",
         spool="/spool/",
         sessions=(KnownSession("i", "2025-11-25", "c", "1"),),
