@@ -61,6 +61,10 @@ RENEW_S = 300.0
 ANCESTORS_S = 5.0
 """How often the processes above Emacs are looked at, in seconds."""
 
+FEW_SESSIONS = 10
+SESSIONS_S = 0.05
+"""Of more than a few sessions, changes are gathered for so many seconds; the first is told at once."""
+
 STOP_S = 0.8
 """How long stopping may take."""
 
@@ -126,6 +130,8 @@ class Companion:
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
+        self._untold: tuple[SessionState, ...] | None = None
+        self._gathering: asyncio.TimerHandle | None = None
         self._roots: Mailbox[Roots] = Mailbox()
         self._files: tuple[str, ...] = ()
         self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
@@ -247,8 +253,20 @@ class Companion:
                     self._bridge.tell(Reply(request, text, "refused"))
 
     def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
-        self._bridge.tell(SessionList(states))
         self._audience.set_sessions(states)
+        # All sessions are told each time, and a CLI that connects changes four times in a moment.
+        self._untold = states
+        if self._gathering is None or len(states) <= FEW_SESSIONS:
+            self._tell_sessions()
+
+    def _tell_sessions(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._untold is not None:
+            self._bridge.tell(SessionList(self._untold))
+            self._untold = None
+            self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_sessions)
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.
 

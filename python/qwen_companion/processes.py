@@ -67,6 +67,16 @@ async def ended(pid: int, started: str, poll: float) -> None:
         await asyncio.sleep(poll)
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of process PID; 0 when it has none or cannot be looked at."""
+    try:
+        if sys.platform == "linux":
+            return int(_fields(pid)[1])
+        return psutil.Process(pid).ppid()
+    except (psutil.Error, ValueError, OSError):
+        return 0
+
+
 def process_space() -> str:
     """Return a name for where the numbers and the starts of processes mean the same.
 
@@ -97,9 +107,14 @@ def _exists(pid: int) -> bool:
 
 def _state_and_ticks(pid: int) -> tuple[str, str]:
     """Fields 3 and 22 of /proc/PID/stat.  OSError."""
-    # Field 2 is the program's name in parentheses, whatever that may be.
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _fields(pid)
     return fields[0], fields[19]
+
+
+def _fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat, from the third one on.  OSError."""
+    # Field 2 is the program's name in parentheses, whatever that may be.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _read(path: str) -> str:

@@ -14,6 +14,8 @@ import struct
 import sys
 from dataclasses import dataclass
 
+KERNEL_TELLS = sys.platform == "linux"
+
 Address = tuple[str, int]
 """Host and port."""
 
@@ -47,8 +49,8 @@ class ClientSocket:
 
 
 def client_socket(connection: Connection) -> ClientSocket | None:
-    """Return the socket at the client's end of CONNECTION; None when the system does not tell."""
-    if sys.platform != "linux":
+    """Return the socket at the client's end of CONNECTION; None when there is none or the system does not tell."""
+    if not KERNEL_TELLS:
         return None
     try:
         return _ask_netlink(connection) if _netlink_answers() else _search_tables(connection)

@@ -255,10 +255,13 @@ class TestRestart:
         sessions = [*map(as_dict, self.last_sessions(old))]
         return Backend(old.home, port=old.port, token=old.token, sessions=sessions, proposals=proposals or [])
 
-    def last_sessions(self, old: Backend, key: str = "streaming") -> list[object]:
-        """The sessions told last, once one has KEY."""
+    def last_sessions(self, old: Backend, *keys: str) -> list[object]:
+        """The sessions told last, once one is streaming and has KEYS."""
         payload = old.emacs.wait_until(
-            "sessions", lambda values: any(as_dict(item).get(key) for item in values["sessions"])
+            "sessions",
+            lambda values: any(
+                all(as_dict(item).get(key) for key in ("streaming", *keys)) for item in values["sessions"]
+            ),
         )
         return payload["sessions"]
 

@@ -21,6 +21,8 @@ import os
 
 import psutil
 
+from qwen_companion.processes import parent_of
+
 SHELLS = frozenset(("zsh", "bash", "sh", "tcsh", "csh", "ksh", "fish", "dash"))
 
 MAX_STEPS = 32
@@ -30,7 +32,7 @@ MAX_STEPS = 32
 def editor_pids(pid: int) -> tuple[int, ...]:
     """The processes that a CLI in a terminal of the Emacs with process id PID may take for its editor, Emacs first."""
     candidates = [pid]
-    parent = _parent(pid)
+    parent = parent_of(pid)
     if parent > 1:
         candidates.append(parent)
     candidates.append(_walk(pid))
@@ -42,22 +44,14 @@ def _walk(pid: int) -> int:
     current = pid
     # The CLI itself was looked at before.
     for _ in range(MAX_STEPS - 1):
-        parent = _parent(current)
+        parent = parent_of(current)
         if _is_shell(current):
-            grandparent = _parent(parent)
+            grandparent = parent_of(parent)
             return grandparent if grandparent > 1 else parent
         if parent <= 1:
             break
         current = parent
     return current
-
-
-def _parent(pid: int) -> int:
-    """The parent of process PID; 0 when it cannot be told."""
-    try:
-        return psutil.Process(pid).ppid()
-    except (psutil.Error, ValueError):
-        return 0
 
 
 def _is_shell(pid: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,18 +57,35 @@ class _Job:
         """Those of the sessions, and that of a CLI of which nothing is known."""
         return tuple(dict.fromkeys([None, *(_family(state) for state in self.sessions)]))
 
+    @property
+    def basis(self) -> tuple[object, ...]:
+        """What findings depend on, but for the sessions and the disk: not on where the cursor is."""
+        files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
+        return files, self.roots, self.settings.all_roots, self.exclusions
+
 
 @dataclass(frozen=True)
 class _Findings:
     """What the disk and the rules say of a job.
 
     RULES: for each family, what forbids each path, or None; SCOPES: for each session the roots below which it hears of
-    files, or None for everywhere.
+    files, or None for everywhere; MISSING: the paths that are no files.
     """
 
+    job: _Job
     places: Mapping[str, Place]
     rules: Mapping[str | None, Mapping[str, str | None]]
     scopes: Mapping[str, tuple[Place, ...] | None]
+    missing: frozenset[str]
+
+    def cover(self, job: _Job) -> bool:
+        """Whether JOB needs nothing that was not asked for these."""
+        peers = {state.session.id: state.session.peer for state in self.job.sessions}
+        return (
+            self.job.basis == job.basis
+            and all(family in self.rules for family in job.families)
+            and all(peers.get(state.session.id, peers) == state.session.peer for state in job.sessions)
+        )
 
 
 @dataclass
@@ -111,6 +128,7 @@ class Audience:
         self._inputs = _Inputs()
         self._listeners: dict[str, _Listener] = {}
         self._last: _Findings | None = None
+        self._look_again_at = 0.0
         self._exclusions: tuple[Exclusion, ...] = ()
         self._watched = False
 
@@ -188,9 +206,11 @@ class Audience:
             job = self._job()
             try:
                 # Rules matter only while there is somebody to tell.
-                await asyncio.wait_for(changed.wait(), None if job is None else RULES_S)
+                await asyncio.wait_for(changed.wait(), None if job is None else self._look_again_at - time.monotonic())
             except asyncio.TimeoutError:
-                if job is None or not await in_thread(_rules_have_changed, job):
+                outdated = self._last is None or await in_thread(_are_outdated, self._last)
+                self._look_again_at = time.monotonic() + (0 if outdated else RULES_S)
+                if not outdated:
                     continue
             changed.clear()
             job = self._job()
@@ -207,12 +227,17 @@ class Audience:
         return _Job(inputs.snapshot, inputs.settings, inputs.roots, sessions, inputs.exclusions)
 
     async def _inform(self, job: _Job) -> None:
+        if self._last is not None and self._last.cover(job) and time.monotonic() < self._look_again_at:
+            # A move of the cursor, most often.
+            self._tell(job, self._last)
+            return
         finding = asyncio.ensure_future(in_thread(_find, job))
         try:
             await asyncio.wait([finding], timeout=PATIENCE_S)
             if not finding.done() and self._last is not None:
                 self._tell(job, self._last)
             self._last = await finding
+            self._look_again_at = time.monotonic() + RULES_S
         finally:
             finding.cancel()
         self._tell(job, self._last)
@@ -279,8 +304,15 @@ def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool
     return bool(roots) and all(any(Place.of(root).is_below(place) for place in places) for root in roots)
 
 
-def _rules_have_changed(job: _Job) -> bool:
-    return job.exclusions.changed(newest_times(job.snapshot), job.roots)
+def _are_outdated(findings: _Findings) -> bool:
+    """Whether the disk or a rule says something else by now.  Waits for the disk."""
+    job = findings.job
+    paths = newest_times(job.snapshot)
+    return job.exclusions.changed(paths, job.roots) or _missing(paths) != findings.missing
+
+
+def _missing(paths: Iterable[str]) -> frozenset[str]:
+    return frozenset(path for path in paths if not (os.path.isabs(path) and os.path.isfile(path)))
 
 
 def _find(job: _Job) -> _Findings:
@@ -291,12 +323,14 @@ def _find(job: _Job) -> _Findings:
     for family in job.families:
         verdicts = job.exclusions.check(asked, job.roots, family)
         rules[family] = {path: verdict.rule if verdict.excluded else None for path, verdict in verdicts.items()}
+    missing = _missing(exposures)
     for path in exposures:
-        missing = None if os.path.isabs(path) and os.path.isfile(path) else NOT_ON_DISK
         for of_family in rules.values():
-            of_family[path] = of_family.get(path) or missing
+            of_family[path] = of_family.get(path) or (NOT_ON_DISK if path in missing else None)
     roots = [Place.of(root) for root in job.roots]
     return _Findings(
+        job=job,
+        missing=missing,
         places={path: Place.of(path) for path in exposures},
         rules=rules,
         scopes={state.session.id: _scope(state, roots, job.settings) for state in job.sessions},

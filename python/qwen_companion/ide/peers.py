@@ -16,8 +16,8 @@ from typing import Any, cast
 import psutil
 
 from qwen_companion.emacs.messages import KnownSession, Peer
-from qwen_companion.processes import start_of
-from qwen_companion.sockets import Connection
+from qwen_companion.processes import parent_of, start_of
+from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
 @dataclass(frozen=True)
@@ -94,26 +94,49 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
             return None
         directory = _directory(process)
         name, version, family = _identity(process, directory)
-        ancestors = tuple(_ancestors(process, emacs_pid))
+        ancestors = tuple(_ancestors(process.pid, emacs_pid))
         return Caller(Peer(process.pid, start_of(process.pid) or "", directory, family, ancestors), name, version)
     except (psutil.Error, OSError):
         return None  # It has ended, or the system tells nothing.
 
 
 def _holder(connection: Connection) -> psutil.Process | None:
-    try:
-        pids = [item.pid for item in psutil.net_connections("tcp") if item.pid and _joins(item, connection)]
-        return psutil.Process(pids[0]) if pids else None
-    except psutil.AccessDenied:
-        # macOS shows all at once to root only.
-        return next((process for process in psutil.process_iter() if _holds(process, connection)), None)
+    """The process at the client's end, the newest ones asked first: a CLI has mostly been started a moment ago."""
+    own = os.getpid()
+    pids = sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
+    if not KERNEL_TELLS:
+        return next((process for pid in pids if (process := _process_holding(pid, connection))), None)
+    found = client_socket(connection)
+    if found is None or found.inode == 0:
+        return None
+    pid = next((pid for pid in pids if _has_open(pid, f"socket:[{found.inode}]")), None)
+    return None if pid is None else psutil.Process(pid)
 
 
-def _holds(process: psutil.Process, connection: Connection) -> bool:
+def _has_open(pid: int, target: str) -> bool:
+    """Whether one of the descriptors of PID leads to TARGET, as /proc shows it."""
     try:
-        return _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False  # Another user's, or it has ended.
+    # The newest descriptors come last.
+    return any(_target(f"/proc/{pid}/fd/{name}") == target for name in reversed(names))
+
+
+def _target(link: str) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None
+
+
+def _process_holding(pid: int, connection: Connection) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        ours = _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
+        return process if ours else None
     except psutil.Error:
-        return False
+        return None
 
 
 def _joins(item: Any, connection: Connection) -> bool:
@@ -142,14 +165,10 @@ def _directory(process: psutil.Process) -> str | None:
     return directory or None
 
 
-def _ancestors(process: psutil.Process, emacs_pid: int) -> Iterator[int]:
-    current: psutil.Process | None = process
-    while current is not None and current.pid != emacs_pid:
-        yield current.pid
-        try:
-            current = current.parent()
-        except psutil.Error:
-            return
+def _ancestors(pid: int, emacs_pid: int) -> Iterator[int]:
+    while pid not in (0, emacs_pid):
+        yield pid
+        pid = parent_of(pid)
 
 
 # --- Name and version ---

@@ -32,15 +32,17 @@ def table(monkeypatch: pytest.MonkeyPatch) -> dict[int, FakeProcess]:
                 raise psutil.NoSuchProcess(pid)
             self._process = processes[pid]
 
-        def ppid(self) -> int:
-            return self._process.parent
-
         def cmdline(self) -> list[str]:
             if self._process.command == ("secret",):
                 raise psutil.AccessDenied()
             return list(self._process.command)
 
     monkeypatch.setattr(module.psutil, "Process", Process)
+
+    def parent_of(pid: int) -> int:
+        return processes[pid].parent if pid in processes else 0
+
+    monkeypatch.setattr(module, "parent_of", parent_of)
     return processes
 
 

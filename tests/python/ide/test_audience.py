@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -208,6 +209,37 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(
     assert await hall.heard("first") == {"first": ["a"]}
     (hall.one / ".qwenignore").unlink()
     assert await hall.heard("first") == {"first": ["b", "a"]}
+
+
+async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RULES_S", 0.01)
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"), path := hall.file("one/b"))
+    assert await hall.heard("first") == {"first": ["b", "a"]}
+    Path(path).unlink()
+    assert await hall.heard("first") == {"first": ["a"]}
+
+
+async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RULES_S", 3600)
+    hall.audience.set_settings(Settings())
+    hall.join("first", hall.one)
+    paths = hall.file("one/a"), hall.file("one/b")
+    hall.show(*paths)
+    assert await hall.heard("first") == {"first": ["b", "a"]}
+    asked: list[str] = []
+
+    def ask(path: str, *_: object, **__: object) -> None:
+        asked.append(path)
+
+    for name in ("stat", "lstat", "readlink", "open"):
+        monkeypatch.setattr(os, name, ask)
+    for active in paths * 3:
+        hall.show(*paths, active=active)
+        assert (await hall.next())[0] == "first"
+    monkeypatch.undo()
+    assert asked == []
 
 
 async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:

