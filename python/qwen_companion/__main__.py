@@ -23,6 +23,7 @@ PACKAGES = (
     *("epc", "h11", "httpx2", "mcp", "mcp_types", "merge3", "pathspec", "patiencediff", "psutil", "pydantic"),
     *("sexpdata", "starlette", "uvicorn"),
 )
+DESCRIPTORS = 4096
 HELLO_LIMIT_BYTES = 1024 * 1024
 
 
@@ -64,8 +65,22 @@ def report_missing(names: "list[str]") -> int:
     return EXIT_PACKAGE_MISSING
 
 
+def raise_descriptor_limit() -> None:
+    """Allow this process more open files: 256, as on macOS, are gone with some hundred connections."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            pass  # Fewer connections have to do.
+
+
 def serve(output: int) -> int:
     """Say hello and serve; the EPC port goes to the descriptor OUTPUT."""
+    raise_descriptor_limit()
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
     from qwen_companion.listening import listen, listen_reserved

@@ -38,7 +38,7 @@ OTHER_USER = 65534
 """A user without a name or with that of nobody."""
 
 BECOME_OTHER = f"""
-import encodings.idna, os, socket, sys
+import encodings.idna, os, resource, socket, sys
 os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3)
 """
 """Start of a Python script that goes on as another user; by itself, for that user may not be able to run Python."""
