@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el scripts/startup
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop robust bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go 
 test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
 	@scripts/setup interop
 	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
+
+robust: build ## Attack a backend for minutes, on this machine only; its short form is in test-python
+	@$(VENV)/python -m pytest tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el

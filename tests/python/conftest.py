@@ -22,6 +22,11 @@ hypothesis.settings.register_profile("checkout", deadline=None)
 hypothesis.settings.load_profile("checkout")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that `make robust` gives."""
+    parser.addoption("--rounds", type=int, default=1, help="rounds of hostile input in test_robust.py")
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

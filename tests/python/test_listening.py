@@ -63,7 +63,7 @@ def test_another_user_never_gets_the_port_of_a_killed_backend(home: Home) -> Non
             token = backend.token
             # With and without connections that linger on the port.
             with backend.cli().stream() as stream:
-                assert stream.block() == ["retry: 5000"]
+                assert stream.block()[0].startswith("retry: ")
                 backend.kill()
             for _ in range(3):
                 with Backend(home, reserve=str(path), port=port, token=token) as successor:

@@ -27,7 +27,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from qwen_companion import __version__
@@ -103,6 +103,7 @@ class McpServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 guard,
+                proxy_headers=False,
                 http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
                 backlog=BACKLOG,
                 # A line for each request that is no HTTP would let strangers fill the log.
@@ -368,6 +369,19 @@ class _Protocol(H11Protocol):
         """See asyncio."""
         self._strangers.discard(self)
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP.  What is answering the request already is told that nobody listens any more."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            # Its answer had begun.
+            self.transport.close()
+        # None before the first request, whatever its declaration says.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def admit(self) -> None:
         """Note that this connection has shown the token."""

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hostile input on both ports of a real backend, by seed.  `make robust` runs many rounds, `make test` the first.
+
+All of it goes to 127.0.0.1, in a bounded number of connections.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import pytest
+from sexpdata import dumps
+
+from support import INITIALIZE, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home
+
+ATTACKS_A_ROUND = 60
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test with as many seeds as wanted."""
+    if "chance" in metafunc.fixturenames:
+        seeds = range(int(str(metafunc.config.getoption("--rounds"))))
+        chances = [random.Random(seed) for seed in seeds]  # noqa: S311 - it is to be the same each time
+        metafunc.parametrize("chance", chances, ids=[f"seed {seed}" for seed in seeds])
+
+
+def answer_to(port: int, data: bytes) -> bytes:
+    """What is answered to DATA, up to the end of the connection."""
+    answer = b""
+    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
+        connection.sendall(data)
+        with suppress(OSError):  # It has been closed by the other side.
+            connection.shutdown(socket.SHUT_WR)
+        while piece := connection.recv(65536):
+            answer += piece
+    return answer
+
+
+def noise(chance: random.Random, length: int) -> bytes:
+    return bytes(chance.choice((0, 10, 13, 32, 34, 40, 41, 58, 92, 123, 125, 255)) for _ in range(length))
+
+
+def damaged(chance: random.Random, data: bytes) -> bytes:
+    """DATA with a part cut out, doubled, or replaced by noise."""
+    start = chance.randrange(len(data))
+    end = min(len(data), start + chance.randrange(1, 40))
+    middle = chance.choice((b"", data[start:end] * 2, noise(chance, end - start)))
+    return data[:start] + middle + data[end:]
+
+
+def hostile_body(chance: random.Random) -> bytes:
+    request: dict[str, object] = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+    wrong: list[object] = [None, 7, -1e308, "x" * 70000, [], {"a": []}, "\0", "../..", True]
+    if chance.random() < 0.3:
+        nested = b"[" * 100_000
+        return chance.choice((b"", b"null", b"[]", nested, b'{"id":' * 20_000, b"\xff\xfe", b'"\\ud800"'))
+    request[chance.choice(("jsonrpc", "id", "method", "params"))] = chance.choice(wrong)
+    if chance.random() < 0.5:
+        arguments = {"filePath": chance.choice(wrong), "newContent": chance.choice(wrong)}
+        request |= {"method": "tools/call", "params": {"name": chance.choice(["openDiff", "closeDiff", "", 7])}}
+        request["params"] = {"name": "openDiff", "arguments": chance.choice([arguments, None, []])}
+    return json.dumps(request).encode()
+
+
+def hostile_request(chance: random.Random, cli: Cli) -> bytes:
+    """A request of CLI, by what it shows, that no CLI would send."""
+    body = hostile_body(chance)
+    headers = {**cli.headers, "mcp-session-id": chance.choice((cli.session, "no such", "\x80", ""))}
+    headers["Connection"] = "close"
+    headers["Content-Length"] = str(chance.choice((len(body), 0, -1, 10**12, "ten", len(body) + 1)))
+    if chance.random() < 0.2:
+        headers["Transfer-Encoding"] = chance.choice(("chunked", "gzip", "chunked, chunked"))
+    if chance.random() < 0.2:
+        headers["X-Long"] = "x" * chance.choice((1000, 100_000))
+    method = chance.choice(("POST", "POST", "POST", "PUT", "OPTIONS", "DELETE", "\0"))
+    path = chance.choice(("/mcp", "/mcp", "/", "//", "/%00", "http://elsewhere/mcp"))
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    data = f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+    return damaged(chance, data) if chance.random() < 0.5 else data
+
+
+def test_hostile_requests_harm_nobody(backend: Backend, home: Home, chance: random.Random) -> None:
+    path = home.work / "a"
+    path.write_text("")
+    with backend.cli().stream() as stream:
+        attacker = backend.cli()
+        for _ in range(ATTACKS_A_ROUND):
+            answer_to(backend.port, hostile_request(chance, attacker))
+        backend.emacs.call("context", dumps({"files": [{"path": str(path), "timestamp": 1}], "active": str(path)}))
+        assert stream.event()["method"] == "ide/contextUpdate"
+    check_unharmed(backend)
+
+
+def test_no_other_token_is_taken(backend: Backend, chance: random.Random) -> None:
+    good = backend.token
+    spoilt: list[Callable[[], str]] = [
+        lambda: "",
+        lambda: good[:-1],
+        lambda: good + "0",
+        lambda: good.upper() if good.upper() != good else good[::-1],
+        lambda: "".join(chance.sample(good, len(good))),
+        lambda: good[: (cut := chance.randrange(len(good)))] + "g" + good[cut + 1 :],
+        lambda: f"{good},{good}",
+        lambda: good * chance.randrange(2, 400),
+    ]
+    for _ in range(ATTACKS_A_ROUND):
+        status, _, _ = Cli(backend.port, chance.choice(spoilt)()).request("initialize", INITIALIZE)
+        assert status == 401
+    check_unharmed(backend)
+
+
+def test_hostile_frames_keep_emacs_out_no_more_than_they_get_in(home: Home, chance: random.Random) -> None:
+    call = f'(call 1 roots ("{SECRET[:-1]}" (:roots nil)))\n'.encode()
+    with Backend(home) as backend:
+        assert backend.process.stdout is not None
+        port = int(backend.process.stdout.readline())
+        for _ in range(ATTACKS_A_ROUND):
+            frame = chance.choice((call, b"(" * 50_000, b"(return 1 nil)\n", b"'" * 100, noise(chance, 100), b""))
+            length = chance.choice((len(frame), 0, 1, 0xFFFFFF, len(frame) + 5))
+            data = b"%06x" % length + frame
+            assert b"return" not in answer_to(port, damaged(chance, data) if chance.random() < 0.5 else data)
+        backend.emacs = EpcPeer(port)
+        assert backend.emacs.call("roots", "(:roots nil)")[0] == "return"
+        check_unharmed(backend)
+
+
+def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> None:
+    with Backend(home) as backend:
+        backend.greet()
+        port, token = backend.port, backend.token
+    for _ in range(3):
+        with Backend(home, port=port, token=token) as backend, ExitStack() as stack:
+            # After a moment of chance in the life of a backend.
+            moment = chance.randrange(4)
+            if moment > 0:
+                backend.greet()
+            if moment > 1:
+                cli = backend.cli()
+                if moment > 2:
+                    stack.enter_context(cli.stream())
+            backend.kill()
+    with Backend(home, port=port, token=token) as backend:
+        assert backend.greet()["port"] == port
+        assert backend.cli().request("tools/list", {})[0] == 200
+        backend.emacs.wait_for("serving")
+        check_unharmed(backend)
+        assert home.files() == []
+
+
+def check_unharmed(backend: Backend) -> None:
+    """End BACKEND, which has nothing to say."""
+    backend.emacs.call("stop", "nil")
+    assert backend.exit_code() == 0
+    assert backend.error_text() == ""
