@@ -45,6 +45,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-roots)
@@ -79,9 +80,6 @@ program.  With nil, they follow the proposals that you accept only."
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds for which saving waits for edits.")
 
-(defconst qwen-companion-follow--labels '("yours" "before" "on disk")
-  "What the three texts of a conflict are called.")
-
 ;;; The link of a buffer to its file
 
 (cl-defstruct (qwen-companion-follow--link
@@ -98,18 +96,21 @@ the directories of the file, of links as well.  MARK is what the mode
 line says: `deleted', `changed', or the new name of a file that was
 renamed.  REFUSAL is why saving, which has begun, is not to go on.
 TIMER looks again at a file that is being written since SINCE, a time in
-seconds."
-  base time racy request expected names mark refusal timer since)
+seconds.  HELD is non-nil when what is on disk waits until conflicts are
+resolved."
+  base time racy request expected names mark refusal timer since held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
 SOURCE is a buffer with the text of the file, CODING the coding system
 that was found in it, STAMP and TIME those of the file; RACY is non-nil
 when it may have changed since without a new time.  BASE is the text on
-which both are merged, nil to replace the buffer's.  EXPECTED is non-nil
-for an accepted proposal.  TICK tells whether the buffer's text is still
+which both are merged, nil to replace the buffer's.  RESULT is the merge
+with the user's text as it was before the buffer got conflicts, nil when
+it has none; HELD is non-nil when that cannot be brought into the buffer
+before they are resolved.  EXPECTED is non-nil for an accepted proposal.  TICK tells whether the buffer's text is still
 the one asked about.  TIMER waits to apply the edits."
-  source coding stamp time racy base expected tick timer)
+  source coding stamp time racy base result held expected tick timer)
 
 (defvar-local qwen-companion-follow--link nil
   "The link of the current buffer to its file, nil when it is not followed.")
@@ -487,6 +488,9 @@ Return non-nil then.  A file that is not followed is left to Emacs."
       ;; Somebody wrote what was there.
       (qwen-companion-follow--take-over request)
       (qwen-companion-follow--drop request))
+     ((and (qwen-companion-conflicts-p) (not (qwen-companion-conflicts-origin)))
+      (qwen-companion-follow--drop request)
+      (qwen-companion-follow--hold))
      (t
       (setf (qwen-companion-follow--request-base request) base)
       (qwen-companion-follow--put-time-aside)
@@ -537,12 +541,48 @@ Return non-nil then.  A file that is not followed is left to Emacs."
           (qwen-companion-follow--link-expected qwen-companion-follow--link)
           (qwen-companion-follow--link-request qwen-companion-follow--link) request)
     (push request qwen-companion-follow--requests)
+    (if-let ((origin (qwen-companion-conflicts-origin)))
+        (qwen-companion-follow--merge-again buffer request origin)
+      (qwen-companion-texts-merge
+       (qwen-companion-follow--request-base request) buffer
+       (qwen-companion-follow--request-source request)
+       qwen-companion-conflicts-labels
+       (lambda (merged)
+         (qwen-companion-follow--answered buffer request merged))))))
+
+(defun qwen-companion-follow--merge-again (buffer request origin)
+  "Ask for the edits that bring REQUEST into BUFFER, which has conflicts.
+To merge markers would nest them.  So the merge that made them, ORIGIN,
+is done again with what is on disk now, and what the user has changed
+since is merged with that."
+  (pcase-let ((`(,base ,mine ,result) origin)
+              (source (qwen-companion-follow--request-source request)))
     (qwen-companion-texts-merge
-     (qwen-companion-follow--request-base request) buffer
-     (qwen-companion-follow--request-source request)
-     qwen-companion-follow--labels
-     (lambda (merged)
-       (qwen-companion-follow--answered buffer request merged)))))
+     base mine source qwen-companion-conflicts-labels
+     (lambda (again)
+       (if (not (and again (buffer-live-p buffer) (buffer-live-p source)))
+           (progn
+             (qwen-companion-follow--drop-answer again)
+             (qwen-companion-follow--answered buffer request nil))
+         (let ((theirs (or (qwen-companion-texts-merged-text-buffer again) source)))
+           (with-current-buffer theirs
+             (setf (qwen-companion-follow--request-result request)
+                   (qwen-companion-follow--text)))
+           (qwen-companion-texts-merge
+            result buffer theirs qwen-companion-conflicts-labels
+            (lambda (merged)
+              (cond
+               ((and merged (> (qwen-companion-texts-merged-conflicts merged) 0))
+                (setf (qwen-companion-follow--request-held request) t)
+                (qwen-companion-follow--drop-answer merged)
+                (setq merged nil))
+               ((and merged (not (qwen-companion-texts-merged-text-buffer merged)))
+                (setf (qwen-companion-texts-merged-text-buffer merged)
+                      (qwen-companion-texts-merged-text-buffer again)
+                      (qwen-companion-texts-merged-text-buffer again)
+                      nil)))
+              (qwen-companion-follow--drop-answer again)
+              (qwen-companion-follow--answered buffer request merged)))))))))
 
 (defvar qwen-companion-follow--saving nil
   "Non-nil while saving waits for edits.")
@@ -596,6 +636,8 @@ about saving on what it was asked about."
       (cond
        ((not (qwen-companion-follow--request-base request))
         (qwen-companion-follow--refresh request merged))
+       ((qwen-companion-follow--request-held request)
+        (qwen-companion-follow--hold))
        (merged
         (qwen-companion-follow--merge request merged))
        (t (qwen-companion-follow--give-up)))
@@ -658,12 +700,37 @@ No question is asked, whatever happens to the file meanwhile."
       (format "error in `%s' of %s: %s" hook (buffer-name)
               (error-message-string err))))))
 
+(defun qwen-companion-follow--hold ()
+  "Leave what is on disk until the conflicts in the current buffer are resolved.
+No key asks about it, and the buffer is not saved before."
+  (unless (qwen-companion-follow--held-p)
+    (message "qwen-companion: %s was written to disk again; that is merged into %s when its conflicts are resolved"
+             (qwen-companion-foreign-path buffer-file-name) (buffer-name)))
+  (qwen-companion-follow--put-time-aside)
+  (setf (qwen-companion-follow--link-held qwen-companion-follow--link) t))
+
+(defun qwen-companion-follow--held-p ()
+  "Return non-nil when what is on disk waits for conflicts to be resolved."
+  (let ((link qwen-companion-follow--link))
+    (and (qwen-companion-follow--link-held link)
+         (or (qwen-companion-conflicts-p)
+             (setf (qwen-companion-follow--link-held link) nil)))))
+
 (defun qwen-companion-follow--merge (request merged)
   "Merge REQUEST into the current buffer, which has unsaved text.
 MERGED is the result."
-  (let ((conflicts (qwen-companion-texts-merged-conflicts merged))
-        (source (qwen-companion-follow--request-source request)))
+  (let* ((origin (qwen-companion-conflicts-origin))
+         (base (or (car origin) (qwen-companion-follow--request-base request)))
+         (mine (or (cadr origin) (qwen-companion-follow--text)))
+         (conflicts (qwen-companion-texts-merged-conflicts merged))
+         (source (qwen-companion-follow--request-source request)))
     (qwen-companion-follow--edit request merged)
+    (setf (qwen-companion-follow--link-held qwen-companion-follow--link) nil)
+    (when (or origin (> conflicts 0))
+      (setq conflicts
+            (qwen-companion-conflicts-begin
+             base mine (or (qwen-companion-follow--request-result request)
+                           (qwen-companion-follow--text)))))
     (qwen-companion-follow--take-over request)
     (setf (qwen-companion-follow--link-base qwen-companion-follow--link)
           (with-current-buffer source (qwen-companion-follow--text)))
@@ -671,7 +738,6 @@ MERGED is the result."
      ((> conflicts 0)
       (when qwen-companion-follow--saving
         (setq qwen-companion-follow--saving 'conflicts))
-      (smerge-mode 1)
       (message "qwen-companion: %d conflict%s between your text in %s and what was written to disk"
                conflicts (if (= conflicts 1) "" "s") (buffer-name)))
      ((qwen-companion-disk-same-text-p source)
@@ -769,6 +835,9 @@ here would only be reported."
                    ((qwen-companion-follow--on-its-way-p link)
                     (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
                             name))
+                   ((qwen-companion-follow--held-p)
+                    (format "%s has been written by a CLI again: resolve the conflicts, and that is merged too"
+                            name))
                    ((eq qwen-companion-follow--saving 'conflicts)
                     (format "%s has been written by a CLI: there are conflicts to resolve before you save"
                             name))
@@ -822,6 +891,7 @@ Its file has changed already, or is about to."
 
 (defun qwen-companion-follow--synced ()
   "Note that the current buffer was saved or reverted."
+  (qwen-companion-conflicts-update)
   (when-let ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
     (qwen-companion-follow--cancel)
     (setf (qwen-companion-follow--link-time link) nil)
@@ -832,6 +902,11 @@ Its file has changed already, or is about to."
         (qwen-companion-follow--put-time-aside)
       (setf (qwen-companion-follow--link-base link) nil)
       (qwen-companion-follow--rest))))
+
+(defun qwen-companion-follow--resolved (buffer)
+  "Look at the file of BUFFER, in which no conflict is left."
+  (when (buffer-local-value 'qwen-companion-follow--link buffer)
+    (qwen-companion-follow--enqueue (list buffer))))
 
 (defun qwen-companion-follow--found ()
   "Note that the current buffer visits a file."
@@ -876,18 +951,19 @@ Its file has changed already, or is about to."
 
 (defun qwen-companion-follow-lighter ()
   "Return a text for the mode line about the current buffer's file, or nil."
-  (when-let ((link (qwen-companion-follow--link-of)))
-    (pcase (qwen-companion-follow--link-mark link)
-      ('deleted
-       (propertize " deleted" 'face 'warning
-                   'help-echo "The file is not on disk any more; saving makes it anew"))
-      ('changed
-       (propertize " differs" 'face 'warning
-                   'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
-      ((and (pred stringp) name)
-       (propertize " renamed" 'face 'warning
-                   'help-echo (format "The file is now %s"
-                                      (qwen-companion-foreign-path name)))))))
+  (or (qwen-companion-conflicts-lighter)
+      (when-let ((link (qwen-companion-follow--link-of)))
+        (pcase (qwen-companion-follow--link-mark link)
+          ('deleted
+           (propertize " deleted" 'face 'warning
+                       'help-echo "The file is not on disk any more; saving makes it anew"))
+          ('changed
+           (propertize " differs" 'face 'warning
+                       'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
+          ((and (pred stringp) name)
+           (propertize " renamed" 'face 'warning
+                       'help-echo (format "The file is now %s"
+                                          (qwen-companion-foreign-path name))))))))
 
 ;;; Writes that are expected, and commands
 
@@ -943,6 +1019,7 @@ Return non-nil when they are; it takes half a second at most each."
     (after-save-hook . qwen-companion-follow--synced)
     (after-revert-hook . qwen-companion-follow--synced)
     (qwen-companion-backend-connected-hook . qwen-companion-follow--retry)
+    (qwen-companion-conflicts-resolved-functions . qwen-companion-follow--resolved)
     (qwen-companion-watch-functions . qwen-companion-follow--enqueue)
     (qwen-companion-watch-event-functions . qwen-companion-follow--expect-change)
     (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)

@@ -33,8 +33,9 @@
         (widen)
         (buffer-substring-no-properties (point-min) (point-max))))))
 
-(defun qwen-companion-follow-test--merge-texts (base mine theirs)
-  "Return (TEXT . CONFLICTS) of the strings BASE, MINE and THEIRS."
+(defun qwen-companion-follow-test--merge-texts (base mine theirs labels)
+  "Return (TEXT . CONFLICTS) of the strings BASE, MINE and THEIRS.
+LABELS is as in `qwen-companion-texts-merge'."
   (let ((directory (make-temp-file "merge-" t))
         (coding-system-for-write 'utf-8-unix)
         (coding-system-for-read 'utf-8-unix))
@@ -43,18 +44,22 @@
           (cl-mapc (lambda (name text) (write-region text nil name nil 'silent))
                    '("mine" "base" "theirs") (list mine base theirs))
           (with-temp-buffer
-            (let ((conflicts (call-process "git" nil '(t nil) nil "merge-file"
-                                           "-p" "--diff3" "mine" "base" "theirs")))
+            (let ((conflicts (apply #'call-process "git" nil '(t nil) nil
+                                    "merge-file" "-p" "--diff3"
+                                    `(,@(mapcan (lambda (label) (list "-L" label))
+                                                (copy-sequence labels))
+                                      "mine" "base" "theirs"))))
               (cons (buffer-string) conflicts))))
       (delete-directory directory t))))
 
-(defun qwen-companion-follow-test--merged (base mine theirs)
-  "Return what `qwen-companion-texts-merge' answers for BASE, MINE and THEIRS."
+(defun qwen-companion-follow-test--merged (base mine theirs labels)
+  "Return what `qwen-companion-texts-merge' answers.
+BASE, MINE, THEIRS and LABELS are as there."
   (let* ((mine (qwen-companion-follow-test--text mine))
          (result (if base
                      (qwen-companion-follow-test--merge-texts
                       (qwen-companion-follow-test--text base) mine
-                      (qwen-companion-follow-test--text theirs))
+                      (qwen-companion-follow-test--text theirs) labels)
                    (cons (qwen-companion-follow-test--text theirs) 0)))
          (buffer (generate-new-buffer " *merged*" t)))
     (with-current-buffer buffer
@@ -75,9 +80,10 @@
 (defvar qwen-companion-follow-test-held nil
   "Non-nil means that answers wait in this list; see `...-release'.")
 
-(defun qwen-companion-follow-test--merge (base mine theirs _labels callback)
-  "Stand in for `qwen-companion-texts-merge': BASE, MINE, THEIRS, CALLBACK."
-  (let ((answer (qwen-companion-follow-test--merged base mine theirs)))
+(defun qwen-companion-follow-test--merge (base mine theirs labels callback)
+  "Stand in for `qwen-companion-texts-merge'.
+BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
+  (let ((answer (qwen-companion-follow-test--merged base mine theirs labels)))
     (if qwen-companion-follow-test-held
         (setq qwen-companion-follow-test-held
               (append qwen-companion-follow-test-held
@@ -155,7 +161,8 @@ visits and that has changed."
   "Return non-nil when the current buffer is to follow its file yet."
   (or qwen-companion-watch--times
       qwen-companion-follow--queue
-      (qwen-companion-follow--changed-p)
+      (and (qwen-companion-follow--changed-p)
+           (not (qwen-companion-follow--held-p)))
       (qwen-companion-follow--link-request qwen-companion-follow--link)))
 
 (defun qwen-companion-follow-test--wait ()
@@ -663,6 +670,171 @@ visits and that has changed."
       (should (search-forward "|||||||" nil t))
       (should (equal "theirs\ntwo\n" (qwen-companion-test-file-text "a.txt"))))))
 
+(defmacro qwen-companion-follow-test-with-conflict (mine theirs &rest body)
+  "Run BODY in the buffer of a file in which MINE, unsaved, meets THEIRS."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
+     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+       (erase-buffer)
+       (insert ,mine)
+       (qwen-companion-follow-test-written "a.txt" ,theirs
+         (should (string-search "<<<<<<< yours" (buffer-string)))
+         ,@body))))
+
+(defun qwen-companion-follow-test--save-error (&optional command)
+  "Save the current buffer by COMMAND, which must refuse; return why."
+  (cadr (should-error (funcall (or command #'save-buffer)) :type 'user-error)))
+
+(ert-deftest qwen-companion-follow-test-conflict-markers-are-not-saved ()
+  "By no command, in any mode, until they are resolved; undo brings them back."
+  (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
+    (dolist (command (list #'save-buffer (lambda () (save-some-buffers t))))
+      (should (string-match-p "1 conflict .*C-c ^ n .*C-u C-x C-s"
+                              (qwen-companion-follow-test--save-error command))))
+    (text-mode)
+    (should (qwen-companion-follow-test--save-error))
+    (should (equal "theirs\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
+    (should (buffer-modified-p))
+    (goto-char (point-min))
+    (undo-boundary)
+    (smerge-keep-upper)
+    (save-buffer)
+    (should (equal "mine\ntwo\nthree\n" (qwen-companion-test-file-text "a.txt")))
+    (qwen-companion-follow-test--undo)
+    (should (string-search "<<<<<<< yours" (buffer-string)))
+    (should (qwen-companion-follow-test--save-error))))
+
+(ert-deftest qwen-companion-follow-test-conflict-markers-are-saved-on-demand ()
+  "And after that like any other text."
+  (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
+    (let ((current-prefix-arg '(4))
+          (this-command #'save-some-buffers))
+      (should (qwen-companion-follow-test--save-error
+               (lambda () (save-some-buffers t))))
+      (setq this-command #'save-buffer)
+      (save-buffer))
+    (should (string-search "<<<<<<< yours" (qwen-companion-test-file-text "a.txt")))
+    (should-not (qwen-companion-follow-lighter))
+    (insert "more\n")
+    (save-buffer)
+    (should (string-search "more" (qwen-companion-test-file-text "a.txt")))))
+
+(ert-deftest qwen-companion-follow-test-conflict-markers-stay-guarded ()
+  "Also when the CLI has gone and the mode is off, and the file was renamed."
+  (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
+    (setq qwen-companion-backend--sessions nil)
+    (qwen-companion-follow-update)
+    (qwen-companion-test-wait-for (not qwen-companion-follow--link))
+    (should (qwen-companion-follow-test--save-error))
+    (qwen-companion-follow-disable)
+    (should (qwen-companion-follow-test--save-error))
+    ;; Another name with another major mode.
+    (should (qwen-companion-follow-test--save-error
+             (lambda () (write-file (expand-file-name "b.el")))))
+    (should-not (file-exists-p "b.el"))
+    (erase-buffer)
+    (insert "both\n")
+    (save-buffer)
+    (should (equal "both\n" (qwen-companion-test-file-text "b.el")))))
+
+(ert-deftest qwen-companion-follow-test-conflicts-and-saving-by-itself ()
+  "`auto-save-visited-mode' passes over the buffer, and saves the others."
+  (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let ((auto-save-visited-interval 0.1)
+          (other (find-file-noselect "b.txt")))
+      (auto-save-visited-mode 1)
+      (unwind-protect
+          (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+            (erase-buffer)
+            (insert "mine\n")
+            (qwen-companion-follow-test-written "a.txt" "theirs\n"
+              (with-current-buffer other (insert "zero\n"))
+              ;; What its idle timer calls.
+              (let ((timer auto-save--timer))
+                (apply (timer--function timer) (timer--args timer))
+                (should (equal "zero\none\n" (qwen-companion-test-file-text "b.txt")))
+                (should (equal "theirs\n" (qwen-companion-test-file-text "a.txt")))
+                ;; Resolved by hand, it is saved by itself again.
+                (erase-buffer)
+                (insert "both\n")
+                (qwen-companion-test-wait-for (not (qwen-companion-follow-lighter)))
+                (apply (timer--function timer) (timer--args timer))
+                (should (equal "both\n" (qwen-companion-test-file-text "a.txt"))))))
+        (auto-save-visited-mode -1)))))
+
+(ert-deftest qwen-companion-follow-test-the-first-conflict-is-shown ()
+  "The mode line counts conflicts, and a refused save goes to the first one."
+  (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree mine\n" "theirs\ntwo\nthree theirs\n"
+    (should (equal " 2 conflicts" (substring-no-properties
+                                   (qwen-companion-follow-lighter))))
+    (switch-to-buffer (current-buffer))
+    (goto-char (point-max))
+    (qwen-companion-follow-test--save-error)
+    (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
+    (smerge-keep-upper)
+    (qwen-companion-test-wait-for
+     (equal " 1 conflict" (substring-no-properties (qwen-companion-follow-lighter))))
+    (goto-char (point-min))
+    (qwen-companion-follow-test--save-error)
+    (qwen-companion-test-wait-for (looking-at "<<<<<<< yours"))
+    (smerge-keep-lower)
+    (qwen-companion-test-wait-for (not (qwen-companion-follow-lighter)))
+    (save-buffer)
+    (should (equal "mine\ntwo\nthree theirs\n" (qwen-companion-test-file-text "a.txt")))))
+
+(ert-deftest qwen-companion-follow-test-a-second-write-nests-no-conflicts ()
+  "The merge begins with the user's text as it was, and keeps later edits."
+  (qwen-companion-follow-test-with-conflict
+      "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
+    (qwen-companion-follow-test-written "a.txt" "Theirs\ntwo\nthree\n"
+      (should (equal (concat "<<<<<<< mine\nmine\n||||||| base\none\n=======\n"
+                             "Theirs\n>>>>>>> theirs\ntwo\nthree\n")
+                     (qwen-companion-follow-test--plain-labels))))
+    ;; Typed elsewhere meanwhile.
+    (goto-char (point-max))
+    (insert "four\n")
+    (qwen-companion-follow-test-written "a.txt" "THEIRS\ntwo\nthree\n"
+      (should (equal (concat "<<<<<<< mine\nmine\n||||||| base\none\n=======\n"
+                             "THEIRS\n>>>>>>> theirs\ntwo\nthree\nfour\n")
+                     (qwen-companion-follow-test--plain-labels))))
+    ;; The CLI takes its change back: no conflict is left.
+    (qwen-companion-follow-test-written "a.txt" "one\ntwo\nthree\n"
+      (should (equal "mine\ntwo\nthree\nfour\n" (buffer-string)))
+      (should-not (qwen-companion-follow-lighter))
+      (save-buffer)
+      (should (equal "mine\ntwo\nthree\nfour\n"
+                     (qwen-companion-test-file-text "a.txt"))))))
+
+(defun qwen-companion-follow-test--plain-labels ()
+  "Return the text of the current buffer with labels as of any merge."
+  (thread-last (buffer-string)
+    (replace-regexp-in-string "^<<<<<<< .*" "<<<<<<< mine")
+    (replace-regexp-in-string "^||||||| .*" "||||||| base")
+    (replace-regexp-in-string "^>>>>>>> .*" ">>>>>>> theirs")))
+
+(ert-deftest qwen-companion-follow-test-a-conflict-being-resolved-waits ()
+  "What is written meanwhile comes when the conflict edited is resolved."
+  (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
+    (goto-char (point-min))
+    (search-forward "theirs")
+    (insert " and mine")
+    (let ((text (buffer-string)))
+      (qwen-companion-follow-test--write "a.txt" "Theirs\ntwo\nthree\nfour\n")
+      (should (string-match-p
+               "merged into a\\.txt when its conflicts are resolved"
+               (qwen-companion-test-messages
+                 (qwen-companion-test-wait-for
+                  (qwen-companion-follow--link-held qwen-companion-follow--link)))))
+      (should (equal text (buffer-string)))
+      (should (qwen-companion-follow-test--save-error))
+      (should (equal "Theirs\ntwo\nthree\nfour\n" (qwen-companion-test-file-text "a.txt")))
+      ;; Resolved as it was on disk then: what came since is merged.
+      (erase-buffer)
+      (insert "theirs\ntwo\nthree\n")
+      (qwen-companion-test-wait-for
+       (equal "Theirs\ntwo\nthree\nfour\n" (buffer-string)))
+      (should-not (buffer-modified-p)))))
+
 (ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
   "The buffer is what is on disk, so it is unmodified."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
@@ -1110,8 +1282,19 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
     (kill-buffer buffer)
     texts))
 
+(defun qwen-companion-follow-test--nested-p ()
+  "Return non-nil when a conflict begins inside another one."
+  (save-excursion
+    (goto-char (point-min))
+    (let (inside nested)
+      (while (re-search-forward "^\\(<<<<<<<\\|>>>>>>>\\) " nil t)
+        (let ((begins (equal "<<<<<<<" (match-string 1))))
+          (setq nested (or nested (and inside begins))
+                inside begins)))
+      nested)))
+
 (defconst qwen-companion-follow-test--steps
-  '(type type type save revert write write expect undo wait wait)
+  '(type type type save revert write write expect undo resolve wait wait)
   "What happens in any order, some of it more often.")
 
 (defun qwen-companion-follow-test--random-steps (count)
@@ -1119,7 +1302,8 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
 Each word that was typed and not reverted by the user must be in the
 buffer, in what undoing brings back or on disk; each word that a CLI
 wrote must be in the buffer, in the history or on disk, unless the user
-reverted, or a CLI itself wrote without it."
+reverted, or a CLI itself wrote without it.  No marker of a conflict is
+ever on disk, and none in another conflict."
   (let ((path buffer-file-name)
         (lines '("one" "two" "three" "four" "five" "six" "seven" "eight"))
         typed written done)
@@ -1165,9 +1349,23 @@ reverted, or a CLI itself wrote without it."
                (undo-boundary)
                (ignore-errors (undo))
                (undo-boundary)))
+            ('resolve
+             (goto-char (point-min))
+             (undo-boundary)
+             (while (re-search-forward smerge-begin-re nil t)
+               (goto-char (match-beginning 0))
+               (if (condition-case nil
+                       (smerge-match-conflict)
+                     ;; Undoing left a part of the markers.
+                     (error nil))
+                   (funcall (seq-random-elt '(smerge-keep-upper smerge-keep-lower
+                                              smerge-keep-base)))
+                 (delete-region (line-beginning-position)
+                                (line-beginning-position 2))))
+             (undo-boundary))
             ('wait (read-event nil nil 0.08))))
-        (when smerge-mode
-          (smerge-mode -1)))
+        (should-not (string-match-p qwen-companion-conflicts--marker (disk)))
+        (should-not (qwen-companion-follow-test--nested-p)))
       (qwen-companion-follow-test--wait)
       (let ((texts (cons (disk) (qwen-companion-follow-test--history))))
         (dolist (what (append typed written))

@@ -1,0 +1,224 @@
+;;; qwen-companion-conflicts.el --- Conflict markers stay out of files  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Where what was written to disk and the user's unsaved text change the
+;; same lines, following marks a conflict in the buffer.  The markers are
+;; for the user, not for the file: while there are any, no way of saving
+;; the buffer writes it, unless the user insists with a prefix argument.
+;;
+;; Markers are looked for in the text each time, so that resolving them by
+;; any means counts, and so does undoing that.  All this is a property of
+;; the text and stays with the buffer when nothing is followed any more.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'smerge-mode)
+(require 'subr-x)
+
+(defvar auto-save-visited-mode)
+
+(defconst qwen-companion-conflicts-labels '("yours" "before" "on disk")
+  "What the three texts of a conflict are called.")
+
+(defconst qwen-companion-conflicts--marker
+  (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels))
+    (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> %s\\)$" mine base theirs))
+  "Matches a line that marks a conflict of ours.")
+
+(defconst qwen-companion-conflicts--delay 0.2
+  "Seconds after which the conflicts in a text that changes are counted again.")
+
+(defvar qwen-companion-conflicts-resolved-functions nil
+  "Abnormal hook run with a buffer in which no conflict is left.")
+
+(cl-defstruct (qwen-companion-conflicts--state (:copier nil))
+  "The unresolved conflicts in a buffer.
+BASE, MINE and RESULT are texts: RESULT, with the markers, is the merge
+of the user's unsaved MINE, which started from BASE, with what was on
+disk.  COUNT conflicts are in the buffer as far as is known, and TIMER
+is about to count them again."
+  base mine result (count 0) timer)
+
+(defvar-local qwen-companion-conflicts--state nil
+  "The unresolved conflicts in the current buffer, or nil.")
+(put 'qwen-companion-conflicts--state 'permanent-local t)
+
+;;; Which there are
+
+(defun qwen-companion-conflicts-begin (base mine result)
+  "Guard the current buffer, in which conflicts have just been marked.
+RESULT is the merge with the markers, MINE the user's text before it,
+and BASE that from which MINE started.  Return how many there are."
+  (setq qwen-companion-conflicts--state
+        (make-qwen-companion-conflicts--state :base base :mine mine :result result))
+  (qwen-companion-conflicts--guard)
+  (if (null qwen-companion-conflicts--state)
+      0
+    (smerge-mode 1)
+    (qwen-companion-conflicts--state-count qwen-companion-conflicts--state)))
+
+(defun qwen-companion-conflicts-origin ()
+  "Return what the conflicts in the current buffer come from.
+That is a list (BASE MINE RESULT) as in `qwen-companion-conflicts-begin',
+or nil: there are none, or it is not known."
+  (when-let (((qwen-companion-conflicts-p))
+             (state qwen-companion-conflicts--state)
+             (result (qwen-companion-conflicts--state-result state)))
+    (list (qwen-companion-conflicts--state-base state)
+          (qwen-companion-conflicts--state-mine state)
+          result)))
+
+(defun qwen-companion-conflicts-p ()
+  "Return non-nil when there are unresolved conflicts in the current buffer."
+  (and (qwen-companion-conflicts--guarded-p)
+       (> (qwen-companion-conflicts--count) 0)))
+
+(defun qwen-companion-conflicts--guarded-p ()
+  "Return non-nil when markers in the current buffer are not to be saved."
+  (memq #'qwen-companion-conflicts--refuse write-contents-functions))
+
+(defun qwen-companion-conflicts--count ()
+  "Return how many conflicts are in the text of the current buffer.
+That is 1 where a marker without its conflict is left over."
+  (save-excursion
+    (save-restriction
+      (widen)
+      (goto-char (point-min))
+      (let ((case-fold-search nil)
+            (conflicts 0)
+            found)
+        (while (re-search-forward qwen-companion-conflicts--marker nil t)
+          (setq found t)
+          (when (eq ?< (char-after (match-beginning 0)))
+            (cl-incf conflicts)))
+        (if found (max 1 conflicts) 0)))))
+
+(defun qwen-companion-conflicts-update ()
+  "Note how many conflicts are left in the current buffer.
+With none, run `qwen-companion-conflicts-resolved-functions'."
+  (when-let ((state qwen-companion-conflicts--state))
+    (let ((count (qwen-companion-conflicts--count)))
+      (cond
+       ((= count 0)
+        (qwen-companion-conflicts--forget)
+        (run-hook-with-args 'qwen-companion-conflicts-resolved-functions
+                            (current-buffer)))
+       ((/= count (qwen-companion-conflicts--state-count state))
+        (setf (qwen-companion-conflicts--state-count state) count)
+        (force-mode-line-update))))))
+
+(put 'qwen-companion-conflicts--changed 'permanent-local-hook t)
+
+(defun qwen-companion-conflicts--changed (&rest _)
+  "Count the conflicts in the current buffer, which has changed, in a moment."
+  (let ((state qwen-companion-conflicts--state)
+        (buffer (current-buffer)))
+    (unless (or (null state) (qwen-companion-conflicts--state-timer state))
+      (setf (qwen-companion-conflicts--state-timer state)
+            (run-at-time qwen-companion-conflicts--delay nil
+                         (lambda ()
+                           (setf (qwen-companion-conflicts--state-timer state) nil)
+                           (when (buffer-live-p buffer)
+                             (with-current-buffer buffer
+                               (qwen-companion-conflicts-update)))))))))
+
+;;; Saving
+
+(defun qwen-companion-conflicts--guard ()
+  "Let no way of saving the current buffer write markers.
+What saves by itself passes over it, rather than to fail each time."
+  (add-hook 'write-contents-functions #'qwen-companion-conflicts--refuse -90 t)
+  (setq-local auto-save-visited-mode nil)
+  (add-hook 'after-change-functions #'qwen-companion-conflicts--changed nil t)
+  (unless qwen-companion-conflicts--state
+    (setq qwen-companion-conflicts--state (make-qwen-companion-conflicts--state)))
+  (qwen-companion-conflicts-update))
+
+(defun qwen-companion-conflicts--forget ()
+  "Note that the current buffer has no conflicts for now.
+Undoing may bring them back, so the guard stays."
+  (setq qwen-companion-conflicts--state nil)
+  (remove-hook 'after-change-functions #'qwen-companion-conflicts--changed t)
+  (kill-local-variable 'auto-save-visited-mode)
+  (force-mode-line-update))
+
+(put 'qwen-companion-conflicts--refuse 'permanent-local-hook t)
+
+(defun qwen-companion-conflicts--refuse ()
+  "Signal a `user-error' if the current buffer, about to be saved, has markers.
+Not if the user insists.  Return nil: saving goes on."
+  (let ((count (qwen-companion-conflicts--count)))
+    (cond
+     ((= count 0)
+      (qwen-companion-conflicts--forget))
+     ((and current-prefix-arg (eq this-command 'save-buffer))
+      (remove-hook 'write-contents-functions #'qwen-companion-conflicts--refuse t)
+      (qwen-companion-conflicts--forget))
+     (t
+      (qwen-companion-conflicts--guard)
+      ;; Saving has a `save-excursion' around it.
+      (run-at-time 0 nil #'qwen-companion-conflicts-show (current-buffer))
+      (user-error
+       (substitute-command-keys
+        "%s has %d conflict%s with what was written to disk: resolve first (\\[smerge-next] goes on to the next), or \\[universal-argument] \\[save-buffer] to save the markers")
+       (buffer-name) count (if (= count 1) "" "s")))))
+  nil)
+
+;;; Leading there
+
+(defun qwen-companion-conflicts-show (buffer)
+  "Go to the first conflict in BUFFER, in the selected window if it is there."
+  (when (buffer-live-p buffer)
+    (with-current-buffer buffer
+      (when-let ((place (save-excursion
+                          (goto-char (point-min))
+                          (let ((case-fold-search nil))
+                            (and (re-search-forward qwen-companion-conflicts--marker nil t)
+                                 (match-beginning 0))))))
+        (unless (= place (point))
+          (push-mark nil t)
+          (goto-char place)
+          (when (eq buffer (window-buffer))
+            (set-window-point nil place)))))))
+
+(defvar qwen-companion-conflicts--mode-line-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map [mode-line mouse-1]
+      (lambda (event)
+        (interactive "e")
+        (select-window (posn-window (event-start event)))
+        (qwen-companion-conflicts-show (current-buffer))))
+    map)
+  "Keys on the number of conflicts in the mode line.")
+
+(defun qwen-companion-conflicts-lighter ()
+  "Return a text for the mode line about conflicts in the current buffer, or nil."
+  (when-let ((state qwen-companion-conflicts--state))
+    (let ((count (qwen-companion-conflicts--state-count state)))
+      (propertize (format " %d conflict%s" count (if (= count 1) "" "s"))
+                  'face 'warning
+                  'help-echo "Your unsaved text and what was written to disk change the same lines; not saved before that is resolved\nmouse-1: go to the first conflict"
+                  'mouse-face 'mode-line-highlight
+                  'local-map qwen-companion-conflicts--mode-line-map))))
+
+(provide 'qwen-companion-conflicts)
+;;; qwen-companion-conflicts.el ends here
