@@ -118,8 +118,8 @@ are, and without waiting for other programs."
                         (lambda ()
                           (cl-every (lambda (buffer)
                                       (with-current-buffer buffer
-                                        (and (verify-visited-file-modtime)
-                                             (not (qwen-companion-follow--link-time
+                                        (and (not (qwen-companion-follow--changed-p))
+                                             (not (qwen-companion-follow--on-its-way-p
                                                    qwen-companion-follow--link))
                                              (save-excursion
                                                (goto-char (point-min))

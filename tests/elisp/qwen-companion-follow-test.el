@@ -367,6 +367,46 @@ visits and that has changed."
         (qwen-companion-follow-test-written "a.txt" "three\n"
           (should (equal "three\n" (buffer-string))))))))
 
+(ert-deftest qwen-companion-follow-test-300-files-written-at-once ()
+  "As a branch switch does: all end in step, and the directory is watched again."
+  (let* ((write-region-inhibit-fsync t)
+         (vc-handled-backends nil)
+         (names (cl-loop for n from 1 to 300 collect (format "%d.txt" n)))
+         (others (cl-loop for n from 1 to 200 collect (list (format "other-%d.txt" n) "one\n"))))
+    (qwen-companion-follow-test-with
+        (append others (mapcar (lambda (name) (list name "one\n")) names))
+      (let ((new (make-temp-file "written-" t))
+            (watch (lambda () (gethash default-directory qwen-companion-watch--watches)))
+            (buffers (mapcar #'find-file-noselect names)))
+        (qwen-companion-test-wait-for
+         (cl-every (lambda (buffer)
+                     (buffer-local-value 'qwen-companion-follow--link buffer))
+                   buffers))
+        (pcase-dolist (`(,name . ,_) (append others (mapcar #'list names)))
+          (write-region "two\n" nil (expand-file-name name new) nil 'silent))
+        ;; Of the size they had: it is the time that tells.
+        (should (zerop (call-process "cp" nil nil nil "-r" (concat new "/.") ".")))
+        (delete-directory new t)
+        (qwen-companion-test-wait-for
+         (and (qwen-companion-watch--watch-descriptor (funcall watch))
+              (cl-every (lambda (buffer)
+                          (with-current-buffer buffer
+                            (and (equal "two\n" (buffer-string))
+                                 (not (qwen-companion-follow-test--behind-p)))))
+                        buffers))
+         60)
+        (dolist (buffer buffers)
+          (with-current-buffer buffer
+            (should-not (buffer-modified-p))
+            (should (verify-visited-file-modtime))
+            (should-not (qwen-companion-follow-lighter))))
+        ;; No key asks anything, and following goes on.
+        (with-current-buffer (car buffers)
+          (insert "mine\n")
+          (save-buffer)
+          (qwen-companion-follow-test-written (buffer-file-name) "three\n"
+            (should (equal "three\n" (buffer-string)))))))))
+
 (ert-deftest qwen-companion-follow-test-without-a-watch ()
   "The files are looked at now and then, which is said once."
   (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b/b.txt" "one\n"))
