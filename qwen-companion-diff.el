@@ -989,14 +989,26 @@ a tab that is not selected there is none."
           (qwen-companion-diff--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
         (qwen-companion-diff-show (qwen-companion-proposal-style proposal) proposal select))
-    (error
-     (setf (qwen-companion-proposal-state proposal) 'pending)
-     (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
-     (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
-              (qwen-companion-diff-file proposal)
-              (error-message-string err)
-              (buffer-name (qwen-companion-proposal-buffer proposal)))))
+    (error (qwen-companion-diff-fall-back proposal err select)))
   (qwen-companion-diff-schedule))
+
+(defun qwen-companion-diff-fall-back (proposal err select)
+  "Show PROPOSAL hunk by hunk, because its front end failed with ERR.
+SELECT non-nil means to select the review.  If that one cannot show it
+either, the proposal waits."
+  (let ((style (qwen-companion-proposal-style proposal)))
+    (setf (qwen-companion-proposal-state proposal) 'pending)
+    (qwen-companion-diff-hide style proposal)
+    (if (eq style 'unified)
+        (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
+                 (qwen-companion-diff-file proposal)
+                 (error-message-string err)
+                 (buffer-name (qwen-companion-proposal-buffer proposal)))
+      (setf (qwen-companion-proposal-style proposal) 'unified)
+      (qwen-companion-diff--display proposal select)
+      (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
+               (qwen-companion-diff-file proposal)
+               (error-message-string err)))))
 
 (defun qwen-companion-diff-frame-deleted (frame)
   "Let the review that was shown in FRAME, which is gone, come again."

@@ -254,8 +254,44 @@ Does nothing when they are in order."
         (delq (current-buffer) ediff-session-registry))
   (qwen-companion-windows-control-killed))
 
+(defun qwen-companion-ediff--attempt (proposal function)
+  "Let FUNCTION have Ediff compare the texts of PROPOSAL.
+If Ediff cannot do that, signal its error, and leave the windows as they
+were and no buffer or file of Ediff's."
+  (dolist (buffer (list (qwen-companion-proposal-disk-buffer proposal)
+                        (qwen-companion-proposal-buffer proposal)
+                        (qwen-companion-proposal-yours-buffer proposal)))
+    (when buffer
+      (with-current-buffer buffer
+        (save-excursion
+          (goto-char (point-min))
+          (when (search-forward "\0" nil t)
+            (user-error "A text with NUL characters is binary for diff"))))))
+  (let* ((directory (make-temp-file "qwen-companion-ediff-" t))
+         (temporary-file-directory (file-name-as-directory directory))
+         (buffers (buffer-list))
+         (windows (current-window-configuration)))
+    (unwind-protect
+        (condition-case err
+            (funcall function)
+          (error
+           (qwen-companion-windows-set-configuration windows)
+           (when-let ((control (qwen-companion-windows-control proposal)))
+             (setq buffers (delq control buffers)))
+           (dolist (buffer (buffer-list))
+             (when (and (not (memq buffer buffers))
+                        (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
+               (with-current-buffer buffer
+                 (remove-hook 'kill-buffer-hook
+                              #'qwen-companion-ediff--control-killed t))
+               (setq ediff-session-registry (delq buffer ediff-session-registry))
+               (kill-buffer buffer)))
+           (signal (car err) (cdr err))))
+      (delete-directory directory t))))
+
 (defun qwen-companion-ediff--start (proposal)
-  "Start an Ediff session for PROPOSAL in the selected frame."
+  "Start an Ediff session for PROPOSAL in the selected frame.
+Signal an error where Ediff cannot compare its texts."
   (let ((ediff-mode-hook
          (cons (lambda () (qwen-companion-ediff--adopt-control proposal))
                ediff-mode-hook))
@@ -263,9 +299,12 @@ Does nothing when they are in order."
         (buffer (qwen-companion-proposal-buffer proposal))
         (yours (qwen-companion-proposal-yours-buffer proposal))
         (startup (list #'qwen-companion-ediff--started)))
-    (if yours
-        (ediff-buffers3 disk buffer yours startup)
-      (ediff-buffers disk buffer startup))))
+    (qwen-companion-ediff--attempt
+     proposal
+     (lambda ()
+       (if yours
+           (ediff-buffers3 disk buffer yours startup)
+         (ediff-buffers disk buffer startup))))))
 
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
@@ -327,8 +366,10 @@ The part of the review that was selected still is."
     ;; It puts nothing aside when it goes.
     (setf (qwen-companion-windows-view-control view) nil)
     (qwen-companion-ediff--quit control frame)
-    (with-selected-frame frame
-      (qwen-companion-ediff--start proposal))
+    (condition-case err
+        (with-selected-frame frame
+          (qwen-companion-ediff--start proposal))
+      (error (qwen-companion-diff-fall-back proposal err (eq buffer control))))
     (when-let ((window (cond
                         ((eq buffer control)
                          (get-buffer-window
@@ -352,12 +393,16 @@ The part of the review that was selected still is."
   (when-let ((control (qwen-companion-windows-control proposal))
              ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
-      (save-current-buffer
-        ;; Ediff loses its way where another window is selected.
-        (if-let ((window (get-buffer-window control t)))
-            (select-window window 'norecord)
-          (set-buffer control))
-        (ediff-update-diffs))
+      (condition-case err
+          (save-current-buffer
+            ;; Ediff loses its way where another window is selected.
+            (if-let ((window (get-buffer-window control t)))
+                (select-window window 'norecord)
+              (set-buffer control))
+            (qwen-companion-ediff--attempt proposal #'ediff-update-diffs))
+        (error
+         (qwen-companion-diff-fall-back
+          proposal err (eq control (window-buffer selected)))))
       (when (window-live-p selected)
         (select-window selected)))))
 

@@ -41,6 +41,72 @@
                        "*terminal*")
                      (qwen-companion-ediff-test--buffers))))))
 
+(defun qwen-companion-ediff-test--left-p ()
+  "Return non-nil when a buffer or file of Ediff is left."
+  (or (cl-find-if (lambda (buffer)
+                    (let ((case-fold-search nil))
+                      (string-match-p "\\`\\*\\(?:ediff\\|Ediff Control\\)"
+                                      (buffer-name buffer))))
+                  (buffer-list))
+      ediff-session-registry
+      (directory-files temporary-file-directory nil "\\`[^.]")))
+
+(ert-deftest qwen-companion-ediff-test-what-ediff-cannot-show ()
+  "It comes hunk by hunk, with the reason; what is typed goes where it did."
+  (pcase-dolist (`(,new ,program ,reason)
+                 (list '("one\nt\0wo\n" "diff" "NUL")
+                       ;; Fails later, with output that is no difference.
+                       '("one\ntwo\n" "cat" "Errors in diff output")
+                       '("one\ntwo\n" "no-such-program" "no-such-program")))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (let* ((ediff-diff-program program)
+             (temporary-file-directory (file-name-as-directory
+                                        (make-temp-file "ediff-test-" t)))
+             (proposal (qwen-companion-test-propose "a.txt" new))
+             (selected (selected-window))
+             (said (qwen-companion-test-messages
+                     (qwen-companion-ediff-test--show proposal))))
+        (should (string-match-p reason said))
+        (should (string-match-p "hunk by hunk" said))
+        (should (eq selected (selected-window)))
+        (should (equal "*terminal*" (buffer-name (window-buffer))))
+        (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
+                       (qwen-companion-ediff-test--buffers)))
+        (should-not (qwen-companion-ediff-test--left-p))
+        ;; Also when Ediff is asked for.
+        (qwen-companion-diff-open proposal)
+        (should (string-match-p reason (qwen-companion-test-messages
+                                         (qwen-companion-diff-switch proposal))))
+        (should (equal '("*qwen-companion hunks: a.txt*")
+                       (qwen-companion-ediff-test--buffers)))
+        (should-not (qwen-companion-ediff-test--left-p))
+        (should (equal new (qwen-companion-diff-text proposal)))
+        (qwen-companion-diff-accept proposal)
+        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+        (delete-directory temporary-file-directory t)))))
+
+(ert-deftest qwen-companion-ediff-test-what-ediff-can-show-no-longer ()
+  "A text on disk, or a third one, with a NUL comes while Ediff shows a review."
+  (dolist (step (list (lambda ()
+                        (write-region "on\0e\n" nil "a.txt" nil 'silent)
+                        (set-file-times "a.txt" (time-add nil 5))
+                        (qwen-companion-diff-file-written (expand-file-name "a.txt")))
+                      (lambda ()
+                        (with-current-buffer (find-file-noselect "a.txt")
+                          (insert "\0"))
+                        (qwen-companion-diff-show-unsaved))))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+            (selected (selected-window)))
+        (qwen-companion-ediff-test--show proposal)
+        (should (string-match-p "NUL" (qwen-companion-test-messages (funcall step))))
+        (should (eq selected (selected-window)))
+        (should (equal "*qwen-companion hunks: a.txt*"
+                       (car (qwen-companion-ediff-test--buffers))))
+        (let ((temporary-file-directory (expand-file-name ".git/")))
+          (should-not (qwen-companion-ediff-test--left-p)))
+        (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
+
 (ert-deftest qwen-companion-ediff-test-belongs-beside-its-own-terminal ()
   "Where that is not known, beside any that was started in the project."
   (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
