@@ -15,11 +15,11 @@ VENV := $(BUILD)/venv/bin
 CHECKOUT := $(EMACS) -Q --batch -l scripts/checkout.el
 SOURCES := $(filter-out %-autoloads.el,$(wildcard *.el))
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
+ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el scripts/startup/*.el demo/*.el tests/e2e/*.el tests/bench/*.el)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop robust bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 
 robust: build ## Attack a backend for minutes, on this machine only; its short form is in test-python
 	@$(VENV)/python -m pytest tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
+
+# The short run of each is part of `make test'.
+fuzz: build ## Random reviews and texts against oracles; FROM=n is the first seed, CASES=n how many
+	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/hunks.el --eval "(hunks-fuzz-main $(or $(FROM),1) $(or $(CASES),2000))"
+	@$(VENV)/python -m pytest tests/python/texts tests/python/emacs/test_spool.py \
+	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el

@@ -101,9 +101,14 @@ proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
 was empty, EDITED when the user had edited it at the end.  STAMP is
 that of the file as the review knows it, see `qwen-companion-disk-stamp'.
 LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
-the byte order mark before it, or the empty string.  NOTE is
-what the user should know beside all that, a string, or nil.  REAL and
-WARNING are from `qwen-companion-target-examine'.  BUFFER
+the byte order mark before it, or the empty string.  PROPOSED is what
+both were as it was proposed, (LINE-END . BOM), and ON-DISK what they are
+on disk; LINE-END is `mixed' or nil there as of
+`qwen-companion-disk-line-end', BOM is nil where it cannot be compared.
+AS-ON-DISK is non-nil when the user has dropped these changes, EXACT when
+both buffers hold line ends as they are: they are compared as text.
+NOTE is what the user should know beside all that, a string, or nil.
+REAL and WARNING are from `qwen-companion-target-examine'.  BUFFER
 holds the proposed text and the user's edits: what is accepted, whatever
 shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
 UNSAVED is a buffer with unsaved text of the user that visits the file,
@@ -114,7 +119,7 @@ belongs to that.  DIFFERENCE is what the unified front end knows of both
 texts, and outlives VIEW.  ARRIVED is the time at which it came, in
 seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") note real warning buffer disk-buffer unsaved yours-buffer lossy
+  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy
   style view difference (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
@@ -139,7 +144,8 @@ The outcome is the state of the proposal.")
 
 (defun qwen-companion-diff-edited-p (proposal)
   "Return non-nil when the user has edited PROPOSAL."
-  (buffer-modified-p (qwen-companion-proposal-buffer proposal)))
+  (or (buffer-modified-p (qwen-companion-proposal-buffer proposal))
+      (qwen-companion-proposal-as-on-disk proposal)))
 
 (defun qwen-companion-diff-by-id (id)
   "Return the open proposal ID, or nil."
@@ -184,6 +190,12 @@ end that shows it.")
 The header lines of the buffers say so by themselves."
   nil)
 
+(cl-defgeneric qwen-companion-diff-note-line-ends (_style _proposal)
+  "Tell STYLE that line ends or the byte order mark of PROPOSAL differ otherwise.
+See `qwen-companion-diff-line-ends'; the header lines of the buffers say
+so by themselves."
+  nil)
+
 ;;; Buffers
 
 (defvar qwen-companion-diff-buffer-mode-map
@@ -191,6 +203,7 @@ The header lines of the buffers say so by themselves."
     (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
     (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
     (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
+    (define-key map (kbd "C-c C-l") #'qwen-companion-diff-toggle-line-ends)
     map)
   "Keys in the buffers of a review.")
 
@@ -245,13 +258,15 @@ A third party just goes."
     (with-current-buffer buffer
       (buffer-disable-undo)
       (qwen-companion-backend-insert-text payload)
-      (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size)))
       (goto-char (point-min))
       (when (looking-at-p "\ufeff")
         (delete-char 1)
         (setf (qwen-companion-proposal-bom proposal) "\ufeff"))
-      (when (qwen-companion-diff--drop-carriage-returns)
-        (setf (qwen-companion-proposal-line-end proposal) "\r\n"))
+      (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size))
+            (qwen-companion-proposal-proposed proposal)
+            (cons (qwen-companion-disk-line-end)
+                  (qwen-companion-proposal-bom proposal)))
+      (qwen-companion-diff--hide-carriage-returns proposal)
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
@@ -262,23 +277,64 @@ A third party just goes."
   "Make Emacs ask about the current buffer, if edited, before it exits."
   (setq buffer-offer-save t))
 
-(defun qwen-companion-diff--drop-carriage-returns ()
-  "If every line of the current buffer ends in CR LF, make it end in LF.
-Return non-nil then, and leave the text alone otherwise."
-  (goto-char (point-min))
-  (when (search-forward "\r\n" nil t)
-    (let ((text (buffer-string))
-          (inhibit-modification-hooks t)
-          (dropped 0))
-      (goto-char (point-min))
-      (while (search-forward "\r\n" nil t)
-        (replace-match "\n" t t)
-        (cl-incf dropped))
-      (or (= dropped (1- (line-number-at-pos (point-max) t)))
-          (progn
-            (erase-buffer)
-            (insert text)
-            nil)))))
+(defun qwen-companion-diff--hide-carriage-returns (proposal)
+  "If every line of PROPOSAL ends in CR LF, let its buffer show LF only."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (when (equal "\r\n" (qwen-companion-disk-line-end))
+      (qwen-companion-disk-convert-line-ends "\n")
+      (setf (qwen-companion-proposal-line-end proposal) "\r\n"))))
+
+(defun qwen-companion-diff--show-carriage-returns (proposal)
+  "Let the buffer of PROPOSAL hold its line ends as they are, CR included."
+  (when (equal "\r\n" (qwen-companion-proposal-line-end proposal))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-disk-convert-line-ends "\r\n"))
+    (setf (qwen-companion-proposal-line-end proposal) "\n"
+          ;; What it knows of the text is of the other form.
+          (qwen-companion-proposal-difference proposal) nil)))
+
+(defun qwen-companion-diff--fit-line-ends (proposal bom)
+  "Make the current buffer, the disk side of PROPOSAL, comparable with it.
+It holds the text exactly; BOM is the byte order mark before that, or
+nil.  Where lines end in different ways on one side, both sides show it,
+so that each can be dropped by itself; elsewhere it is one change, see
+`qwen-companion-diff-line-ends'."
+  (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
+         (disk (qwen-companion-disk-line-end))
+         (exact (or (eq disk 'mixed)
+                    (eq proposed 'mixed)
+                    ;; Some were dropped while both sides showed them.
+                    (and (qwen-companion-proposal-exact proposal)
+                         (not (equal proposed
+                                     (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                                       (qwen-companion-disk-line-end))))))))
+    (cond
+     (exact
+      (qwen-companion-diff--show-carriage-returns proposal))
+     (t
+      (when (qwen-companion-proposal-exact proposal)
+        (qwen-companion-diff--hide-carriage-returns proposal))
+      (when (equal disk "\r\n")
+        (qwen-companion-disk-convert-line-ends "\n"))))
+    (setf (qwen-companion-proposal-exact proposal) exact
+          (qwen-companion-proposal-on-disk proposal)
+          (and (or (> (buffer-size) 0) (equal bom "\ufeff"))
+               (cons disk bom)))
+    (qwen-companion-diff--set-line-ends
+     proposal (qwen-companion-proposal-as-on-disk proposal))))
+
+(defun qwen-companion-diff--insert-disk (path)
+  "Insert the text of the file PATH, or the one that a CLI is about to write.
+Return the byte order mark before it, \"\" for none, or nil where there
+is no such file or its encoding has no use for one."
+  (if-let ((text (qwen-companion-disk-expected-text path)))
+      (progn
+        (insert (string-remove-prefix "\ufeff" text))
+        (if (string-prefix-p "\ufeff" text) "\ufeff" ""))
+    (when-let ((coding (qwen-companion-disk-insert
+                        path (qwen-companion-disk-named-coding path) t)))
+      (cond ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
+            ((memq (coding-system-type coding) '(utf-8 undecided)) "")))))
 
 (defun qwen-companion-diff--prepare (proposal)
   "Make the other side of PROPOSAL and dress both buffers.
@@ -288,14 +344,8 @@ there after an earlier acceptance."
         (disk (qwen-companion-diff-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
     (with-current-buffer disk
-      (when (if-let ((text (qwen-companion-disk-expected-text path)))
-                (progn
-                  (insert (string-remove-prefix "\ufeff" text))
-                  (qwen-companion-diff--drop-carriage-returns))
-              (when-let ((coding (qwen-companion-disk-insert
-                                  path (qwen-companion-disk-named-coding path))))
-                (eq 1 (coding-system-eol-type coding))))
-        (qwen-companion-diff--expect-carriage-returns proposal))
+      (qwen-companion-diff--fit-line-ends
+       proposal (qwen-companion-diff--insert-disk path))
       (goto-char (point-min))
       (qwen-companion-diff--set-mode path)
       (set-buffer-modified-p nil)
@@ -321,15 +371,79 @@ Some CLIs take every file for UTF-8, and what is not for U+FFFD."
     (and (funcall lost-p (qwen-companion-proposal-buffer proposal))
          (not (funcall lost-p (qwen-companion-proposal-disk-buffer proposal))))))
 
-(defun qwen-companion-diff--expect-carriage-returns (proposal)
-  "Note that lines end in CR LF in the file of PROPOSAL.
-That is for a proposed text that has no line end: it may get some when
-changes are dropped."
-  (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (save-excursion
-      (goto-char (point-min))
-      (unless (search-forward "\n" nil t)
-        (setf (qwen-companion-proposal-line-end proposal) "\r\n")))))
+;;; Line ends and the byte order mark
+
+(defun qwen-companion-diff--line-end-changes (proposal)
+  "Return how line ends and the byte order mark of PROPOSAL differ from the disk.
+A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
+  (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
+              (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
+    (cl-flet ((name (end) (if (equal end "\n") "LF" "CR LF")))
+      (append
+       (when (and line-end disk-line-end
+                  (not (qwen-companion-proposal-exact proposal))
+                  (not (equal line-end disk-line-end)))
+         (list (list "line ends" (format "%s proposed" (name line-end))
+                     (format "%s on disk" (name disk-line-end)))))
+       (when (and disk-bom (not (equal bom disk-bom))
+                  (not (qwen-companion-diff--nothing-p proposal)))
+         (list (if (string-empty-p bom)
+                   '("byte order mark" "not proposed" "on disk")
+                 '("byte order mark" "proposed" "not on disk"))))))))
+
+(defun qwen-companion-diff--nothing-p (proposal)
+  "Return non-nil when PROPOSAL was empty, without even a byte order mark."
+  (and (qwen-companion-proposal-empty proposal)
+       (string-empty-p (cdr (qwen-companion-proposal-proposed proposal)))))
+
+(defun qwen-companion-diff-line-ends (proposal)
+  "Return a text: how line ends and byte order mark of PROPOSAL change, or nil.
+They are one change of the whole text, which can be dropped."
+  (when-let ((changes (qwen-companion-diff--line-end-changes proposal)))
+    (if (qwen-companion-proposal-as-on-disk proposal)
+        (concat (mapconcat #'car changes " and ") " as on disk")
+      (mapconcat (pcase-lambda (`(,what ,proposed ,disk))
+                   (format "%s: %s, %s" what proposed disk))
+                 changes "; "))))
+
+(defun qwen-companion-diff--set-line-ends (proposal as-on-disk)
+  "Give PROPOSAL its own line ends and mark, or with AS-ON-DISK those on disk.
+A text without any is given those on disk: it gets line ends when changes
+are dropped."
+  (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
+              (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
+    (unless (qwen-companion-diff--line-end-changes proposal)
+      (setq as-on-disk nil))
+    (unless (qwen-companion-proposal-exact proposal)
+      (setf (qwen-companion-proposal-line-end proposal)
+            (or (and as-on-disk disk-line-end) line-end disk-line-end "\n")))
+    (setf (qwen-companion-proposal-bom proposal)
+          (or (and (or as-on-disk (qwen-companion-diff--nothing-p proposal)) disk-bom)
+              bom)
+          (qwen-companion-proposal-as-on-disk proposal) as-on-disk)))
+
+(defun qwen-companion-diff-toggle-line-ends (&optional file)
+  "Keep line ends and byte order mark as on disk, or take the proposed ones.
+It is for the proposal the current buffer is about, else the only one
+that waits; FILE names another one by its file."
+  (interactive (list (qwen-companion-diff--read "Change the line ends of")))
+  (let ((proposal (qwen-companion-diff--find file "change")))
+    (unless (qwen-companion-diff-line-ends proposal)
+      (user-error "The line ends of %s do not change"
+                  (qwen-companion-diff-file proposal)))
+    (qwen-companion-diff--set-line-ends
+     proposal (not (qwen-companion-proposal-as-on-disk proposal)))
+    (force-mode-line-update t)
+    (qwen-companion-diff-note-line-ends
+     (qwen-companion-proposal-style proposal) proposal)
+    (run-hooks 'qwen-companion-diff-changed-hook)))
+
+(defun qwen-companion-diff-line-ends-hint (key)
+  "Return the part of a header line about line ends, KEY being for these."
+  (when-let ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+    (concat "  " key " " (propertize text 'face 'warning))))
+
+;;; What a review says
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
@@ -351,8 +465,11 @@ Only the side that shows the disk changes, never a proposed text."
         (setf (qwen-companion-proposal-stamp proposal) stamp)
         (when disk
           (with-temp-buffer
-            (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
-            (qwen-companion-diff--refresh-disk proposal (current-buffer))))))))
+            (qwen-companion-diff--fit-line-ends
+             proposal (qwen-companion-diff--insert-disk path))
+            (qwen-companion-diff--refresh-disk proposal (current-buffer)))
+          (qwen-companion-diff-note-line-ends
+           (qwen-companion-proposal-style proposal) proposal))))))
 
 (defun qwen-companion-diff--refresh-disk (proposal source)
   "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
@@ -401,6 +518,9 @@ What the user has edited or not saved is said as long as that is so."
               `(:eval (qwen-companion-diff-unsaved-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-show-unsaved]")))
+              `(:eval (qwen-companion-diff-line-ends-hint
+                       ,(substitute-command-keys
+                         "\\[qwen-companion-diff-toggle-line-ends]")))
               '(:eval (when (qwen-companion-proposal-lossy
                              qwen-companion-diff-proposal)
                         (propertize "  loses text (U+FFFD)" 'face 'warning)))
@@ -420,7 +540,9 @@ What the user has edited or not saved is said as long as that is so."
   (let ((text (qwen-companion-disk-text
                (qwen-companion-proposal-buffer proposal)
                (qwen-companion-proposal-line-end proposal))))
-    (if (string-empty-p text)
+    (if (and (string-empty-p text)
+             (or (not (qwen-companion-proposal-empty proposal))
+                 (qwen-companion-diff--nothing-p proposal)))
         ""
       (concat (qwen-companion-proposal-bom proposal) text))))
 

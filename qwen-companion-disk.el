@@ -112,12 +112,15 @@ that is missing is no hindrance: Emacs offers to make it when saving."
       (barf-if-buffer-read-only))
     buffer))
 
-(defun qwen-companion-disk-insert (path &optional coding)
+(defun qwen-companion-disk-insert (path &optional coding exactly)
   "Insert the text of the file PATH at point, as Emacs would read it.
-That is in CODING, nil for what Emacs finds.  Return the coding system,
-nil when there is no such file or nothing in it.  The text is not ours:
-no format conversion runs on it."
-  (let ((file-name-handler-alist nil)
+That is in CODING, nil for what Emacs finds.  With EXACTLY non-nil, line
+ends stay what they are, and a NUL makes it no binary file.  Return the
+coding system, nil when there is no such file or nothing in it.  The text
+is not ours: no format conversion runs on it."
+  (let ((inhibit-eol-conversion exactly)
+        (inhibit-null-byte-detection exactly)
+        (file-name-handler-alist nil)
         (format-alist nil)
         (after-insert-file-functions nil)
         (last-coding-system-used nil)
@@ -125,6 +128,43 @@ no format conversion runs on it."
     (when (file-exists-p path)
       (insert-file-contents path)
       last-coding-system-used)))
+
+(defun qwen-companion-disk-line-end ()
+  "Return what ends the lines of the current buffer: \"\\n\" or \"\\r\\n\".
+The value is `mixed' when that differs, nil when no line has an end.
+Emacs itself, reading a file, looks at the first three lines only."
+  (save-excursion
+    (goto-char (point-min))
+    (let ((ends (1- (line-number-at-pos (point-max) t)))
+          (returns 0))
+      (while (search-forward "\r\n" nil t)
+        (cl-incf returns))
+      (cond ((zerop ends) nil)
+            ((zerop returns) "\n")
+            ((= ends returns) "\r\n")
+            (t 'mixed)))))
+
+(defun qwen-companion-disk-convert-line-ends (line-end)
+  "Make all lines of the current buffer end in LINE-END: \"\\n\" or \"\\r\\n\".
+They end in the other one.  That is no change of the user's: it cannot be
+undone, and nothing before it."
+  (let ((modified (buffer-modified-p))
+        (inhibit-modification-hooks t)
+        (inhibit-read-only t)
+        (undo buffer-undo-list))
+    (buffer-disable-undo)
+    (save-excursion
+      (goto-char (point-min))
+      (if (equal line-end "\n")
+          (while (search-forward "\r\n" nil t)
+            (delete-region (- (point) 2) (1- (point))))
+        (while (search-forward "\n" nil t)
+          (backward-char)
+          (insert "\r")
+          (forward-char))))
+    (unless (eq undo t)
+      (buffer-enable-undo))
+    (restore-buffer-modified-p modified)))
 
 (defun qwen-companion-disk-named-coding (path)
   "Return the coding system that the user has named for the file PATH, or nil.

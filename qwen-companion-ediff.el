@@ -67,7 +67,8 @@ Emacs draws windows of the system's; with the parameters of
     ("C-c C-c" . qwen-companion-diff-accept)
     ("C-c C-k" . qwen-companion-diff-reject)
     ("u" . qwen-companion-diff-show-unsaved)
-    ("C-c C-u" . qwen-companion-diff-show-unsaved))
+    ("C-c C-u" . qwen-companion-diff-show-unsaved)
+    ("C-c C-l" . qwen-companion-diff-toggle-line-ends))
   "Keys of the control panel that are ours.")
 
 (defun qwen-companion-ediff--set-keys ()

@@ -128,7 +128,8 @@ The buffer is not narrowed."
 
 (defun qwen-companion-hunks--replace (buffer line count text)
   "Replace COUNT lines from LINE on in BUFFER by TEXT.
-Return the lines that were there."
+Return (LINES . MENDED): the lines that were there, and whether a line
+feed had to be added so that no two lines became one."
   (with-current-buffer buffer
     (save-excursion
       (save-restriction
@@ -136,14 +137,18 @@ Return the lines that were there."
         (qwen-companion-hunks-goto line)
         (let ((start (point)))
           (qwen-companion-hunks--forward count)
-          (prog1 (buffer-substring-no-properties start (point))
-            (undo-boundary)
-            (delete-region start (point))
-            (insert text)
-            (undo-boundary)
-            (goto-char start)
-            (when (bolp)
-              (qwen-companion-hunks--note line))))))))
+          (let ((before (and (not (string-empty-p text))
+                             (save-excursion (goto-char start) (not (bolp)))))
+                (after (and (qwen-companion-hunks-open-p text) (not (eobp)))))
+            (prog1 (cons (buffer-substring-no-properties start (point))
+                         (or before after))
+              (undo-boundary)
+              (delete-region start (point))
+              (insert (if before "\n" "") text (if after "\n" ""))
+              (undo-boundary)
+              (goto-char start)
+              (when (bolp)
+                (qwen-companion-hunks--note line)))))))))
 
 ;;; Comparing
 
@@ -421,57 +426,67 @@ HUNK belongs to DIFFERENCE."
 
 (defun qwen-companion-hunks-drop (difference hunk)
   "Give the lines of HUNK in the proposal the text on disk.
-DIFFERENCE, to which it belongs, must be up to date."
+DIFFERENCE, to which it belongs, must be up to date; it no longer is
+when line feeds had to be added."
   (qwen-companion-hunks--turn
    difference hunk
    (lambda (change)
-     (setf (qwen-companion-hunks-change-text change)
-           (qwen-companion-hunks--replace
-            (qwen-companion-hunks-new difference)
-            (qwen-companion-hunks-change-new change)
-            (qwen-companion-hunks-change-new-count change)
-            (qwen-companion-hunks-disk-lines difference change))
-           (qwen-companion-hunks-change-text-count change)
-           (qwen-companion-hunks-change-new-count change)
-           (qwen-companion-hunks-change-new-count change)
-           (qwen-companion-hunks-change-old-count change)))))
+     (pcase-let ((`(,lines . ,mended)
+                  (qwen-companion-hunks--replace
+                   (qwen-companion-hunks-new difference)
+                   (qwen-companion-hunks-change-new change)
+                   (qwen-companion-hunks-change-new-count change)
+                   (qwen-companion-hunks-disk-lines difference change))))
+       (setf (qwen-companion-hunks-change-text change) lines
+             (qwen-companion-hunks-change-text-count change)
+             (qwen-companion-hunks-change-new-count change)
+             (qwen-companion-hunks-change-new-count change)
+             (qwen-companion-hunks-change-old-count change))
+       mended))))
 
 (defun qwen-companion-hunks-restore (difference hunk)
   "Give the lines of HUNK, which is dropped, the proposed text again.
-DIFFERENCE, to which it belongs, must be up to date."
+DIFFERENCE, to which it belongs, must be up to date; it no longer is
+when line feeds had to be added."
   (qwen-companion-hunks--turn
    difference hunk
    (lambda (change)
-     (let ((text (qwen-companion-hunks-change-text change)))
-       (qwen-companion-hunks--replace
-        (qwen-companion-hunks-new difference)
-        (qwen-companion-hunks-change-new change)
-        (qwen-companion-hunks-change-new-count change)
-        text)
+     (prog1 (cdr (qwen-companion-hunks--replace
+                  (qwen-companion-hunks-new difference)
+                  (qwen-companion-hunks-change-new change)
+                  (qwen-companion-hunks-change-new-count change)
+                  (qwen-companion-hunks-change-text change)))
        (setf (qwen-companion-hunks-change-text change) nil
              (qwen-companion-hunks-change-new-count change)
              (qwen-companion-hunks-change-text-count change))))))
 
 (defun qwen-companion-hunks--turn (difference hunk function)
   "Call FUNCTION with each change of HUNK and account for what is moved.
+It returns non-nil when the text is not just that of the change now.
 DIFFERENCE is that to which HUNK belongs."
   (let ((changes (qwen-companion-hunks-hunk-changes hunk))
-        (delta 0))
+        (delta 0)
+        mended)
     (dolist (change (qwen-companion-hunks-changes difference))
       (cl-incf (qwen-companion-hunks-change-new change) delta)
       (when (eq change (car changes))
         (pop changes)
         (let ((count (qwen-companion-hunks-change-new-count change)))
-          (funcall function change)
+          (setq mended (or (funcall function change) mended))
           (cl-incf delta (- (qwen-companion-hunks-change-new-count change)
                             count)))))
-    (setf (qwen-companion-hunks-ticks difference)
-          (qwen-companion-hunks--now difference))
-    (when (and (qwen-companion-hunks-clean difference)
-               (cl-notany #'qwen-companion-hunks-change-text
-                          (qwen-companion-hunks-changes difference)))
+    (pcase-let ((`(,old . ,new) (qwen-companion-hunks--now difference)))
+      (setf (qwen-companion-hunks-ticks difference)
+            ;; To be compared again: what is dropped is found by the disk.
+            (cons old (if mended nil new))))
+    (cond
+     (mended
+      (setf (qwen-companion-hunks-clean difference) nil))
+     ((and (qwen-companion-hunks-clean difference)
+           (cl-notany #'qwen-companion-hunks-change-text
+                      (qwen-companion-hunks-changes difference)))
       (with-current-buffer (qwen-companion-hunks-new difference)
-        (set-buffer-modified-p nil)))))
+        (set-buffer-modified-p nil))))))
 
 ;;; Splitting
 

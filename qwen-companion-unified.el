@@ -108,7 +108,8 @@ With 0, changes that are beside each other are hunks of their own."
                      ("q" . qwen-companion-diff-bury)
                      ("C-c C-c" . qwen-companion-unified-accept)
                      ("C-c C-k" . qwen-companion-diff-reject)
-                     ("C-c C-u" . qwen-companion-diff-show-unsaved)))
+                     ("C-c C-u" . qwen-companion-diff-show-unsaved)
+                     ("C-c C-l" . qwen-companion-diff-toggle-line-ends)))
       (define-key map (kbd key) command))
     map)
   "Keys of a review hunk by hunk.")
@@ -181,6 +182,7 @@ The count comes early: it must not be pushed off the screen."
            qwen-companion-unified--status
            (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
            (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
+           (or (qwen-companion-diff-line-ends-hint "C-c C-l") "")
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
            (qwen-companion-foreign-text
@@ -225,7 +227,10 @@ The count comes early: it must not be pushed off the screen."
     (qwen-companion-unified--draw-stranded)
     (goto-char (point-min))
     (or (and change (qwen-companion-unified--goto-change change))
-        (qwen-companion-unified--goto-hunk (point-min) nil))
+        (qwen-companion-unified--goto-hunk (point-min) nil)
+        (goto-char (or (text-property-any (point-min) (point-max)
+                                          'qwen-companion-unified-line-ends t)
+                       (point-min))))
     (qwen-companion-unified--drawn)))
 
 (defun qwen-companion-unified--drawn ()
@@ -271,8 +276,16 @@ A character that reorders others may have come, and nothing is to save."
             (if (file-exists-p path) (concat "a/" name) null-device)
             "\n+++ b/" name "\n")
     (put-text-property start (point) 'face 'diff-file-header)
-    (unless qwen-companion-unified--hunks
-      (insert "There is no difference any more.\n"))))
+    (if-let ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+        (let ((start (point)))
+          (insert "\\ " (upcase-initials (substring text 0 1)) (substring text 1)
+                  (if (qwen-companion-proposal-as-on-disk qwen-companion-diff-proposal)
+                      "; u here takes what is proposed\n"
+                    "; k here keeps what is on disk\n"))
+          (add-text-properties start (point)
+                               '(face warning qwen-companion-unified-line-ends t)))
+      (unless qwen-companion-unified--hunks
+        (insert "There is no difference any more.\n")))))
 
 (defun qwen-companion-unified--draw-stretch (lines)
   "Insert the next hunks at point, until LINES lines or more are there.
@@ -766,6 +779,18 @@ If the user has put other things on the screen meanwhile, they stay."
                    (qwen-companion-unified--difference proposal))))
     (qwen-companion-unified--update proposal)))
 
+(cl-defmethod qwen-companion-diff-note-line-ends ((_style (eql 'unified)) proposal)
+  "Show how the line ends of PROPOSAL differ from those on disk now."
+  (when-let ((buffer (qwen-companion-windows-control proposal)))
+    (with-current-buffer buffer
+      (unless qwen-companion-unified--state
+        (let ((there (get-text-property (point) 'qwen-companion-unified-line-ends)))
+          (qwen-companion-unified--draw)
+          (when there
+            (goto-char (text-property-any (point-min) (point-max)
+                                          'qwen-companion-unified-line-ends t))
+            (qwen-companion-unified--drawn)))))))
+
 ;;; Commands
 
 (defun qwen-companion-unified--ready ()
@@ -804,28 +829,43 @@ If the user has put other things on the screen meanwhile, they stay."
   (interactive "p")
   (qwen-companion-unified-next (- (or count 1))))
 
+(defun qwen-companion-unified--turn-line-ends (as-on-disk)
+  "Make the change of line ends, if point is on it, AS-ON-DISK.
+Return nil if point is elsewhere."
+  (when (get-text-property (point) 'qwen-companion-unified-line-ends)
+    (when (eq as-on-disk (qwen-companion-proposal-as-on-disk
+                          qwen-companion-diff-proposal))
+      (user-error (if as-on-disk "These are as on disk already; u takes the proposed ones"
+                    "These are as proposed already; k keeps those on disk")))
+    (qwen-companion-diff-toggle-line-ends qwen-companion-diff-proposal)
+    t))
+
 (defun qwen-companion-unified-drop ()
   "Drop the hunk at point: it will not be in what is accepted.
 \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] brings it back."
   (interactive)
-  (let ((hunk (qwen-companion-unified--here)))
-    (when (qwen-companion-hunks-dropped-p hunk)
-      (user-error "This hunk is dropped already; u brings it back"))
-    (qwen-companion-hunks-drop (qwen-companion-unified--difference) hunk)
-    (qwen-companion-unified--turned hunk)))
+  (unless (qwen-companion-unified--turn-line-ends t)
+    (let ((hunk (qwen-companion-unified--here)))
+      (when (qwen-companion-hunks-dropped-p hunk)
+        (user-error "This hunk is dropped already; u brings it back"))
+      (qwen-companion-hunks-drop (qwen-companion-unified--difference) hunk)
+      (qwen-companion-unified--turned hunk))))
 
 (defun qwen-companion-unified-restore ()
   "Bring back the hunk at point, which is dropped."
   (interactive)
-  (let ((hunk (qwen-companion-unified--here)))
-    (unless (qwen-companion-hunks-dropped-p hunk)
-      (user-error "This hunk is not dropped; k drops it"))
-    (qwen-companion-hunks-restore (qwen-companion-unified--difference) hunk)
-    (qwen-companion-unified--turned hunk)))
+  (unless (qwen-companion-unified--turn-line-ends nil)
+    (let ((hunk (qwen-companion-unified--here)))
+      (unless (qwen-companion-hunks-dropped-p hunk)
+        (user-error "This hunk is not dropped; k drops it"))
+      (qwen-companion-hunks-restore (qwen-companion-unified--difference) hunk)
+      (qwen-companion-unified--turned hunk))))
 
 (defun qwen-companion-unified--turned (hunk)
   "Show that HUNK has been dropped or brought back."
-  (qwen-companion-unified--redraw hunk (list hunk))
+  (if (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
+      (qwen-companion-unified--redraw hunk (list hunk))
+    (qwen-companion-unified--update qwen-companion-diff-proposal))
   (run-hooks 'qwen-companion-diff-changed-hook))
 
 (defun qwen-companion-unified-split ()

@@ -739,6 +739,112 @@ A text that is nil removes the line."
       (qwen-companion-unified-test--press "k")
       (should (equal "one\r\ntwo\r\n" (qwen-companion-unified-test--text proposal))))))
 
+(ert-deftest qwen-companion-unified-test-mixed-line-ends ()
+  "They are shown and dropped line by line, none is doubled."
+  (pcase-dolist (`(,old ,new)
+                 '(("one\r\ntwo\nthree\r\n" "one\r\nTWO\r\nthree\r\n")
+                   ;; Emacs looks at the first lines only to find out.
+                   ("1\r\n2\r\n3\r\n4\r\n5\n6\r\n" "1\r\n2\r\n3\r\n4\r\nfive\r\n6\r\n")
+                   ("one\r\ntwo\r\n" "one\r\nTWO\n")
+                   ("one\rtwo\rthree\rfour\r" "one\rtwo\rthree\rFOUR\r")))
+    (qwen-companion-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-unified-test--review new)))
+        (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
+        (should (equal new (qwen-companion-unified-test--text proposal)))
+        (qwen-companion-unified-test--press "k")
+        (should (equal old (qwen-companion-unified-test--text proposal)))
+        (qwen-companion-unified-test--press "u")
+        (should (equal new (qwen-companion-unified-test--text proposal)))
+        (should-not (qwen-companion-diff-edited-p proposal))))))
+
+(ert-deftest qwen-companion-unified-test-only-line-ends-or-the-mark ()
+  "What changes is said, and dropped as on disk."
+  (pcase-dolist (`(,old ,new ,said)
+                 '(("one\ntwo\n" "one\r\ntwo\r\n" "Line ends: CR LF proposed, LF on disk")
+                   ("one\r\ntwo\r\n" "one\ntwo\n" "Line ends: LF proposed, CR LF on disk")
+                   ("one\ntwo" "one\r\ntwo" "Line ends: CR LF proposed, LF on disk")
+                   ("one\n" "\ufeffone\n" "Byte order mark: proposed, not on disk")
+                   ("\ufeffone\n" "one\n" "Byte order mark: not proposed, on disk")
+                   ("\ufeffone\r\n" "one\n"
+                    "Line ends: LF proposed, CR LF on disk; byte order mark: not proposed, on disk")))
+    (qwen-companion-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-unified-test--review new)))
+        (should (equal "0 of 0 hunks kept" (qwen-companion-unified-test--count)))
+        (should-not (string-search "no difference" (buffer-string)))
+        (goto-char (point-min))
+        (should (search-forward said nil t))
+        (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\): "
+                                (qwen-companion-unified--header)))
+        (qwen-companion-unified-test--press "k")
+        (should (equal old (qwen-companion-unified-test--text proposal)))
+        (should (qwen-companion-diff-edited-p proposal))
+        (should (string-search "as on disk" (buffer-string)))
+        (qwen-companion-unified-test--press "u")
+        (should (equal new (qwen-companion-unified-test--text proposal)))
+        (should-not (qwen-companion-diff-edited-p proposal))
+        ;; In the other style it stands in the header, with a key.
+        (qwen-companion-unified-test--press "k")
+        (qwen-companion-diff-switch proposal)
+        (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (should (string-search "as on disk" (qwen-companion-test-header)))
+          (qwen-companion-diff-toggle-line-ends)
+          (should (string-search "proposed" (qwen-companion-test-header)))
+          (qwen-companion-diff-toggle-line-ends))
+        (qwen-companion-diff-accept proposal)
+        (should (equal `((accepted ,old))
+                       (mapcar (lambda (payload)
+                                 (list (plist-get payload :outcome)
+                                       (plist-get payload :text)))
+                               (qwen-companion-test-sent 'outcome))))))))
+
+(ert-deftest qwen-companion-unified-test-line-ends-beside-other-changes ()
+  "They are one thing to drop, the lines are others."
+  (qwen-companion-unified-test-with '(("a.txt" "one\ntwo\n"))
+    (let ((proposal (qwen-companion-unified-test--review "one\r\nTWO\r\n")))
+      (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
+      (goto-char (point-min))
+      (search-forward "Line ends")
+      (qwen-companion-unified-test--press "k")
+      (should (equal "one\nTWO\n" (qwen-companion-unified-test--text proposal)))
+      (goto-char (point-min))
+      (qwen-companion-unified-test--press "n" "k")
+      (should (equal "one\ntwo\n" (qwen-companion-unified-test--text proposal)))
+      ;; The line ends of the file become others, and mixed ones.
+      (let ((coding-system-for-write 'utf-8-unix))
+        (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
+      (set-file-times "a.txt" (time-add nil 5))
+      (qwen-companion-diff-file-written (expand-file-name "a.txt"))
+      (should (equal "one\ntwo\n" (qwen-companion-unified-test--text proposal)))
+      (should (string-search "-two\r\n+two\n" (buffer-string))))))
+
+(ert-deftest qwen-companion-unified-test-open-last-lines-are-not-glued ()
+  "A line that comes back has an end when lines of the user's follow."
+  (pcase-dolist (`(,old ,new ,edit ,result)
+                 (list
+                  (list "a\nb\n" "a\nB"
+                        (lambda () (goto-char (point-max)) (insert "c\n"))
+                        "a\nB\nc\n")
+                  (list "a\n" "a\nb\n"
+                        (lambda () (goto-char (point-max)) (delete-char -1))
+                        "a\nb\n")
+                  (list "a\n" "a\nb"
+                        (lambda () (goto-char (point-max)) (insert "c"))
+                        "a\nb\nc")))
+    (qwen-companion-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-unified-test--review new)))
+        (qwen-companion-unified-test--press "k")
+        (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (save-excursion (funcall edit)))
+        (qwen-companion-diff-refresh 'unified proposal)
+        (goto-char (point-min))
+        (search-forward "dropped, u")
+        (qwen-companion-unified-test--press "u")
+        (should (equal result (qwen-companion-unified-test--text proposal)))
+        (should-not (string-search "more lines" (buffer-string)))
+        (should (equal result
+                       (qwen-companion-unified-test--patched
+                        old (qwen-companion-unified-test--shown-patch "\n"))))))))
+
 ;;; What is accepted is exactly what is shown
 
 (defconst qwen-companion-unified-test--words
@@ -881,6 +987,15 @@ LINE-END is what ends the lines in the file."
   (random "qwen-companion")
   (dotimes (_ 100)
     (qwen-companion-unified-test--property)))
+
+(declare-function hunks-fuzz-run "../fuzz/hunks" (from count))
+
+(ert-deftest qwen-companion-unified-test-random-reviews ()
+  "A short run of `make fuzz', with texts that are odd in every way."
+  (require 'hunks-fuzz (expand-file-name
+                        "../fuzz/hunks"
+                        (file-name-directory (locate-library "qwen-companion-unified-test"))))
+  (hunks-fuzz-run 1 30))
 
 (provide 'qwen-companion-unified-test)
 ;;; qwen-companion-unified-test.el ends here

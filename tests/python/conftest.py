@@ -19,6 +19,8 @@ from support import Backend, Home
 # Where everything generated lies; and no time limit, for a loaded machine.
 set_hypothesis_home_dir(Path(__file__).parents[2] / ".build/hypothesis")
 hypothesis.settings.register_profile("checkout", deadline=None)
+# What `make fuzz` takes.
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("checkout")
 
 

@@ -1,0 +1,359 @@
+;;; hunks.el --- Random reviews against an oracle  -*- lexical-binding: t; -*-
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; `make fuzz'.  Each case is a pair of odd texts, one on disk and one
+;; proposed, and a dozen random actions in the review hunk by hunk: hunks
+;; are dropped, brought back and split, line ends kept, both texts edited.
+;; After each action the oracle reads what is on the screen as a stranger
+;; would, applies it to the bytes on disk, and compares the result with the
+;; text that accepting would send now.  For a part of the cases, the program
+;; patch is asked as well.
+;;
+;; The number of a case is its seed.  One that has failed is put into
+;; `hunks-fuzz-failed', which every run begins with.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-test-helper)
+(require 'qwen-companion-unified-test)
+
+(defconst hunks-fuzz-failed '(20 22 32 34 142)
+  "The numbers of cases that have failed once.")
+
+(defun hunks-fuzz--one-of (&rest choices)
+  "Return one of CHOICES."
+  (nth (random (length choices)) choices))
+
+;;; Texts
+
+(defun hunks-fuzz--line ()
+  "Return a random line without its end."
+  (if (zerop (random 4))
+      (hunks-fuzz--one-of "a\fb" "a\0b" "\ufeff" "\r" "a\rb" "\\ No newline at end of file"
+                          "@@ -1,1 +1,1 @@" "--- a/x" "+++ b/x" "# one" "ü\t中😀"
+                          (make-string 6000 ?x) "\u202Ex" "<<<<<<< yours")
+    (hunks-fuzz--one-of "" "one" "two" "three" "  four" "five" "}")))
+
+(defun hunks-fuzz--lines ()
+  "Return a list of random lines."
+  (pcase (random 12)
+    (0 nil)
+    (1 (list (hunks-fuzz--line)))
+    ;; Many small hunks.
+    (2 (cl-loop for n from 1 to 90 collect (format "%d" n)))
+    (_ (cl-loop repeat (random 16) collect (hunks-fuzz--line)))))
+
+(defun hunks-fuzz--edit (lines)
+  "Return LINES, edited at random."
+  (if (> (length lines) 80)
+      (cl-loop for line in lines
+               unless (zerop (random 9)) collect (if (zerop (random 5)) (hunks-fuzz--line) line))
+    (dotimes (_ (random 5))
+      (setq lines (qwen-companion-unified-test--random-edit lines)))
+    lines))
+
+(defun hunks-fuzz--text (lines style open mark)
+  "Return LINES as a text.
+STYLE is what ends a line or `mixed'; OPEN means that the last has no
+end, MARK that a byte order mark comes first."
+  (let ((text (mapconcat (lambda (line)
+                           (concat line (if (eq style 'mixed)
+                                            (hunks-fuzz--one-of "\n" "\r\n" "\r\r\n")
+                                          style)))
+                         lines "")))
+    (concat (if mark "\ufeff" "")
+            (if (and open (string-suffix-p "\n" text)) (substring text 0 -1) text))))
+
+(defun hunks-fuzz--pair ()
+  "Return a random pair of texts, (OLD . NEW)."
+  (let* ((lines (hunks-fuzz--lines))
+         (style (hunks-fuzz--one-of "\n" "\n" "\r\n" 'mixed "\r"))
+         (mark (zerop (random 6))))
+    (cons (hunks-fuzz--text lines style (zerop (random 3)) mark)
+          (hunks-fuzz--text (hunks-fuzz--edit lines)
+                            (if (zerop (random 3)) (hunks-fuzz--one-of "\n" "\r\n" 'mixed) style)
+                            (zerop (random 3))
+                            (if (zerop (random 6)) (not mark) mark)))))
+
+;;; The oracle: nothing of ours is asked but what is on the screen
+
+(define-error 'hunks-fuzz-wrong "What is shown is wrong")
+
+(defmacro hunks-fuzz--must (form)
+  "Signal `hunks-fuzz-wrong' unless FORM is non-nil.
+ERT takes its own failures as final, also where they are handled."
+  `(unless ,form
+     (signal 'hunks-fuzz-wrong '(,form))))
+
+(defun hunks-fuzz--split (text)
+  "Return the lines of TEXT, each with its line feed; the last may lack it."
+  (let (lines (start 0))
+    (while (< start (length text))
+      (let ((end (or (cl-position ?\n text :start start) (1- (length text)))))
+        (push (substring text start (1+ end)) lines)
+        (setq start (1+ end))))
+    (nreverse lines)))
+
+(defun hunks-fuzz--style (text)
+  "Return what ends the lines of TEXT, `mixed', or nil when nothing does."
+  (let ((ends (cl-remove-duplicates
+               (cl-loop for line in (hunks-fuzz--split text)
+                        when (string-suffix-p "\n" line)
+                        collect (if (string-suffix-p "\r\n" line) "\r\n" "\n"))
+               :test #'equal)))
+    (if (cdr ends) 'mixed (car ends))))
+
+(defun hunks-fuzz--shown ()
+  "Return what is on the screen as (LINE-ENDS . HUNKS).
+LINE-ENDS is the line about those, or nil.  A hunk is (OLD DROPPED LINES
+NEW), LINES being pairs of a sign and a line with its line feed, if it
+has one."
+  (let ((lines (split-string (buffer-substring-no-properties (point-min) (point-max)) "\n"))
+        line-ends hunks)
+    (hunks-fuzz--must (string-prefix-p "--- " (pop lines)))
+    (hunks-fuzz--must (string-prefix-p "+++ " (pop lines)))
+    (while (and lines (not (string-prefix-p "# " (car lines))))
+      (let ((line (pop lines)))
+        (cond
+         ((string-match "\\`@@ -\\([0-9]+\\),\\([0-9]+\\) \\+\\([0-9]+\\),\\([0-9]+\\) @@\\( dropped\\)?" line)
+          (push (list (string-to-number (match-string 1 line)) (match-string 5 line) nil
+                      (string-to-number (match-string 3 line))
+                      (string-to-number (match-string 2 line))
+                      (string-to-number (match-string 4 line)))
+                hunks))
+         ((string-match-p "\\`\\\\ \\(Line ends\\|Byte order mark\\)" line)
+          (hunks-fuzz--must (null hunks))
+          (setq line-ends line))
+         ((equal line "\\ No newline at end of file")
+          (cl-callf (lambda (text) (substring text 0 -1))
+              (cadr (car (nth 2 (car hunks))))))
+         ((and hunks (string-match-p "\\`[- +]" line))
+          (push (list (aref line 0) (concat (substring line 1) "\n"))
+                (nth 2 (car hunks))))
+         (t (hunks-fuzz--must (member line '("" "There is no difference any more.")))))))
+    (dolist (hunk hunks)
+      (cl-callf nreverse (nth 2 hunk)))
+    (cons line-ends (nreverse hunks))))
+
+(defun hunks-fuzz--applied (old hunks)
+  "Return what HUNKS make of the text OLD; each must fit exactly where it says."
+  (let ((lines (vconcat (hunks-fuzz--split old)))
+        (at 0)
+        (result ()))
+    (pcase-dolist (`(,start ,dropped ,shown ,new-start ,old-count ,new-count) hunks)
+      (let ((from (if (zerop old-count) start (1- start))))
+        (hunks-fuzz--must (<= at from))
+        (while (< at from)
+          (push (aref lines at) result)
+          (cl-incf at))
+        (hunks-fuzz--must (= old-count (cl-count-if (lambda (line) (memq (car line) '(?\s ?-))) shown)))
+        (hunks-fuzz--must (= new-count (cl-count-if (lambda (line) (memq (car line) '(?\s ?+))) shown)))
+        (unless dropped
+          (hunks-fuzz--must (= (length result) (if (zerop new-count) new-start (1- new-start)))))
+        (pcase-dolist (`(,sign ,line) shown)
+          (when (memq sign '(?\s ?-))
+            (hunks-fuzz--must (equal line (aref lines at)))
+            (cl-incf at))
+          (when (or (eq sign ?\s) (eq sign (if dropped ?- ?+)))
+            (push line result)))))
+    (while (< at (length lines))
+      (push (aref lines at) result)
+      (cl-incf at))
+    (dolist (line (cdr result))
+      ;; Nothing comes behind a line without an end.
+      (hunks-fuzz--must (string-suffix-p "\n" line)))
+    (mapconcat #'identity (nreverse result) "")))
+
+(defun hunks-fuzz--expected (old new shown plain)
+  "Return the text that SHOWN promises, OLD being on disk and NEW proposed.
+PLAIN is non-nil when both sides are shown without carriage returns."
+  (pcase-let* ((`(,line-ends . ,hunks) shown)
+               (old-mark (string-prefix-p "\ufeff" old))
+               (old-text (if old-mark (substring old 1) old))
+               (new-mark (string-prefix-p "\ufeff" new))
+               (new-text (if new-mark (substring new 1) new))
+               (text (hunks-fuzz--applied
+                      (if plain (string-replace "\r\n" "\n" old-text) old-text) hunks))
+               (as-on-disk (and line-ends (string-match-p "as on disk" line-ends)))
+               (differ (lambda (what) (and line-ends (string-match-p what line-ends)))))
+    (when plain
+      (let* ((old-end (hunks-fuzz--style old-text))
+             (new-end (hunks-fuzz--style new-text))
+             (end (if (and (funcall differ "[Ll]ine ends") as-on-disk)
+                      old-end
+                    (or new-end old-end "\n"))))
+        (unless (funcall differ "[Ll]ine ends")
+          (hunks-fuzz--must (or (null old-end) (null new-end) (equal old-end new-end))))
+        (setq text (string-replace "\n" end text))))
+    (let ((mark (if (and (funcall differ "[Bb]yte order mark") as-on-disk)
+                    old-mark
+                  new-mark)))
+      (unless (or (string-empty-p old-text) (string-empty-p new)
+                  (funcall differ "[Bb]yte order mark"))
+        (hunks-fuzz--must (eq old-mark new-mark)))
+      (when (string-empty-p new)
+        (setq mark old-mark))
+      (if (and mark (or (equal new "\ufeff") (not (string-empty-p text)))) (concat "\ufeff" text) text))))
+
+;;; Cases
+
+(defun hunks-fuzz--check (proposal old new)
+  "Compare what is shown of PROPOSAL with what would be sent.
+OLD is on disk, NEW was proposed."
+  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-unified-press
+                                         #'qwen-companion-unified--show-more)))
+           (when place
+             (goto-char place)
+             (qwen-companion-unified-test--press "RET")
+             t)))
+  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-unified-press
+                                 #'qwen-companion-unified--show-whole))
+  (let ((sent (qwen-companion-diff-text proposal))
+        (shown (hunks-fuzz--shown))
+        wrong)
+    ;; Once line ends were shown exactly, they may have to stay so.
+    (unless (cl-some (lambda (plain)
+                       (condition-case err
+                           (equal sent (hunks-fuzz--expected old new shown plain))
+                         (hunks-fuzz-wrong (push err wrong) nil)))
+                     (if (memq 'mixed (mapcar #'hunks-fuzz--style (list old new)))
+                         '(nil)
+                       '(t nil)))
+      (let ((print-escape-newlines t)
+            (print-escape-control-characters t))
+        (ert-fail (replace-regexp-in-string
+                   "x\\{50,\\}" "xxx..."
+                   (prin1-to-string
+                    (list :sent sent :on-disk old :wrong wrong
+                          :shown (buffer-substring-no-properties (point-min) (point-max))))))))))
+
+(defun hunks-fuzz--hunk ()
+  "Go to a random line of a random hunk, if there is one."
+  (goto-char (point-min))
+  (dotimes (_ (random 6))
+    (ignore-errors (qwen-companion-unified-test--press "n")))
+  (forward-line (random 6)))
+
+(defun hunks-fuzz--act (proposal)
+  "Do one random thing in the review of PROPOSAL; return what it was."
+  (let ((action (hunks-fuzz--one-of 'drop 'drop 'drop 'restore 'restore 'split 'split
+                                    'context 'line-ends 'edit 'undo 'disk)))
+    (hunks-fuzz--hunk)
+    (condition-case nil
+        (pcase action
+          ('drop (qwen-companion-unified-test--press "k"))
+          ('restore (qwen-companion-unified-test--press "u"))
+          ('split (qwen-companion-unified-test--press "s"))
+          ('context (qwen-companion-unified-test--press (hunks-fuzz--one-of "+" "-" "-")))
+          ('line-ends (qwen-companion-diff-toggle-line-ends))
+          ((or 'edit 'undo)
+           (with-current-buffer (qwen-companion-proposal-buffer proposal)
+             (undo-boundary)
+             (goto-char (1+ (random (1+ (buffer-size)))))
+             (if (eq action 'undo)
+                 (let (last-command this-command)
+                   (undo))
+               (pcase (random 5)
+                 (0 (insert (hunks-fuzz--one-of "x" "\n" "y\n" "\nz")))
+                 (1 (goto-char (point-max)) (insert (hunks-fuzz--one-of "x" "\n" "y\n")))
+                 (2 (delete-region (line-beginning-position) (line-end-position)))
+                 (3 (delete-region (line-beginning-position)
+                                   (min (point-max) (1+ (line-end-position)))))
+                 (_ (when (eq ?\n (char-before (point-max)))
+                      (delete-region (1- (point-max)) (point-max))))))
+             (undo-boundary))
+           (qwen-companion-diff-refresh 'unified proposal)))
+      (user-error nil))
+    action))
+
+(defun hunks-fuzz--write (text)
+  "Write TEXT into the file on disk, as a CLI does."
+  (let ((coding-system-for-write 'utf-8-unix))
+    (write-region text nil "a.txt" nil 'silent)))
+
+(defun hunks-fuzz-case (seed)
+  "Check the random case SEED, a number."
+  (random (format "hunks %d" seed))
+  (pcase-let* ((`(,old . ,new) (hunks-fuzz--pair))
+               (qwen-companion-unified-context (random 4))
+               (actions ()))
+    (ert-info ((let ((print-escape-newlines t) (print-escape-control-characters t))
+                 (replace-regexp-in-string
+                  "x\\{50,\\}" "xxx..." (prin1-to-string (list :seed seed :old old :new new)))))
+      (qwen-companion-unified-test-with (list (list "a.txt" old))
+        (let ((proposal (qwen-companion-unified-test--review new))
+              (original new)
+              (first old)
+              touched)
+          (hunks-fuzz--check proposal old new)
+          (should (equal new (qwen-companion-diff-text proposal)))
+          (when (and (zerop (mod seed 4))
+                     (not (string-match-p "\0" (concat old new)))
+                     (equal (hunks-fuzz--style old) (hunks-fuzz--style new))
+                     (not (string-prefix-p "\ufeff" old)))
+            (let ((line-end (if (equal "\r\n" (hunks-fuzz--style old)) "\r\n" "\n")))
+              (should (equal (string-remove-prefix "\ufeff" new)
+                             (qwen-companion-unified-test--patched
+                              old (qwen-companion-unified-test--shown-patch line-end))))))
+          (dotimes (_ 12)
+            (let ((action (hunks-fuzz--act proposal)))
+              (push action actions)
+              (when (memq action '(edit undo))
+                (setq touched t))
+              (when (eq action 'disk)
+                (setq touched t
+                      old (hunks-fuzz--text (hunks-fuzz--edit (split-string old "[\ufeff\r\n]+"))
+                                            (hunks-fuzz--one-of "\n" "\r\n" 'mixed)
+                                            (zerop (random 3)) (zerop (random 6))))
+                (hunks-fuzz--write old)
+                (set-file-times "a.txt" (time-add nil (length actions)))
+                (qwen-companion-diff-file-written (expand-file-name "a.txt")))
+              (set-buffer (window-buffer))
+              (ert-info ((format "%S" (reverse actions)))
+                (hunks-fuzz--check proposal old original))))
+          (unless touched
+            (hunks-fuzz--all "k")
+            (should (equal first (qwen-companion-diff-text proposal)))
+            (hunks-fuzz--all "u")
+            (should (equal original (qwen-companion-diff-text proposal)))
+            (should-not (qwen-companion-diff-edited-p proposal))))))))
+
+(defun hunks-fuzz--all (key)
+  "Press KEY, which drops or brings back, on all there is."
+  (goto-char (point-min))
+  (when (re-search-forward "^\\\\ \\(Line\\|Byte\\)" nil t)
+    (ignore-error user-error (qwen-companion-unified-test--press key)))
+  (goto-char (point-min))
+  (while (qwen-companion-unified--goto-hunk (point) nil)
+    (ignore-error user-error (qwen-companion-unified-test--press key))))
+
+(defun hunks-fuzz-run (from count)
+  "Check the cases that have failed once, and COUNT others with seeds FROM on."
+  (dolist (seed (append hunks-fuzz-failed (number-sequence from (+ from count -1))))
+    (hunks-fuzz-case seed)))
+
+(defun hunks-fuzz-main (from count)
+  "Check COUNT cases with seeds FROM on, print what fails, and leave Emacs."
+  (let ((failed 0)
+        (cases (append hunks-fuzz-failed (number-sequence from (+ from count -1)))))
+    (dolist (seed cases)
+      (let ((test (make-ert-test :body (lambda () (hunks-fuzz-case seed)))))
+        (unless (ert-test-passed-p
+                 (let ((inhibit-message t))
+                   (ert-run-test test)))
+          (cl-incf failed)
+          (princ (format "case %d failed: %s\n" seed
+                         (ert-test-result-with-condition-condition
+                          (ert-test-most-recent-result test))))
+          (dolist (info (ert-test-result-with-condition-infos
+                         (ert-test-most-recent-result test)))
+            (princ (format "  %s\n" (cdr info)))))))
+    (princ (format "%d random reviews, %d failed\n" (length cases) failed))
+    (kill-emacs (if (zerop failed) 0 1))))
+
+(provide 'hunks-fuzz)
+;;; hunks.el ends here
