@@ -318,7 +318,7 @@ so that each can be dropped by itself; elsewhere it is one change, see
         (qwen-companion-disk-convert-line-ends "\n"))))
     (setf (qwen-companion-proposal-exact proposal) exact
           (qwen-companion-proposal-on-disk proposal)
-          (and (or (> (buffer-size) 0) (equal bom "\ufeff"))
+          (and (or (> (buffer-size) 0) bom)
                (cons disk bom)))
     (qwen-companion-diff--set-line-ends
      proposal (qwen-companion-proposal-as-on-disk proposal))))
@@ -331,9 +331,10 @@ is no such file or its encoding has no use for one."
       (progn
         (insert (string-remove-prefix "\ufeff" text))
         (if (string-prefix-p "\ufeff" text) "\ufeff" ""))
-    (when-let ((coding (qwen-companion-disk-insert
-                        path (qwen-companion-disk-named-coding path) t)))
-      (cond ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
+    (let ((coding (qwen-companion-disk-insert
+                   path (qwen-companion-disk-named-coding path) t)))
+      (cond ((null coding) (and (file-exists-p path) ""))
+            ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
             ((memq (coding-system-type coding) '(utf-8 undecided)) "")))))
 
 (defun qwen-companion-diff--prepare (proposal)

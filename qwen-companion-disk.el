@@ -80,7 +80,9 @@ The value is nil when it is not there."
     (when-let ((attributes (file-attributes (file-chase-links path))))
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
-            (file-attribute-inode-number attributes)))))
+            (file-attribute-inode-number attributes)
+            ;; The only one that programs cannot set.
+            (file-attribute-status-change-time attributes)))))
 
 (defun qwen-companion-disk-fresh-p (time)
   "Return non-nil when a file of the modification TIME may be being written.

@@ -77,6 +77,9 @@ program.  With nil, they follow the proposals that you accept only."
 (defconst qwen-companion-follow--outstanding 8
   "Most requests for edits that wait for the Python process.")
 
+(defconst qwen-companion-follow--writer-patience 10
+  "Seconds after which a file is followed though a program goes on writing.")
+
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds for which saving waits for edits.")
 
@@ -88,7 +91,8 @@ program.  With nil, they follow the proposals that you accept only."
   "What ties a buffer to the file it visits.
 BASE is the text on disk from which the buffer's unsaved text started,
 nil when there is none or it is not known.  TIME is the recorded
-modification time while that is put aside, else nil.  RACY is non-nil
+modification time while that is put aside, else nil.  STAMP is that of
+the file with the buffer's text, nil when it is not known.  RACY is non-nil
 when the file may have changed without a new time since it was read.
 REQUEST is that for the edits that are on their way, or nil.  EXPECTED
 is non-nil while the write of an accepted proposal is due.  NAMES are
@@ -98,7 +102,7 @@ renamed.  REFUSAL is why saving, which has begun, is not to go on.
 TIMER looks again at a file that is being written since SINCE, a time in
 seconds.  HELD is non-nil when what is on disk waits until conflicts are
 resolved."
-  base time racy request expected names mark refusal timer since held)
+  base time stamp racy request expected names mark refusal timer since held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -129,7 +133,22 @@ An indirect buffer has that of its base."
 (defun qwen-companion-follow--make ()
   "Return the link of the current buffer, made if need be."
   (or qwen-companion-follow--link
-      (setq qwen-companion-follow--link (qwen-companion-follow--make-link))))
+      (prog1 (setq qwen-companion-follow--link (qwen-companion-follow--make-link))
+        (qwen-companion-follow--note-stamp)
+        ;; First of all: others may change the text for what is saved.
+        (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t))))
+
+(defun qwen-companion-follow--note-stamp ()
+  "Note the stamp of the file, if that is the one the current buffer knows.
+A file of the same size and time that has taken its place is read."
+  (let ((link qwen-companion-follow--link)
+        (stamp (qwen-companion-disk-stamp buffer-file-name)))
+    (when (and stamp
+               (not (integerp (visited-file-modtime)))
+               (verify-visited-file-modtime))
+      (setf (qwen-companion-follow--link-stamp link) stamp)
+      (unless (equal (nth 2 stamp) (car buffer-file-number))
+        (setf (qwen-companion-follow--link-racy link) t)))))
 
 (defun qwen-companion-follow--text ()
   "Return the whole text of the current buffer."
@@ -138,6 +157,9 @@ An indirect buffer has that of its base."
     (buffer-substring-no-properties (point-min) (point-max))))
 
 ;;; Which buffers
+
+(defvar qwen-companion-follow--search nil
+  "The process that looks for a file which has gone, or nil.")
 
 (defvar qwen-companion-follow--roots '(nil)
   "The published roots, and their true names as directories.")
@@ -209,6 +231,7 @@ An indirect buffer has that of its base."
     (qwen-companion-watch-stop)
     (qwen-companion-follow--restore-time)
     (qwen-companion-follow--mark nil)
+    (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)
     (kill-local-variable 'qwen-companion-follow--link)))
 
 ;;; Looking at files, a few at a time
@@ -330,10 +353,12 @@ It is looked at a moment later."
 (defun qwen-companion-follow--being-written-p ()
   "Return non-nil when the file of the current buffer may not be complete.
 It is taken as it is when that goes on."
-  (let ((since (qwen-companion-follow--link-since qwen-companion-follow--link)))
-    (and (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time))
-         (or (null since)
-             (< (- (float-time) since) qwen-companion-watch-patience)))))
+  (let* ((since (qwen-companion-follow--link-since qwen-companion-follow--link))
+         (waited (if since (- (float-time) since) 0)))
+    (or (and (< waited qwen-companion-watch-patience)
+             (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time)))
+        (and (< waited qwen-companion-follow--writer-patience)
+             (qwen-companion-watch-written-p (expand-file-name buffer-file-truename))))))
 
 (defun qwen-companion-follow--look-again ()
   "Look at the file of the current buffer again when it may be complete."
@@ -361,6 +386,9 @@ It may turn out to hold the same text."
          (time (qwen-companion-follow--link-time link)))
     (cond
      ((qwen-companion-follow--link-racy link))
+     ((and (qwen-companion-follow--link-stamp link)
+           (not (equal (qwen-companion-follow--link-stamp link)
+                       (qwen-companion-disk-stamp buffer-file-name)))))
      ((null time) (not (verify-visited-file-modtime)))
      ;; Not a time: the file was not there.
      ((integerp time) t)
@@ -504,7 +532,8 @@ Return non-nil then.  A file that is not followed is left to Emacs."
           (qwen-companion-follow--link-racy link)
           (qwen-companion-follow--request-racy request))
     (set-visited-file-modtime time)
-    (qwen-companion-follow--guard nil)
+    (setf (qwen-companion-follow--link-stamp link)
+          (qwen-companion-follow--request-stamp request))
     (setq buffer-file-coding-system
           (qwen-companion-disk-fitting-coding
            (qwen-companion-follow--request-coding request))
@@ -794,27 +823,18 @@ It starts programs, which takes longer than the change of the text."
 ;;; Typing and saving meanwhile
 
 (defun qwen-companion-follow--put-time-aside ()
-  "Let no key ask whether to edit the current buffer; guard saving instead."
+  "Let no key ask whether to edit the current buffer."
   (let ((link qwen-companion-follow--link))
     (unless (qwen-companion-follow--link-time link)
       (setf (qwen-companion-follow--link-time link) (visited-file-modtime))
-      (clear-visited-file-modtime)
-      (qwen-companion-follow--guard t))))
+      (clear-visited-file-modtime))))
 
 (defun qwen-companion-follow--restore-time ()
   "Undo `qwen-companion-follow--put-time-aside'."
   (let ((link qwen-companion-follow--link))
     (when-let ((time (qwen-companion-follow--link-time link)))
       (setf (qwen-companion-follow--link-time link) nil)
-      (set-visited-file-modtime time)
-      (qwen-companion-follow--guard nil))))
-
-(defun qwen-companion-follow--guard (on)
-  "Guard saving the current buffer if ON is non-nil, else do not."
-  (if on
-      ;; First of all: others may change the text for what is saved.
-      (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t)
-    (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)))
+      (set-visited-file-modtime time))))
 
 (put 'qwen-companion-follow--before-save 'permanent-local-hook t)
 
@@ -825,7 +845,9 @@ It starts programs, which takes longer than the change of the text."
 Wait a moment for the merge.  If it does not come, or there is something
 to look at before saving, see to it that saving is refused: an error
 here would only be reported."
-  (when-let ((link (and buffer-file-name qwen-companion-follow--link)))
+  (when-let ((link (and buffer-file-name qwen-companion-follow--link))
+             ;; Else Emacs has asked already.
+             ((verify-visited-file-modtime)))
     (let ((qwen-companion-follow--saving t)
           (name (qwen-companion-foreign-path buffer-file-name)))
       (qwen-companion-follow--check)
@@ -894,8 +916,9 @@ Its file has changed already, or is about to."
   (qwen-companion-conflicts-update)
   (when-let ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
     (qwen-companion-follow--cancel)
-    (setf (qwen-companion-follow--link-time link) nil)
-    (qwen-companion-follow--guard nil)
+    (setf (qwen-companion-follow--link-time link) nil
+          (qwen-companion-follow--link-stamp link) nil)
+    (qwen-companion-follow--note-stamp)
     (qwen-companion-follow--mark nil)
     (if (qwen-companion-follow--link-expected link)
         ;; The base stays: the CLI knows nothing of what was saved.
@@ -919,7 +942,6 @@ Its file has changed already, or is about to."
     (when-let ((link qwen-companion-follow--link))
       ;; The time that was put aside is that of the other file.
       (setf (qwen-companion-follow--link-time link) nil)
-      (qwen-companion-follow--guard nil)
       (qwen-companion-follow--end))
     (when buffer-file-name
       (qwen-companion-follow--enqueue (list (current-buffer))))))
@@ -942,12 +964,79 @@ Its file has changed already, or is about to."
 (defun qwen-companion-follow--mark-gone ()
   "Mark the current buffer, whose file is not there, unless it never was."
   (unless (memql (qwen-companion-follow--recorded-time) '(0 -1))
-    (let ((new (or (qwen-companion-watch-new-name (expand-file-name buffer-file-truename))
-                   (let ((mark (qwen-companion-follow--link-mark
-                                qwen-companion-follow--link)))
-                     (and (stringp mark) mark)))))
-      (qwen-companion-follow--mark
-       (if (and new (file-exists-p new)) new 'deleted)))))
+    (let* ((mark (qwen-companion-follow--link-mark qwen-companion-follow--link))
+           (new (or (qwen-companion-watch-new-name (expand-file-name buffer-file-truename))
+                    (and (stringp mark) mark))))
+      (cond
+       ((and new (file-exists-p new))
+        (qwen-companion-follow--mark-renamed new))
+       ((not (eq mark 'deleted))
+        (qwen-companion-follow--mark 'deleted)
+        (qwen-companion-follow--search))))))
+
+(defun qwen-companion-follow--mark-renamed (new)
+  "Mark the current buffer, whose file is NEW now, and offer to visit that."
+  (unless (equal new (qwen-companion-follow--link-mark qwen-companion-follow--link))
+    (qwen-companion-follow--mark new)
+    (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
+             (buffer-name) (qwen-companion-foreign-path new))))
+
+(defun qwen-companion-follow--search ()
+  "Look for the file of the current buffer, which has gone, under its root.
+It has another name there if one has its number, time and size."
+  (when-let* ((buffer (current-buffer))
+              (stamp (qwen-companion-follow--link-stamp qwen-companion-follow--link))
+              (file (expand-file-name buffer-file-truename))
+              (root (cl-find-if (lambda (root) (string-prefix-p root file))
+                                (cdr qwen-companion-follow--roots)))
+              ;; A branch switch removes many files, and renames none.
+              ((not qwen-companion-follow--search))
+              ((executable-find "find")))
+    (let ((default-directory root))
+      (setq qwen-companion-follow--search
+            (make-process
+             :name "qwen-companion-find"
+             :command (list "find" root "-xdev" "-name" ".git" "-prune" "-o"
+                            "-type" "f" "-inum" (number-to-string (nth 2 stamp))
+                            "-print0")
+             :connection-type 'pipe
+             :noquery t
+             :stderr (get-buffer-create " *qwen-companion find*" t)
+             :filter (lambda (_process names)
+                       (dolist (name (split-string names "\0" t))
+                         (qwen-companion-follow--found-again buffer stamp name)))
+             :sentinel (lambda (process _event)
+                         (unless (process-live-p process)
+                           (setq qwen-companion-follow--search nil))))))))
+
+(defun qwen-companion-follow--found-again (buffer stamp name)
+  "Mark BUFFER as renamed if NAME is its file, which has gone and had STAMP."
+  (when (and (buffer-live-p buffer)
+             (equal (seq-take stamp 3)
+                    (seq-take (qwen-companion-disk-stamp name) 3)))
+    (with-current-buffer buffer
+      (when (and qwen-companion-follow--link
+                 (eq 'deleted (qwen-companion-follow--link-mark
+                               qwen-companion-follow--link)))
+        (qwen-companion-follow--mark-renamed name)))))
+
+(defun qwen-companion-follow-rename ()
+  "Let the current buffer visit its file, which was renamed, by the new name.
+Unsaved text stays unsaved."
+  (interactive)
+  (let* ((link (qwen-companion-follow--link-of))
+         (new (and link (qwen-companion-follow--link-mark link)))
+         (other (and (stringp new) (find-buffer-visiting new))))
+    (unless (stringp new)
+      (user-error "The file of %s was not renamed, as far as is known" (buffer-name)))
+    (when other
+      (user-error "%s is visited in %s already" (qwen-companion-foreign-path new)
+                  (buffer-name other)))
+    (with-current-buffer (or (buffer-base-buffer) (current-buffer))
+      (let ((time (qwen-companion-follow--recorded-time)))
+        (set-visited-file-name new t t)
+        ;; What has changed since is to be noticed.
+        (set-visited-file-modtime time)))))
 
 (defun qwen-companion-follow-lighter ()
   "Return a text for the mode line about the current buffer's file, or nil."
@@ -962,7 +1051,7 @@ Its file has changed already, or is about to."
                        'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))
           ((and (pred stringp) name)
            (propertize " renamed" 'face 'warning
-                       'help-echo (format "The file is now %s"
+                       'help-echo (format "M-x qwen-companion-follow-rename visits the file where it is now: %s"
                                           (qwen-companion-foreign-path name))))))))
 
 ;;; Writes that are expected, and commands
@@ -1067,6 +1156,8 @@ The symbol `off' while the mode is off.")
         (qwen-companion-follow--leave))))
   (mapc #'qwen-companion-follow--drop
         (copy-sequence qwen-companion-follow--requests))
+  (when qwen-companion-follow--search
+    (delete-process qwen-companion-follow--search))
   (when qwen-companion-follow--work-timer
     (cancel-timer qwen-companion-follow--work-timer))
   (qwen-companion-watch-forget)

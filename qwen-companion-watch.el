@@ -44,6 +44,9 @@
   "Most events of a directory that are taken at a time.
 More, as a branch switch makes, cost more than looking at the files.")
 
+(defconst qwen-companion-watch--rest 1.5
+  "Seconds without an event after which a file that is open counts as written.")
+
 (defconst qwen-companion-watch--unwatched '(0.5 . 5)
   "Seconds between two looks at the files of a directory without a watch.
 \(BURST . NONE): while it has too many events, and if there is no watch.")
@@ -57,14 +60,17 @@ More, as a branch switch makes, cost more than looking at the files.")
 (cl-defstruct (qwen-companion-watch--watch (:copier nil))
   "A DIRECTORY with visited files.
 BUFFERS visit them.  DESCRIPTOR is that of its watch, nil when there is
-none; TIMER looks again then.  EVENTS counts those that came since the
-files were looked at."
-  directory buffers descriptor timer (events 0))
+none; TIMER looks again then.  CLOSED is the descriptor of inotify's
+watch for files that are closed, which filenotify does not know.  EVENTS
+counts those that came since the files were looked at."
+  directory buffers descriptor closed timer (events 0))
 
 (defvar qwen-companion-watch--watches (make-hash-table :test #'equal)
   "The watches: directory to `qwen-companion-watch--watch'.")
 (defvar qwen-companion-watch--files (make-hash-table :test #'equal)
   "The buffers of watched files: true name to list of buffers.")
+(defvar qwen-companion-watch--written (make-hash-table :test #'equal)
+  "The watched files that were changed and not closed since: time of that.")
 (defvar qwen-companion-watch--noisy nil
   "The watches with events that nobody has looked after.")
 (defvar qwen-companion-watch--times nil
@@ -127,6 +133,13 @@ nearest one above is watched; so call this again when it may exist."
           (remhash directory qwen-companion-watch--watches)))))
   (remhash (current-buffer) qwen-companion-watch--places))
 
+(defun qwen-companion-watch-written-p (file)
+  "Return non-nil while a program is writing the watched FILE.
+That is until it closes the file or rests; it is known with inotify only."
+  (when-let ((time (gethash file qwen-companion-watch--written)))
+    (or (< (- (float-time) time) qwen-companion-watch--rest)
+        (ignore (remhash file qwen-companion-watch--written)))))
+
 (defun qwen-companion-watch-new-name (file)
   "Return the name that the watched FILE was given, nil when it has its own."
   (alist-get file qwen-companion-watch--renames nil nil #'equal))
@@ -142,9 +155,14 @@ nearest one above is watched; so call this again when it may exist."
   (setq qwen-companion-watch--timer nil
         qwen-companion-watch--noisy nil
         qwen-companion-watch--times nil
-        qwen-companion-watch--renames nil))
+        qwen-companion-watch--renames nil)
+  (clrhash qwen-companion-watch--written))
 
 ;;; Watches
+
+(declare-function inotify-add-watch "ext:inotify.c" (filename aspect callback))
+(declare-function inotify-rm-watch "ext:inotify.c" (watch-descriptor))
+(defvar file-notify--library)
 
 (defun qwen-companion-watch--open (watch)
   "Begin to watch the directory of WATCH; without success look now and then."
@@ -152,7 +170,14 @@ nearest one above is watched; so call this again when it may exist."
       (setf (qwen-companion-watch--watch-descriptor watch)
             (file-notify-add-watch
              (qwen-companion-watch--watch-directory watch) '(change)
-             (lambda (event) (qwen-companion-watch--noticed watch event))))
+             (lambda (event) (qwen-companion-watch--noticed watch event)))
+            (qwen-companion-watch--watch-closed watch)
+            (and (eq file-notify--library 'inotify)
+                 (ignore-error file-notify-error
+                   (inotify-add-watch
+                    (directory-file-name (qwen-companion-watch--watch-directory watch))
+                    '(close-write)
+                    (lambda (event) (qwen-companion-watch--closed watch event))))))
     (file-notify-error
      (qwen-companion-watch--look-later watch (cdr qwen-companion-watch--unwatched))
      (qwen-companion-backend-notice-once
@@ -167,7 +192,20 @@ nearest one above is watched; so call this again when it may exist."
   (when-let ((descriptor (qwen-companion-watch--watch-descriptor watch)))
     ;; First, because the end of a watch is an event too.
     (setf (qwen-companion-watch--watch-descriptor watch) nil)
-    (file-notify-rm-watch descriptor)))
+    (file-notify-rm-watch descriptor))
+  (qwen-companion-watch--close-closed watch))
+
+(defun qwen-companion-watch--close-closed (watch)
+  "Learn no more which files of WATCH are closed: none is known to be open."
+  (when-let ((descriptor (qwen-companion-watch--watch-closed watch)))
+    (setf (qwen-companion-watch--watch-closed watch) nil)
+    ;; It may be gone with its directory.
+    (ignore-error file-notify-error
+      (inotify-rm-watch descriptor)))
+  (maphash (lambda (file _time)
+             (when (string-prefix-p (qwen-companion-watch--watch-directory watch) file)
+               (remhash file qwen-companion-watch--written)))
+           qwen-companion-watch--written))
 
 (defun qwen-companion-watch--look-later (watch seconds)
   "In SECONDS have the files of WATCH looked at, and try to watch it again."
@@ -190,16 +228,12 @@ nearest one above is watched; so call this again when it may exist."
   "Note EVENT in the directory of WATCH."
   (pcase-let ((`(,descriptor ,action ,file ,new) event))
     (when (equal descriptor (qwen-companion-watch--watch-descriptor watch))
-      (let ((now (float-time)))
-        (if qwen-companion-watch--times
-            (setcdr qwen-companion-watch--times now)
-          (setq qwen-companion-watch--times (cons now now))))
-      (when (= 1 (cl-incf (qwen-companion-watch--watch-events watch)))
-        (push watch qwen-companion-watch--noisy))
+      (qwen-companion-watch--note watch)
       (cond
        ((eq action 'stopped)
         ;; The directory has gone.
-        (setf (qwen-companion-watch--watch-descriptor watch) nil))
+        (setf (qwen-companion-watch--watch-descriptor watch) nil)
+        (qwen-companion-watch--close-closed watch))
        ((> (qwen-companion-watch--watch-events watch)
            qwen-companion-watch--burst)
         (qwen-companion-watch--close watch)
@@ -208,10 +242,34 @@ nearest one above is watched; so call this again when it may exist."
        (t
         (when (eq action 'renamed)
           (push (cons file new) qwen-companion-watch--renames))
+        (if (and (memq action '(created changed))
+                 (qwen-companion-watch--watch-closed watch)
+                 (gethash file qwen-companion-watch--files))
+            (puthash file (float-time) qwen-companion-watch--written)
+          (remhash (or new file) qwen-companion-watch--written))
         (dolist (buffer (gethash (or new file) qwen-companion-watch--files))
-          (run-hook-with-args 'qwen-companion-watch-event-functions buffer))))
-      (unless qwen-companion-watch--timer
-        (qwen-companion-watch--arm qwen-companion-watch-quiet)))))
+          (run-hook-with-args 'qwen-companion-watch-event-functions buffer)))))))
+
+(defun qwen-companion-watch--closed (watch event)
+  "Note inotify's EVENT in the directory of WATCH: a file was closed."
+  (pcase-let ((`(,descriptor ,_ ,name . ,_) event))
+    (when (and (equal descriptor (qwen-companion-watch--watch-closed watch))
+               (stringp name))
+      (let ((file (concat (qwen-companion-watch--watch-directory watch) name)))
+        (when (gethash file qwen-companion-watch--written)
+          (remhash file qwen-companion-watch--written)
+          (qwen-companion-watch--note watch))))))
+
+(defun qwen-companion-watch--note (watch)
+  "Note an event in the directory of WATCH, to be looked after in a moment."
+  (let ((now (float-time)))
+    (if qwen-companion-watch--times
+        (setcdr qwen-companion-watch--times now)
+      (setq qwen-companion-watch--times (cons now now))))
+  (when (= 1 (cl-incf (qwen-companion-watch--watch-events watch)))
+    (push watch qwen-companion-watch--noisy))
+  (unless qwen-companion-watch--timer
+    (qwen-companion-watch--arm qwen-companion-watch-quiet)))
 
 (defun qwen-companion-watch--arm (seconds)
   "Look after the noted events in SECONDS."

@@ -956,6 +956,75 @@ visits and that has changed."
       (should (verify-visited-file-modtime))
       (should-not (qwen-companion-follow-lighter)))))
 
+;;; Slow writers, and times that do not change
+
+(ert-deftest qwen-companion-follow-test-a-slow-writer-is-waited-for ()
+  "A part, a pause and the rest come as one change, when the file is closed."
+  (skip-unless (featurep 'inotify))
+  (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\nfive\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (goto-char (point-min))
+      (search-forward "fo")
+      (let* ((overlay (make-overlay (line-beginning-position) (line-end-position)))
+             (text (buffer-string))
+             (process-connection-type nil)
+             (writer (start-process "writer" nil "sh" "-c"
+                                    (concat "exec >a.txt; while read -r line;"
+                                            "do printf '%s\\n' \"$line\"; done")))
+             seen)
+        (set-process-query-on-exit-flag writer nil)
+        (process-send-string writer "ONE\n")
+        (qwen-companion-test-wait-for
+         (equal "ONE\n" (qwen-companion-test-file-text "a.txt")))
+        ;; Longer than any pause of ours but that for a writer that rests.
+        (let ((end (+ (float-time) 0.8)))
+          (while (< (float-time) end)
+            (read-event nil nil 0.02)
+            (push (buffer-string) seen)))
+        (should (equal (list text) (delete-dups seen)))
+        (process-send-string writer "two\nthree\nfour\nfive\n")
+        (process-send-eof writer)
+        (qwen-companion-test-wait-for
+         (equal "ONE\ntwo\nthree\nfour\nfive\n" (buffer-string)))
+        (should (looking-back "fo" (line-beginning-position)))
+        (should (equal "four" (buffer-substring (overlay-start overlay)
+                                                (overlay-end overlay))))
+        (qwen-companion-follow-test--undo)
+        (should (equal text (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-a-writer-that-rests-is-followed ()
+  "As one that keeps its file open, such as a log's."
+  (skip-unless (featurep 'inotify))
+  (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+    (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+      (let* ((process-connection-type nil)
+             (writer (start-process "writer" nil "sh" "-c" "exec >>a.txt; echo two; read x")))
+        (set-process-query-on-exit-flag writer nil)
+        (qwen-companion-test-wait-for (equal "one\ntwo\n" (buffer-string)))
+        (should (process-live-p writer))
+        (delete-process writer)))))
+
+(ert-deftest qwen-companion-follow-test-the-same-size-and-time ()
+  "As `touch -r' and `rsync -t' leave them; the next save overwrites nothing."
+  (dolist (command '("printf 'two\\n' >a.txt; touch -r stamp a.txt"
+                     "printf 'two\\n' >new; touch -r stamp new; mv new a.txt"))
+    (qwen-companion-follow-test-with '(("a.txt" "one\n") ("stamp" ""))
+      (set-file-times "a.txt" (time-subtract nil 100))
+      (set-file-times "stamp" (file-attribute-modification-time (file-attributes "a.txt")))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+        (qwen-companion-follow-test--wait)
+        (call-process "sh" nil nil nil "-c" command)
+        (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
+        (should-not (buffer-modified-p))
+        ;; And before it was noticed.
+        (set-file-times "stamp" (file-attribute-modification-time (file-attributes "a.txt")))
+        (goto-char (point-max))
+        (insert "mine\n")
+        (qwen-companion-follow-test--wait)
+        (call-process "sh" nil nil nil "-c" (string-replace "two" "TWO" command))
+        (should (string-match-p "conflicts" (qwen-companion-follow-test--save-error)))
+        (should (equal "TWO\n" (qwen-companion-test-file-text "a.txt")))))))
+
 ;;; Deleted and renamed
 
 (ert-deftest qwen-companion-follow-test-deleted-and-created-again ()
@@ -988,6 +1057,27 @@ visits and that has changed."
       (qwen-companion-test-wait-for qwen-companion-follow--link)
       (qwen-companion-follow-test-written "b.txt" "two\n"
         (should (equal "two\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-follow-test-the-new-name-is-offered ()
+  "Of a file that the shell has moved, also to where nothing was watched."
+  (dolist (command '("mv a.txt b.txt" "mkdir d && mv a.txt d/b.txt"))
+    (qwen-companion-follow-test-with '(("a.txt" "one\n"))
+      (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
+        (goto-char (point-max))
+        (let ((said (qwen-companion-test-messages
+                      (call-process "sh" nil nil nil "-c" command)
+                      (qwen-companion-test-wait-for
+                       (equal " renamed" (substring-no-properties
+                                          (or (qwen-companion-follow-lighter) "")))))))
+          (should (string-match-p "b\\.txt.*M-x qwen-companion-follow-rename" said)))
+        (insert "mine\n")
+        (qwen-companion-follow-rename)
+        (should (string-suffix-p "b.txt" buffer-file-name))
+        (should (equal "one\nmine\n" (buffer-string)))
+        (save-buffer)
+        (should (equal "one\nmine\n" (qwen-companion-test-file-text buffer-file-name)))
+        (should-not (file-exists-p "a.txt"))
+        (should-error (qwen-companion-follow-rename) :type 'user-error)))))
 
 (ert-deftest qwen-companion-follow-test-a-file-that-is-created ()
   "The buffer of a file that was not there gets its text."
