@@ -22,8 +22,9 @@
 ;; A conversation is Markdown already.  For Org, its code blocks, headings,
 ;; lists, emphasis and links are written as Org has them; the rest stays.
 ;;
-;; The text is a model's: as Org it must not become a keyword, which could
-;; include a file or run code, and in neither a local variable of the file.
+;; The text is a model's: as Org it must not become a keyword, a link, a
+;; call, a macro or a drawer, which could include a file or run code, and in
+;; neither a local variable of the file.
 
 ;;; Code:
 
@@ -164,16 +165,63 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     ("\\[\\([^][\n]+\\)\\](\\(https?://[^() \n]+\\))" . "[[\\2][\\1]]"))
   "What is written in another way inside a line of Org.")
 
+(defconst qwen-companion-chat-export--org-active
+  (rx (or (seq (or bol (any " \t('\"{-"))
+               (group-n 2 "`" (not (any "`~ \t"))
+                        (? (* (not (any "`~"))) (not (any "`~ \t")))
+                        "`")
+               (or eol (any " \t.,;:!?'\")}[-")))
+          (seq (group-n 1 (or "[" "{")) (or "[" "{{"))
+          (seq (group-n 1 "@") "@")
+          (seq (group-n 1 "<") (or "%%(" (seq "<" (* (not (any "<>"))) ">>")))
+          ;; Plain and angle links; other types of Org only show something.
+          (seq (group-n 1 (or "elisp" "shell" (seq "file+" (+ alnum)))) ":")
+          (seq (group-n 1 "src") "_" (+ (not (any " \t[{"))) (any "[{"))
+          (seq (group-n 1 "call") "_" (+ (not (any " \t[("))) (any "[("))
+          ;; LaTeX may read files.
+          (seq (group-n 1 "\\") (any "a-zA-Z(["))))
+  "Matches what acts inside a line of Org, or code, in which nothing does.
+Something after group 1 makes it act no longer; group 2 is code.")
+
+(defconst qwen-companion-chat-export--org-active-line
+  (rx string-start (* (any " \t"))
+      (or "#" "%%("
+          (seq ":" (+ (not (any " \t:"))) ":")
+          (seq (or "SCHEDULED" "DEADLINE" "CLOSED" "CLOCK") ":")))
+  "Matches the beginning of a line that acts in Org.")
+
+(defun qwen-companion-chat-export--org-inert (line)
+  "Return LINE so that nothing in it acts as Org.
+A space of no width, as Org wants it, breaks what would."
+  (let ((case-fold-search t)
+        (start 0)
+        (parts ()))
+    (while (string-match qwen-companion-chat-export--org-active line start)
+      (let ((end (or (match-end 2) (match-end 1))))
+        (push (substring line start end) parts)
+        (unless (match-end 2)
+          (push "\u200b" parts))
+        (setq start end)))
+    (concat (if (string-match-p qwen-companion-chat-export--org-active-line line) "\u200b" "")
+            (mapconcat #'identity (nreverse (cons (substring line start) parts)) ""))))
+
+(defun qwen-companion-chat-export--org-plain (text)
+  "Return TEXT as one line of Org in which nothing acts."
+  (qwen-companion-chat-export--org-inert
+   (mapconcat #'identity (split-string text "[ \t\n\r\f]+" t) " ")))
+
 (defun qwen-companion-chat-export--org-line (line)
-  "Return LINE of Markdown as Org has it."
-  (cond
-   ((string-match "\\`\\(#\\{1,6\\}\\) +\\(.*\\)" line)
-    (format "%s %s" (make-string (+ 2 (length (match-string 1 line))) ?*)
-            (match-string 2 line)))
-   ;; The space of no width is how Org wants a keyword to be escaped.
-   ((string-match-p "\\`[ \t]*#" line) (concat "\u200b" line))
-   (t (pcase-dolist (`(,pattern . ,replacement) qwen-companion-chat-export--org-inline)
-        (setq line (replace-regexp-in-string pattern replacement line)))
+  "Return LINE of Markdown as Org has it, with nothing in it that acts."
+  (let ((heading (string-match "\\`\\(#\\{1,6\\}\\) +\\(.*\\)" line))
+        (stars ""))
+    (when heading
+      (setq stars (concat (make-string (+ 2 (length (match-string 1 line))) ?*) " ")
+            line (match-string 2 line)))
+    (setq line (qwen-companion-chat-export--org-inert line))
+    (pcase-dolist (`(,pattern . ,replacement) qwen-companion-chat-export--org-inline)
+      (setq line (replace-regexp-in-string pattern replacement line)))
+    (if heading
+        (concat stars line)
       (replace-regexp-in-string "\\`\\([ \t]*\\)\\*+ " "\\1- " line))))
 
 (defun qwen-companion-chat-export--org-lines (text)
@@ -187,13 +235,16 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
 (defun qwen-companion-chat-export--org (part)
   "Return PART as Org."
   (pcase part
-    (`(heading . ,text) (format "** %s\n" text))
-    (`(note . ,text) (format "- %s\n" text))
+    (`(heading . ,text) (format "** %s\n" (qwen-companion-chat-export--org-plain text)))
+    (`(note . ,text) (format "- %s\n" (qwen-companion-chat-export--org-plain text)))
     (`(quote . ,text)
      (format "#+begin_quote\n%s#+end_quote\n"
              (qwen-companion-chat-export--org-lines (string-trim text))))
-    (`(steps . ,text) (replace-regexp-in-string "^\\(\\[.\\]\\)" "- \\1"
-                                                (string-replace "[x]" "[X]" text)))
+    (`(steps . ,text)
+     (replace-regexp-in-string
+      "^\\(\\[.\\]\\)" "- \\1"
+      (mapconcat #'qwen-companion-chat-export--org-inert
+                 (split-string (string-replace "[x]" "[X]" text) "\n") "\n")))
     (`(code . (,language . ,text)) (qwen-companion-chat-export--org-code language text))
     (`(text . ,text) (qwen-companion-chat-export--org-lines text))))
 
@@ -207,7 +258,11 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
                 (or (plist-get qwen-companion-chat--state :title) "A chat")))
         (parts (qwen-companion-chat-export--parts)))
     (with-temp-buffer
-      (insert (if (eq format 'org) "* " "# ") title "\n")
+      (insert (if (eq format 'org) "* " "# ")
+              (if (eq format 'org)
+                  (qwen-companion-chat-export--org-plain title)
+                title)
+              "\n")
       (dolist (part parts)
         (insert "\n" (string-trim (if (eq format 'org)
                                       (qwen-companion-chat-export--org part)

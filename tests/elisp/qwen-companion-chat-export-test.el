@@ -139,6 +139,59 @@ ls
         (should-not (org-element-map tree 'src-block
                       (lambda (block) (org-element-property :parameters block))))))))
 
+(ert-deftest qwen-companion-chat-export-test-nothing-of-the-models-runs ()
+  "No link, call, macro or drawer is the model's, wherever it writes one."
+  (let ((hostile (list "[[elisp:(evil)][here]]" "[[shell:evil]]" "<elisp:(evil)>"
+                       "see elisp:(evil) and shell:evil" "file+sys:evil.sh"
+                       "src_sh{evil}" "src_emacs-lisp[:results raw]{(evil)}" "call_evil()"
+                       "{{{evil(1)}}}" "@@latex:\\input{/etc/passwd}@@" "\\input{/etc/passwd}"
+                       "\\(\\input{x}\\)" "$\\input{x}$" "<<evil>>" "<<<evil>>>"
+                       "<%%(evil)>" "`[[elisp:(evil)]]` a`[[shell:evil]]`b" "**[[elisp:(evil)]]**"
+                       "[x](https://example.org) [[elisp:(evil)]]"))
+        (lines (list ":PROPERTIES:\n:header-args: :var x=(evil)\n:END:" ":LOGBOOK:\n:END:"
+                     "%%(evil)" "SCHEDULED: <2030-01-01>" "DEADLINE: <2030-01-01>"
+                     "CLOCK: [2030-01-01]--[2030-01-02]" "\\begin{evil}\nx\n\\end{evil}"
+                     "# [[elisp:(evil)]]\n:PROPERTIES:\n:x: y\n:END:")))
+    (qwen-companion-chat-test-with
+      (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
+                                     :title "[[elisp:(evil)]]\n#+INCLUDE: \"x\"")
+      (qwen-companion-chat-export-test--answer
+       (concat (mapconcat #'identity (append hostile lines) "\n\n")
+               "\n\n" (mapconcat (lambda (text) (concat "- " text "\n# " text "\n> " text))
+                               hostile "\n")))
+      (qwen-companion-chat-export-test--exported "chat.org")
+      (with-temp-buffer
+        (insert-file-contents "chat.org")
+        (delay-mode-hooks (org-mode))
+        (let ((tree (org-element-parse-buffer)))
+          (dolist (type '( inline-src-block inline-babel-call babel-call macro
+                           export-snippet target radio-target drawer property-drawer
+                           planning clock diary-sexp latex-environment keyword node-property))
+            (should-not (org-element-map tree type
+                          (lambda (element)
+                            (buffer-substring-no-properties
+                             (org-element-property :begin element)
+                             (org-element-property :end element))))))
+          (should-not (org-element-map tree 'latex-fragment
+                        (lambda (fragment)
+                          (string-match-p "\\\\[a-z(]" (org-element-property :value fragment)))
+                        nil t))
+          (should-not (org-element-map tree 'timestamp
+                        (lambda (stamp) (eq 'diary (org-element-property :type stamp))) nil t))
+          (should (equal '("https")
+                         (delete-dups (org-element-map tree 'link
+                                        (lambda (link)
+                                          (org-element-property :type link)))))))))))
+
+(ert-deftest qwen-companion-chat-export-test-org-leaves-names-and-code ()
+  "Nothing is put into what does not act: it is copied from there."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-export-test--answer
+     "Run `call_tool(1)` or `printf \\n <<EOF`, see src_dir, call_tool and a<<b.")
+    (should (string-suffix-p
+             "\n\nRun ~call_tool(1)~ or ~printf \\n <<EOF~, see src_dir, call_tool and a<<b.\n"
+             (qwen-companion-chat-export-test--exported "chat.org")))))
+
 (ert-deftest qwen-companion-chat-export-test-no-local-variables ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle
