@@ -246,13 +246,9 @@ Emacs goes through all of a line to show any of it: the end of one of
   (with-current-buffer (generate-new-buffer name)
     (buffer-disable-undo)
     (insert text)
-    (qwen-companion-foreign-show-bidi-controls)
-    (let ((bidi bidi-display-reordering)
-          (glyphless glyphless-char-display)
-          (broken (qwen-companion-chat-tools--break-lines)))
+    (let ((broken (qwen-companion-chat-tools--break-lines)))
       (special-mode)
-      (setq-local bidi-display-reordering bidi
-                  glyphless-char-display glyphless)
+      (qwen-companion-foreign-show-bidi-controls)
       (when broken
         (setq-local header-line-format
                     (format " Lines are broken after %d characters; what is copied has them whole"

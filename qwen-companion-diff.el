@@ -24,6 +24,11 @@
 ;; closed by the CLI (answered in the terminal), superseded by a newer one,
 ;; or orphaned when the CLI goes away.  The first of these wins.
 ;;
+;; The text sent with an acceptance is exactly what the review showed: line
+;; ends, byte order mark and the end of the last line too.  `make fuzz'
+;; checks that.  And no message says something of a file that the file's
+;; bytes do not bear out.
+;;
 ;; Both sides of a review are buffers of our own, so that the buffer that
 ;; visits the file is never locked, changed or asked about.  The text is
 ;; written by a model and hostile until read: it chooses no mode, sets no
@@ -113,13 +118,15 @@ holds the proposed text and the user's edits: what is accepted, whatever
 shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
 UNSAVED is a buffer with unsaved text of the user that visits the file,
 or nil, and YOURS-BUFFER holds a copy of that text while it is a third
-party of the review.  LOSSY is non-nil when the CLI would write U+FFFD
+party of the review.  BIDI is non-nil when the
+text had characters that change the order in which others are shown.
+LOSSY is non-nil when the CLI would write U+FFFD
 for what it could not read.  STYLE is the front end that shows it, VIEW
 belongs to that.  DIFFERENCE is what the unified front end knows of both
 texts, and outlives VIEW.  ARRIVED is the time at which it came, in
 seconds since the epoch."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy
+  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy bidi
   style view difference (arrived (float-time)))
 
 (defvar qwen-companion-diff--proposals nil
@@ -354,7 +361,10 @@ there after an earlier acceptance."
       (qwen-companion-diff--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
     (setf (qwen-companion-proposal-lossy proposal)
-          (qwen-companion-diff--loses-text-p proposal))
+          (qwen-companion-diff--loses-text-p proposal)
+          (qwen-companion-proposal-bidi proposal)
+          (with-current-buffer (qwen-companion-proposal-buffer proposal)
+            (qwen-companion-foreign-bidi-control)))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
         (qwen-companion-diff--set-mode path)
@@ -439,6 +449,16 @@ that waits; FILE names another one by its file."
      (qwen-companion-proposal-style proposal) proposal)
     (run-hooks 'qwen-companion-diff-changed-hook)))
 
+(defun qwen-companion-diff-bidi-hint ()
+  "Return the part of a header line about a text that is turned around, or nil.
+Only a text in which that was seen when the review began is searched."
+  (let ((proposal qwen-companion-diff-proposal))
+    (when-let (((qwen-companion-proposal-bidi proposal))
+               (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                            (qwen-companion-foreign-bidi-control))))
+      (concat "  " (propertize (format "text turned around (U+%04X)" character)
+                               'face 'warning)))))
+
 (defun qwen-companion-diff-line-ends-hint (key)
   "Return the part of a header line about line ends, KEY being for these."
   (when-let ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
@@ -478,6 +498,7 @@ Only the side that shows the disk changes, never a proposed text."
     (unless (qwen-companion-disk-same-text-p source)
       (let ((inhibit-read-only t))
         (replace-buffer-contents source 0.1))
+      (qwen-companion-foreign-show-bidi-controls)
       (set-buffer-modified-p nil)
       (qwen-companion-diff--set-header "on disk, changed meanwhile")
       (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
@@ -525,6 +546,7 @@ What the user has edited or not saved is said as long as that is so."
               '(:eval (when (qwen-companion-proposal-lossy
                              qwen-companion-diff-proposal)
                         (propertize "  loses text (U+FFFD)" 'face 'warning)))
+              '(:eval (qwen-companion-diff-bidi-hint))
               (qwen-companion-foreign-mode-line
                (qwen-companion-diff-warning-hint qwen-companion-diff-proposal))
               (qwen-companion-foreign-mode-line

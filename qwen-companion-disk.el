@@ -21,7 +21,8 @@
 
 ;; Names, stamps and texts of files on disk; and waiting for a write.  When
 ;; a CLI is about to write what the user has accepted, this watches for it
-;; and checks it by content.
+;; and checks it by content: no message says something of a file that the
+;; file's bytes do not bear out.
 
 ;;; Code:
 

@@ -130,17 +130,41 @@ Only modes for text and programs: others act on the text they get."
   '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
   "Characters that change the order in which others are shown.")
 
+(defconst qwen-companion-foreign--bidi-limit 1000
+  "How many of these in a text are displayed by overlays.
+A text with more of them is suspicious enough as it is.")
+
+(defun qwen-companion-foreign-bidi-control ()
+  "Return the first character of the current buffer that reorders others, or nil."
+  (save-excursion
+    (save-restriction
+      (widen)
+      (goto-char (point-min))
+      (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
+      (char-after))))
+
 (defun qwen-companion-foreign-show-bidi-controls ()
   "Show characters that reorder the text as their codes, and reorder nothing.
-Else a text could look like another.  Does nothing where there are none."
-  (save-excursion
-    (goto-char (point-min))
-    (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
-    (unless (eobp)
-      (setq bidi-display-reordering nil)
-      (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
-      (dolist (range qwen-companion-foreign--bidi-controls)
-        (set-char-table-range glyphless-char-display range 'hex-code)))))
+Else a text could look like another.  Call this again when the text has
+changed.  Does nothing where there are none."
+  (when (qwen-companion-foreign-bidi-control)
+    (setq bidi-paragraph-direction 'left-to-right)
+    (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
+    (dolist (range qwen-companion-foreign--bidi-controls)
+      (set-char-table-range glyphless-char-display range 'hex-code))
+    ;; To the display, what stands in for another character is neutral.
+    (remove-overlays nil nil 'qwen-companion-foreign t)
+    (save-excursion
+      (goto-char (point-min))
+      (cl-loop repeat qwen-companion-foreign--bidi-limit
+               while (re-search-forward
+                      "[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]" nil t)
+               do (let ((overlay (make-overlay (1- (point)) (point) nil t)))
+                    (overlay-put overlay 'qwen-companion-foreign t)
+                    (overlay-put overlay 'evaporate t)
+                    (overlay-put overlay 'display
+                                 (propertize (format "%04X" (char-before))
+                                             'face 'escape-glyph)))))))
 
 (provide 'qwen-companion-foreign)
 ;;; qwen-companion-foreign.el ends here

@@ -181,8 +181,9 @@ The count comes early: it must not be pushed off the screen."
            (car qwen-companion-unified--keys)
            qwen-companion-unified--status
            (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
-           (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
-           (or (qwen-companion-diff-line-ends-hint "C-c C-l") "")
+           (concat (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
+                   (qwen-companion-diff-line-ends-hint "C-c C-l")
+                   (qwen-companion-diff-bidi-hint))
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
            (qwen-companion-foreign-text

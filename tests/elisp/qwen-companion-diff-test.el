@@ -632,13 +632,23 @@ that of the unified review."
           (odd (qwen-companion-test-propose "b.py" "x = 1 # \u202e }\u2066 if\n")))
       (mapc #'qwen-companion-diff--prepare (list plain odd))
       (with-current-buffer (qwen-companion-proposal-buffer plain)
-        (should bidi-display-reordering)
-        (should-not (local-variable-p 'glyphless-char-display)))
+        (should-not (local-variable-p 'glyphless-char-display))
+        (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
       (dolist (buffer (list (qwen-companion-proposal-buffer odd)
                             (qwen-companion-proposal-disk-buffer odd)))
         (with-current-buffer buffer
-          (should-not bidi-display-reordering)
-          (should (eq 'hex-code (aref glyphless-char-display #x202e)))))
+          ;; Emacs does not support to be without.
+          (should bidi-display-reordering)
+          (should (eq 'left-to-right bidi-paragraph-direction))
+          (should (eq 'hex-code (aref glyphless-char-display #x202e)))
+          ;; What is displayed in its place turns nothing around.
+          (should (equal "202E" (get-char-property (1+ (cl-position ?\u202e (buffer-string)))
+                                                   'display)))
+          (should (string-match-p "text turned around (U\\+202E)"
+                                  (qwen-companion-test-header)))))
+      (with-current-buffer (qwen-companion-proposal-buffer odd)
+        (erase-buffer)
+        (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
       (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display)
                                       #x202e))))))
 

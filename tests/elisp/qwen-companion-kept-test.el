@@ -248,7 +248,7 @@ Wait until the companion has found out, and return what it says."
         (should (string-match-p (regexp-quote text)
                                 (replace-regexp-in-string "^\\+" "" (buffer-string))))
         (font-lock-ensure)
-        (should-not bidi-display-reordering))
+        (should (eq 'left-to-right bidi-paragraph-direction)))
       (should-not touched)
       (should-not qwen-companion-kept-test--touched))))
 

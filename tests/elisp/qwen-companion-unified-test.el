@@ -529,8 +529,10 @@ A text that is nil removes the line."
                      "sub/%e\n+++ \u202e.txt")))
       (should (string-prefix-p "--- /dev/null\n+++ b/sub/%e\\n+++ \\u202E.txt\n@@ "
                                (buffer-string)))
-      (should-not bidi-display-reordering)
+      (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
+      (should (string-match-p "text turned around (U\\+202E)"
+                              (qwen-companion-unified--header)))
       (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
       (should (string-match-p "%%e\\\\n" (qwen-companion-unified--header)))
       (search-forward "++ b/x")
