@@ -42,9 +42,11 @@ OLD-COUNT lines from OLD on, on disk, are NEW-COUNT lines from NEW on in
 the proposal as it is now.  Lines count from 1; where a count is 0 the
 line is the one before which others would be.  TEXT is nil, or the
 proposed lines when they were dropped, TEXT-COUNT of them; then the
-lines in the proposal are those of the disk.  CUT is non-nil when the user has split here: it
-begins a hunk, whatever is near."
-  old old-count new new-count text text-count cut)
+lines in the proposal are those of the disk.  CUT is non-nil when the
+user has split here: it begins a hunk, whatever is near.  WORDS tells
+which words differ, see `qwen-companion-texts-merged-edits', `asked'
+while that is being computed."
+  old old-count new new-count text text-count cut words)
 
 (cl-defstruct (qwen-companion-hunks-hunk (:copier nil))
   "Changes that are shown, dropped and brought back together.
@@ -521,7 +523,8 @@ by itself."
                                   added)
                    :cut t))
             (cell (memq change (qwen-companion-hunks-changes difference))))
-        (setf (qwen-companion-hunks-change-old-count change) removed
+        (setf (qwen-companion-hunks-change-words change) nil
+              (qwen-companion-hunks-change-old-count change) removed
               (qwen-companion-hunks-change-new-count change)
               (if text removed added)
               (qwen-companion-hunks-change-text change) (and text head)

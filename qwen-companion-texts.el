@@ -70,7 +70,7 @@ compared, for instance because one of them is not Unicode."
 
 (defun qwen-companion-texts-merge (base mine theirs labels callback)
   "Put what made THEIRS of BASE into MINE; return at once.
-MINE and THEIRS are buffers, BASE is a buffer or a string.  When it is
+Each of them is a buffer or a string.  When BASE is
 nil, MINE is the base, so that the result is THEIRS.  LABELS is a list
 \(MINE BASE THEIRS) of what the texts are called in a conflict, one line
 each.  No buffer is changed.  CALLBACK gets a struct

@@ -34,13 +34,13 @@
 (require 'cl-lib)
 (require 'diff-mode)
 (require 'outline)
-(require 'smerge-mode)
 (require 'subr-x)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-edit)
 (require 'qwen-companion-foreign)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-texts)
 (require 'qwen-companion-windows)
 
 (defcustom qwen-companion-unified-context 3
@@ -642,25 +642,77 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
         (min limit (line-beginning-position 2))))))
 
 (defun qwen-companion-unified--refine (position)
-  "Show which words differ in the change the added lines of which are at POSITION."
+  "Mark the words that differ in the change with added lines at POSITION.
+This runs while Emacs displays the buffer.  So no program is waited for:
+the Python process compares the words, and the lines are coloured again
+when it has answered."
   (let* ((start (qwen-companion-unified--run-start position))
-         (end (qwen-companion-unified--run-end position))
          (before (max (point-min) (1- start)))
-         (change (cadr (get-text-property position 'qwen-companion-unified-source))))
+         (change (cadr (get-text-property position 'qwen-companion-unified-source)))
+         (words (qwen-companion-hunks-change-words change)))
     (when (and (equal (list 'removed change)
                       (get-text-property before 'qwen-companion-unified-source))
-               (< (- end (qwen-companion-unified--run-start before))
-                  qwen-companion-unified--refine-limit)
                (not (get-text-property start 'qwen-companion-unified-refined)))
-      (put-text-property start (1+ start) 'qwen-companion-unified-refined t)
-      (let ((default-directory temporary-file-directory))
-        ;; Without the program diff there is less to be seen.
-        (ignore-error file-missing
-          (smerge-refine-regions
-           (qwen-companion-unified--run-start before) start start end nil
-           #'diff-refine-preproc
-           '((face . diff-refine-removed))
-           '((face . diff-refine-added))))))))
+      (cond
+       ((vectorp words)
+        (put-text-property start (1+ start) 'qwen-companion-unified-refined t)
+        (cl-loop with removed = (qwen-companion-unified--run-start before)
+                 for index from 0 below (length words) by 4
+                 do (qwen-companion-unified--mark-words
+                     removed (aref words index) (aref words (+ index 1))
+                     'diff-refine-removed)
+                 (qwen-companion-unified--mark-words
+                  start (aref words (+ index 2)) (aref words (+ index 3))
+                  'diff-refine-added)))
+       ((and (null words)
+             (< (- (qwen-companion-unified--run-end position)
+                   (qwen-companion-unified--run-start before))
+                qwen-companion-unified--refine-limit))
+        (qwen-companion-unified--ask-for-words change))))))
+
+(defun qwen-companion-unified--ask-for-words (change)
+  "Have the words of CHANGE compared, and what is shown of it coloured then."
+  (let* ((buffer (current-buffer))
+         (difference (qwen-companion-unified--difference))
+         (old (qwen-companion-hunks-disk-lines difference change)))
+    (setf (qwen-companion-hunks-change-words change) 'asked)
+    (qwen-companion-texts-merge
+     nil old (qwen-companion-hunks-proposed-lines difference change) '("" "" "")
+     (lambda (merged)
+       (let ((words (if merged (qwen-companion-texts-merged-edits merged) [])))
+         (setf (qwen-companion-hunks-change-words change)
+               ;; Where all differs there is nothing to mark.
+               (if (and (= 4 (length words)) (= 0 (aref words 0))
+                        (= (length old) (aref words 1)))
+                   []
+                 words)))
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (qwen-companion-unified--recolour change)))))))
+
+(defun qwen-companion-unified--recolour (change)
+  "Have the lines of CHANGE coloured again, if they are shown."
+  (when-let ((start (save-excursion (qwen-companion-unified--goto-change change)))
+             (hunk (qwen-companion-unified--hunk-at start)))
+    (with-silent-modifications
+      (put-text-property start (cdr (qwen-companion-unified--bounds hunk))
+                         'fontified nil))))
+
+(defun qwen-companion-unified--mark-words (run from to face)
+  "Show characters FROM to TO of the lines shown at RUN in FACE.
+These count from 0 and without the signs before the lines."
+  (when (< from to)
+    (save-excursion
+      (cl-flet ((place (offset)
+                  (goto-char (1+ run))
+                  (while (> offset (- (line-end-position) (point)))
+                    (setq offset (- offset (- (line-end-position) (point)) 1))
+                    (forward-line 1)
+                    (forward-char 1))
+                  (+ (point) offset)))
+        (let ((overlay (make-overlay (place from) (place to))))
+          (overlay-put overlay 'evaporate t)
+          (overlay-put overlay 'face face))))))
 
 ;;; Following the texts
 

@@ -565,7 +565,16 @@ A text that is nil removes the line."
   "Lines have those of their language, and the words that differ are marked."
   (qwen-companion-unified-test-with '(("a.el" "(defun one ()\n  \"Text.\")\n"))
     (qwen-companion-unified-test--review "(defun two ()\n  \"Text.\")\n" "a.el")
-    (qwen-companion-unified--fontify (point-min) (point-max))
+    (cl-letf (((symbol-function 'call-process)
+               (lambda (&rest _) (ert-fail "A program is waited for")))
+              ((symbol-function 'qwen-companion-texts-merge)
+               (lambda (base mine theirs _labels callback)
+                 (should (equal '(nil "(defun one ()\n" "(defun two ()\n")
+                                (list base mine theirs)))
+                 (funcall callback (make-qwen-companion-texts-merged :edits [7 10 7 10])))))
+      ;; Coloured, and again when the words have been compared.
+      (qwen-companion-unified--fontify (point-min) (point-max))
+      (qwen-companion-unified--fontify (point-min) (point-max)))
     (cl-flet ((faces (text) (save-excursion
                               (goto-char (point-min))
                               (search-forward text)
