@@ -30,7 +30,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop bench lint lint-python lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
