@@ -43,7 +43,7 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError
 from qwen_companion.ide.audience import Audience
 from qwen_companion.ide.diffs import Decision, Proposal, Proposals
-from qwen_companion.ide.peers import find_caller, keeps_edits
+from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.mailbox import Mailbox
@@ -80,7 +80,15 @@ class _Editor:
         self._sessions = sessions
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        message = DiffOpen(proposal.id, proposal.session, client, proposal.path, proposal.digest, text)
+        message = DiffOpen(
+            proposal.id,
+            proposal.session,
+            client,
+            proposal.path,
+            proposal.digest,
+            text,
+            ends_lines(self._sessions.get(proposal.session)),
+        )
         return await self._bridge.call(message, timeout=None)
 
     async def close_review(self, proposal: Proposal) -> str | None:

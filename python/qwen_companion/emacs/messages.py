@@ -407,12 +407,13 @@ class Merge:
     """`merge`: asks for `Merged`, by ID.
 
     TEXTS are the base, "mine" and "theirs", or only the latter two: then mine is the base.  None when one of them could
-    not be handed over.  LABELS are what the three are called in a conflict, in that order: mine, base, theirs.
+    not be handed over.  LABELS are what the three are called in a conflict, in that order: mine, base, theirs.  None: a
+    conflict is not marked, there is no result then; and changes are merged by characters instead of lines.
     """
 
     id: int
     texts: tuple[str, ...] | None
-    labels: tuple[str, str, str]
+    labels: tuple[str, str, str] | None
 
     def failed(self) -> Merged:
         """The answer when there is none."""
@@ -508,8 +509,8 @@ def _parse_compare(values: Plist, spool: Spool) -> Compare:
 
 def _parse_merge(values: Plist, spool: Spool) -> Merge:
     keys = (":base", ":mine", ":theirs") if values.boolean(":base") else (":mine", ":theirs")
-    labels = values.strings(":labels")
-    if len(labels) != 3:
+    labels = values.strings(":labels") if values.boolean(":labels") else None
+    if labels is not None and len(labels) != 3:
         raise MessageError(":labels are not three")
     return Merge(values.integer(":id"), _parse_texts(values, keys, spool), labels)
 
@@ -714,7 +715,8 @@ class DiffOpen(Outgoing["str | None"]):
     """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
 
     CLIENT is the CLI's name for a person, with its version; "" when it is not known.  DIGEST is the SHA-256 of the text
-    in UTF-8, in hexadecimal digits.  An ID that is known already means the same review, to be left as it is.
+    in UTF-8, in hexadecimal digits.  ENDS_LINES says that the CLI ends the last line of what it writes when the text
+    does not.  An ID that is known already means the same review, to be left as it is.
     """
 
     method = "diff-open"
@@ -724,10 +726,18 @@ class DiffOpen(Outgoing["str | None"]):
     path: str
     digest: str
     text: str
+    ends_lines: bool = False
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:id :session :client :path :digest)` and the text."""
-        head = plist(id=self.id, session=self.session, client=self.client, path=self.path, digest=self.digest)
+        """`(:id :session :client :path :digest :ends-lines)` and the text."""
+        head = plist(
+            id=self.id,
+            session=self.session,
+            client=self.client,
+            path=self.path,
+            digest=self.digest,
+            ends_lines=self.ends_lines,
+        )
         return head + text_plist(self.text, spool)
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:

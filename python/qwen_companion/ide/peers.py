@@ -34,7 +34,8 @@ class _Product:
     """A CLI as its npm package, its program and a person name it.
 
     KEEPS_EDITS_BEFORE is the first version that, when a proposal is accepted in the terminal, writes what was proposed
-    and not what `closeDiff` says the user has made of it; None when no version is known that does.
+    and not what `closeDiff` says the user has made of it; None when no version is known that does.  ENDS_LINES says
+    that it writes a line end after a text that has none.
     """
 
     package: str
@@ -42,12 +43,13 @@ class _Product:
     name: str
     family: str
     keeps_edits_before: tuple[int, ...] | None
+    ends_lines: bool
 
 
 # Qwen Code 0.12.0 kept the edits, 0.15.10 dropped them; those between were not tried.
 _PRODUCTS = (
-    _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen", (0, 13)),
-    _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini", None),
+    _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen", (0, 13), ends_lines=False),
+    _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini", None, ends_lines=True),
 )
 
 _FORWARDERS = frozenset(
@@ -74,12 +76,23 @@ _MAX_NAME = 80
 
 def keeps_edits(session: KnownSession | None) -> bool:
     """Whether the CLI of SESSION is known to write the user's edits when a proposal is accepted in the terminal."""
+    product = _product(session)
+    if session is None or product is None:
+        return False
+    version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
+    return product.keeps_edits_before is None or () < version < product.keeps_edits_before
+
+
+def ends_lines(session: KnownSession | None) -> bool:
+    """Whether the CLI of SESSION is known to end the last line of what it writes."""
+    product = _product(session)
+    return product is not None and product.ends_lines
+
+
+def _product(session: KnownSession | None) -> _Product | None:
+    """What the CLI of SESSION is, if that is known."""
     family = session.peer.family if session and session.peer else None
-    for product in _PRODUCTS:
-        if session and product.family == family:
-            version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
-            return product.keeps_edits_before is None or () < version < product.keeps_edits_before
-    return False
+    return next((product for product in _PRODUCTS if product.family == family), None)
 
 
 def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:

@@ -8,7 +8,7 @@ import logging
 from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
 from qwen_companion.texts.edits import Edit, find_edits, joined
 from qwen_companion.texts.hunks import Effort, compare, numbered, split_lines
-from qwen_companion.texts.merge import Labels, merge
+from qwen_companion.texts.merge import Labels, combine, merge
 
 _EDITS = 50_000
 """Edits that Emacs gets at most: it takes about 5 microseconds for each."""
@@ -53,7 +53,12 @@ def _merge(request: Merge) -> Merged:
     *base, mine, theirs = request.texts
     if not base:
         return Merged(request.id, _flat(find_edits(mine, theirs, Effort())))
-    result = merge(base[0], mine, theirs, Labels(*request.labels), Effort())
+    if request.labels is None:
+        result = combine(base[0], mine, theirs, Effort())
+        if result is None:
+            return request.failed()
+    else:
+        result = merge(base[0], mine, theirs, Labels(*request.labels), Effort())
     text = None if result.text == theirs else result.text
     return Merged(request.id, _flat(result.edits), text, result.conflicts)
 

