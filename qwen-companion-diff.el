@@ -24,10 +24,12 @@
 ;; closed by the CLI (answered in the terminal), superseded by a newer one,
 ;; or orphaned when the CLI goes away.  The first of these wins.
 ;;
-;; The text sent with an acceptance is exactly what the review showed: line
-;; ends, byte order mark and the end of the last line too.  `make fuzz'
-;; checks that.  And no message says something of a file that the file's
-;; bytes do not bear out.
+;; Two invariants hold for whatever is done here:
+;; - The text sent with an acceptance is exactly what the review showed.
+;; - No message says something of a file that the file's bytes do not
+;;   bear out.
+;; `make fuzz' checks both, line ends, byte order mark and the end of the
+;; last line too.
 ;;
 ;; Both sides of a review are buffers of our own, so that the buffer that
 ;; visits the file is never locked, changed or asked about.  The text is
@@ -46,6 +48,7 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-target)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-texts)
 
 (defcustom qwen-companion-diff-arrival 'idle
   "When a proposal that has arrived is shown.
@@ -124,10 +127,20 @@ LOSSY is non-nil when the CLI would write U+FFFD
 for what it could not read.  STYLE is the front end that shows it, VIEW
 belongs to that.  DIFFERENCE is what the unified front end knows of both
 texts, and outlives VIEW.  ARRIVED is the time at which it came, in
-seconds since the epoch."
+seconds since the epoch.  ENDS-LINES is non-nil when the CLI ends the
+last line of what it writes.  WATCH tells of changes in the directory of
+the file while DISK-BUFFER is alive, and CHECKED is the stamp of the file
+as the user last saw it or was warned of it.
+
+When it has ended and its CLI may be about to write: WRITE is that, see
+`qwen-companion-disk-expect'.  BASE is the text on disk before it, and
+FORECAST what the file will then hold: a text, `asked' while that is
+being computed, or `unknown'; both have LF line ends and no byte order
+mark.  When FORECAST is known, BASE is the text to which it is written."
   id session client path (state 'pending) seen digest empty edited stamp
   (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy bidi
-  style view difference (arrived (float-time)))
+  style view difference (arrived (float-time)) ends-lines watch checked
+  write base forecast)
 
 (defvar qwen-companion-diff--proposals nil
   "The open proposals, oldest first.")
@@ -135,6 +148,9 @@ seconds since the epoch."
 (defvar qwen-companion-diff--undelivered nil
   "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
 The outcome is the state of the proposal.")
+
+(defvar qwen-companion-diff--awaited nil
+  "Ended proposals whose CLI may be about to write, oldest first.")
 
 (defvar qwen-companion-diff--timers nil
   "Timers that wait for a moment to show a proposal.")
@@ -331,23 +347,20 @@ so that each can be dropped by itself; elsewhere it is one change, see
      proposal (qwen-companion-proposal-as-on-disk proposal))))
 
 (defun qwen-companion-diff--insert-disk (path)
-  "Insert the text of the file PATH, or the one that a CLI is about to write.
+  "Insert the text of the file PATH exactly.
 Return the byte order mark before it, \"\" for none, or nil where there
 is no such file or its encoding has no use for one."
-  (if-let ((text (qwen-companion-disk-expected-text path)))
-      (progn
-        (insert (string-remove-prefix "\ufeff" text))
-        (if (string-prefix-p "\ufeff" text) "\ufeff" ""))
-    (let ((coding (qwen-companion-disk-insert
-                   path (qwen-companion-disk-named-coding path) t)))
-      (cond ((null coding) (and (file-exists-p path) ""))
-            ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
-            ((memq (coding-system-type coding) '(utf-8 undecided)) "")))))
+  (let ((coding (qwen-companion-disk-insert
+                 path (qwen-companion-disk-named-coding path) t)))
+    (cond ((null coding) (and (file-exists-p path) ""))
+          ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
+          ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
 
 (defun qwen-companion-diff--prepare (proposal)
   "Make the other side of PROPOSAL and dress both buffers.
-The other side is the text on disk, or what the CLI is about to write
-there after an earlier acceptance."
+The other side is the text on disk, from which the CLI has made its
+proposal.  What was accepted before and is not written yet is not in it:
+then the CLI has not seen that either."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-diff-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
@@ -360,6 +373,8 @@ there after an earlier acceptance."
       (setq buffer-read-only t)
       (qwen-companion-diff--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
+    (qwen-companion-diff--note-writes proposal)
+    (qwen-companion-diff--watch-disk proposal)
     (setf (qwen-companion-proposal-lossy proposal)
           (qwen-companion-diff--loses-text-p proposal)
           (qwen-companion-proposal-bidi proposal)
@@ -468,16 +483,55 @@ Only a text in which that was seen when the review began is searched."
 
 (defun qwen-companion-diff--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
-  (qwen-companion-diff--set-header (qwen-companion-diff-about proposal)))
+  (qwen-companion-diff--set-header
+   (format "proposed by %s" (qwen-companion-proposal-client proposal))))
 
-(defun qwen-companion-diff-about (proposal)
-  "Return who made PROPOSAL, and what the user should know of it."
-  (concat (format "proposed by %s" (qwen-companion-proposal-client proposal))
-          (when-let ((note (qwen-companion-proposal-note proposal)))
-            (format "; %s" note))))
+(defun qwen-companion-diff--loss-hint (proposal)
+  "Return the part of a header line about text of PROPOSAL that would be lost."
+  (if (qwen-companion-proposal-lossy proposal)
+      (propertize "  loses text (U+FFFD)" 'face 'warning)
+    ""))
+
+(defun qwen-companion-diff-warnings (proposal)
+  "Return the part of a header line that warns of accepting PROPOSAL.
+It is short: there is not much room beside the keys."
+  (concat
+   (qwen-companion-diff--loss-hint proposal)
+   (mapconcat
+    (lambda (warning)
+      (propertize (concat "  " (qwen-companion-foreign-text warning)) 'face 'warning))
+    (delq nil
+          (list (qwen-companion-proposal-note proposal)
+                (and (qwen-companion-diff-edited-p proposal)
+                     (qwen-companion-diff--held-up proposal)
+                     (format "%s may fail to write your edits"
+                             (qwen-companion-proposal-client proposal)))))
+    "")))
+
+;;; The disk side
+
+(defun qwen-companion-diff--watch-disk (proposal)
+  "Let the disk side of PROPOSAL follow its file, visited or not."
+  (qwen-companion-diff--unwatch-disk proposal)
+  (let ((path (qwen-companion-proposal-path proposal)))
+    (setf (qwen-companion-proposal-watch proposal)
+          (qwen-companion-disk-watch
+           (qwen-companion-disk-directory path)
+           (lambda ()
+             ;; Other files of the directory cost little.
+             (unless (or (not (memq proposal qwen-companion-diff--proposals))
+                         (equal (qwen-companion-proposal-stamp proposal)
+                                (qwen-companion-disk-stamp path)))
+               (qwen-companion-diff-file-written path)))))))
+
+(defun qwen-companion-diff--unwatch-disk (proposal)
+  "Let the disk side of PROPOSAL follow its file no longer."
+  (when-let ((watch (qwen-companion-proposal-watch proposal)))
+    (setf (qwen-companion-proposal-watch proposal) nil)
+    (file-notify-rm-watch watch)))
 
 (defun qwen-companion-diff-file-written (path)
-  "Bring the reviews of PATH along: a CLI has written that file.
+  "Bring the reviews of PATH along if that file was written.
 Only the side that shows the disk changes, never a proposed text."
   (dolist (proposal (qwen-companion-diff--of-file path))
     (let ((stamp (qwen-companion-disk-stamp path))
@@ -495,14 +549,39 @@ Only the side that shows the disk changes, never a proposed text."
 (defun qwen-companion-diff--refresh-disk (proposal source)
   "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-    (unless (qwen-companion-disk-same-text-p source)
+    (if (qwen-companion-disk-same-text-p source)
+        ;; Only its time has changed: nothing would be overwritten.
+        (setf (qwen-companion-proposal-checked proposal)
+              (qwen-companion-proposal-stamp proposal))
       (let ((inhibit-read-only t))
         (replace-buffer-contents source 0.1))
       (qwen-companion-foreign-show-bidi-controls)
       (set-buffer-modified-p nil)
       (qwen-companion-diff--set-header "on disk, changed meanwhile")
+      (setf (qwen-companion-proposal-note proposal)
+            "the file has changed since")
+      (force-mode-line-update t)
       (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
                                    proposal))))
+
+(defun qwen-companion-diff--note-writes (proposal)
+  "Note that the file of PROPOSAL, now about to be shown, was written since."
+  (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
+    (unless (equal stamp (qwen-companion-proposal-stamp proposal))
+      (setf (qwen-companion-proposal-stamp proposal) stamp
+            (qwen-companion-proposal-note proposal)
+            "the file was written since"))
+    (setf (qwen-companion-proposal-checked proposal) stamp)))
+
+(defun qwen-companion-diff--check-disk (proposal)
+  "Signal a `user-error' if the file of PROPOSAL was written behind its back.
+That is said once for each change; accepting again accepts."
+  (qwen-companion-diff-file-written (qwen-companion-proposal-path proposal))
+  (let ((stamp (qwen-companion-proposal-stamp proposal)))
+    (unless (equal stamp (qwen-companion-proposal-checked proposal))
+      (setf (qwen-companion-proposal-checked proposal) stamp)
+      (user-error "%s was written after this was proposed, and accepting may overwrite that; look at the review, or accept again to do so"
+                  (qwen-companion-diff-file proposal)))))
 
 (defun qwen-companion-diff--of-file (path)
   "Return the open proposals for the file PATH, whoever made them."
@@ -543,9 +622,11 @@ What the user has edited or not saved is said as long as that is so."
               `(:eval (qwen-companion-diff-line-ends-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-toggle-line-ends]")))
-              '(:eval (when (qwen-companion-proposal-lossy
-                             qwen-companion-diff-proposal)
-                        (propertize "  loses text (U+FFFD)" 'face 'warning)))
+              ;; The name of the file has room on the other side.
+              '(:eval (if buffer-read-only
+                          (qwen-companion-diff--loss-hint qwen-companion-diff-proposal)
+                        (qwen-companion-foreign-mode-line
+                         (qwen-companion-diff-warnings qwen-companion-diff-proposal))))
               '(:eval (qwen-companion-diff-bidi-hint))
               (qwen-companion-foreign-mode-line
                (qwen-companion-diff-warning-hint qwen-companion-diff-proposal))
@@ -569,23 +650,31 @@ What the user has edited or not saved is said as long as that is so."
         ""
       (concat (qwen-companion-proposal-bom proposal) text))))
 
-(defun qwen-companion-diff--keep (proposal reason)
-  "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why."
-  (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (qwen-companion-diff-buffer-mode -1)
-    (qwen-companion-kept-keep
-     (current-buffer)
-     (make-qwen-companion-kept
-      :path (qwen-companion-proposal-path proposal)
-      :reason reason
-      :stamp (qwen-companion-proposal-stamp proposal)
-      :digest (qwen-companion-proposal-digest proposal)
-      :line-end (qwen-companion-proposal-line-end proposal)))))
+(defun qwen-companion-diff--keep (proposal reason &optional awaited)
+  "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why.
+AWAITED non-nil means that its CLI may be about to write.  A text that
+is on disk needs no keeping."
+  (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
+                                   (qwen-companion-diff-text proposal))
+      (kill-buffer (qwen-companion-proposal-buffer proposal))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-diff-buffer-mode -1)
+      (qwen-companion-kept-keep
+       (current-buffer)
+       (make-qwen-companion-kept
+        :path (qwen-companion-proposal-path proposal)
+        :reason reason
+        :stamp (qwen-companion-proposal-stamp proposal)
+        :digest (qwen-companion-proposal-digest proposal)
+        :line-end (qwen-companion-proposal-line-end proposal)
+        :ends-lines (qwen-companion-proposal-ends-lines proposal)
+        :awaited awaited)))))
 
-(defun qwen-companion-diff--keep-or-kill (proposal reason)
-  "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it."
+(defun qwen-companion-diff--keep-or-kill (proposal reason &optional awaited)
+  "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it.
+AWAITED is as in `qwen-companion-diff--keep'."
   (if (qwen-companion-proposal-edited proposal)
-      (qwen-companion-diff--keep proposal reason)
+      (qwen-companion-diff--keep proposal reason awaited)
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
 ;;; Unsaved text of the user's
@@ -709,6 +798,7 @@ Its own buffer is left to the caller."
           (delq proposal qwen-companion-diff--proposals))
     (when shown
       (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
+    (qwen-companion-diff--unwatch-disk proposal)
     (when-let ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
     (qwen-companion-diff--drop-yours proposal)
@@ -720,35 +810,12 @@ Its own buffer is left to the caller."
   (qwen-companion-diff--end proposal outcome)
   (push (cons proposal text) qwen-companion-diff--undelivered)
   (when (eq outcome 'accepted)
-    (qwen-companion-disk-expect
-     (qwen-companion-proposal-path proposal) text nil
-     (apply-partially #'qwen-companion-diff--missed proposal text))
+    (qwen-companion-diff--await
+     proposal text
+     :done (apply-partially #'qwen-companion-diff--written proposal text))
     (qwen-companion-diff--tell-others proposal))
   (qwen-companion-diff--deliver (car qwen-companion-diff--undelivered))
   (kill-buffer (qwen-companion-proposal-buffer proposal)))
-
-(defun qwen-companion-diff--missed (proposal text changed how)
-  "Keep TEXT, which was accepted of PROPOSAL and is not on disk.
-CHANGED is non-nil when the file is another one than at the acceptance,
-HOW says for how long it was looked at."
-  (let ((file (qwen-companion-diff-file proposal)))
-    (qwen-companion-diff--revive proposal text)
-    (qwen-companion-diff--keep
-     proposal
-     (if changed
-         (format "%s does not hold what was accepted" file)
-       (format "%s has not written %s %s"
-               (qwen-companion-foreign-text
-                (qwen-companion-proposal-client proposal))
-               file how)))
-    (when changed
-      (qwen-companion-kept-compare (qwen-companion-proposal-buffer proposal)
-                                   #'qwen-companion-diff--show-quietly))))
-
-(defun qwen-companion-diff--show-quietly (buffer)
-  "Show BUFFER in a window that is not selected, unless that would disturb."
-  (unless (qwen-companion-diff--busy-p)
-    (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
 (defun qwen-companion-diff--tell-others (accepted)
   "Say in the other reviews of the same file that ACCEPTED was accepted."
@@ -756,9 +823,165 @@ HOW says for how long it was looked at."
                   (qwen-companion-proposal-path accepted)))
     (setf (qwen-companion-proposal-note other)
           (format "another one, by %s, was accepted"
-                  (qwen-companion-proposal-client accepted)))
-    (with-current-buffer (qwen-companion-proposal-buffer other)
-      (qwen-companion-diff--describe other))))
+                  (qwen-companion-proposal-client accepted))))
+  (force-mode-line-update t))
+
+;;; What the CLI writes
+
+;; A CLI may ask about several changes before it makes the first one.  It
+;; has made all of them from the text on disk, and some apply one after
+;; the other by what they replace.  So a text that was accepted may never
+;; be on disk as it is; what will be there is computed.  The time in which
+;; the CLI should write begins when it waits for no more answers.
+
+(cl-defun qwen-companion-diff--await (proposal text &key optional stamp done)
+  "Expect that the CLI of PROPOSAL writes TEXT.
+OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; DONE is
+called when PROPOSAL is no longer awaited."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (earlier (qwen-companion-diff--awaited-of path)))
+    (setq qwen-companion-diff--awaited
+          (append qwen-companion-diff--awaited (list proposal)))
+    (setf (qwen-companion-proposal-forecast proposal)
+          (cond ((null text) 'unknown)
+                ((null earlier) (qwen-companion-diff--plain text)))
+          (qwen-companion-proposal-base proposal)
+          (when earlier
+            (with-temp-buffer
+              (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
+              (qwen-companion-diff--plain (buffer-string))))
+          (qwen-companion-proposal-write proposal)
+          (qwen-companion-disk-expect
+           path text :optional optional :stamp stamp
+           :done (lambda (result how)
+                   (unwind-protect
+                       (when done (funcall done result how))
+                     (qwen-companion-diff--forget proposal)))))
+    (when (and text (qwen-companion-proposal-ends-lines proposal))
+      (qwen-companion-disk-allow (qwen-companion-proposal-write proposal)
+                                 (qwen-companion-disk-end-line text)))
+    (qwen-companion-diff--foresee path)))
+
+(defun qwen-companion-diff--plain (text)
+  "Return TEXT with LF line ends and without a byte order mark."
+  (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
+
+(defun qwen-companion-diff--awaited-of (path)
+  "Return the proposals for PATH whose CLI may be about to write, oldest first."
+  (cl-remove path qwen-companion-diff--awaited
+             :key #'qwen-companion-proposal-path :test-not #'equal))
+
+(defun qwen-companion-diff--held-up (proposal)
+  "Return what the CLI of PROPOSAL has yet to write to the file before it.
+A list of accepted proposals."
+  (cl-remove-if-not
+   (lambda (earlier)
+     (and (eq (qwen-companion-proposal-state earlier) 'accepted)
+          (equal (qwen-companion-proposal-session proposal)
+                 (qwen-companion-proposal-session earlier))
+          (qwen-companion-disk-untouched-p (qwen-companion-proposal-write earlier))))
+   (qwen-companion-diff--awaited-of (qwen-companion-proposal-path proposal))))
+
+(defun qwen-companion-diff--forget (proposal)
+  "Expect no longer that the CLI of PROPOSAL writes."
+  (setq qwen-companion-diff--awaited
+        (delq proposal qwen-companion-diff--awaited))
+  (qwen-companion-disk-forget (qwen-companion-proposal-write proposal))
+  (setf (qwen-companion-proposal-write proposal) nil
+        (qwen-companion-proposal-base proposal) nil))
+
+(defun qwen-companion-diff--foresee (path)
+  "Compute what PATH will hold when all that is awaited was written."
+  (let ((rest (qwen-companion-diff--awaited-of path)) previous)
+    (while rest
+      (let* ((proposal (pop rest))
+             (mine (and previous (qwen-companion-proposal-forecast previous))))
+        (cond
+         ((qwen-companion-proposal-forecast proposal))
+         ((stringp mine)
+          (qwen-companion-diff--foresee-one proposal mine))
+         ((eq mine 'unknown)
+          (setf (qwen-companion-proposal-forecast proposal) 'unknown)))
+        (setq previous proposal)))))
+
+(defun qwen-companion-diff--foresee-one (proposal mine)
+  "Compute the forecast of PROPOSAL where MINE is written before it."
+  (let* ((write (qwen-companion-proposal-write proposal))
+         (path (qwen-companion-proposal-path proposal))
+         (theirs (qwen-companion-diff--plain (qwen-companion-disk-accepted write))))
+    (setf (qwen-companion-proposal-forecast proposal) 'asked)
+    (qwen-companion-texts-merge
+     (qwen-companion-proposal-base proposal) mine theirs nil
+     (lambda (merged)
+       (let ((text (and merged (qwen-companion-texts-take merged theirs))))
+         (setf (qwen-companion-proposal-forecast proposal) (or text 'unknown)
+               (qwen-companion-proposal-base proposal) mine)
+         (when text
+           (qwen-companion-disk-allow write text)
+           (when (qwen-companion-proposal-ends-lines proposal)
+             (qwen-companion-disk-allow write (qwen-companion-disk-end-line text))))
+         (qwen-companion-diff--foresee path))))))
+
+(defun qwen-companion-diff--count-time (session)
+  "Count the time in which SESSION should write, unless it waits for answers."
+  (let ((of-session-p (lambda (proposal)
+                        (equal session (qwen-companion-proposal-session proposal)))))
+    (unless (or (cl-some of-session-p qwen-companion-diff--proposals)
+                (cl-some of-session-p (mapcar #'car qwen-companion-diff--undelivered)))
+      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-diff--awaited))
+        (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
+
+(defun qwen-companion-diff--count-no-time (session)
+  "Do not count the time in which SESSION should write: it waits for an answer."
+  (dolist (proposal qwen-companion-diff--awaited)
+    (when (equal session (qwen-companion-proposal-session proposal))
+      (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
+
+(defun qwen-companion-diff--written (proposal text result how)
+  "Keep TEXT, which was accepted of PROPOSAL, if it is not on disk.
+RESULT and HOW are as in `qwen-companion-disk-expect'."
+  (pcase result
+    ('overwritten
+     (when (qwen-companion-proposal-edited proposal)
+       (qwen-companion-diff--keep-accepted
+        proposal text "the change accepted after this one has replaced it, with your edits")))
+    ('changed (qwen-companion-diff--keep-changed proposal text))
+    ('unchanged
+     (qwen-companion-diff--keep-accepted
+      proposal text (format "%s has not written %s %s"
+                            (qwen-companion-foreign-text
+                             (qwen-companion-proposal-client proposal))
+                            (qwen-companion-diff-file proposal) how)))))
+
+(defun qwen-companion-diff--keep-changed (proposal text)
+  "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
+If that is what was accepted before, the text is kept with it."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (file (qwen-companion-diff-file proposal))
+         (base (qwen-companion-proposal-base proposal))
+         (forecast (qwen-companion-proposal-forecast proposal)))
+    (if (and base (stringp forecast) (qwen-companion-disk-holds-p path base))
+        (progn
+          (setf (qwen-companion-proposal-stamp proposal)
+                (qwen-companion-disk-stamp path))
+          (qwen-companion-diff--keep-accepted
+           proposal forecast
+           (format "%s holds the change accepted before, but not this one" file)))
+      (qwen-companion-diff--keep-accepted
+       proposal text (format "%s does not hold what was accepted" file))
+      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+        (qwen-companion-kept-compare (qwen-companion-proposal-buffer proposal)
+                                     #'qwen-companion-diff--show-quietly)))))
+
+(defun qwen-companion-diff--keep-accepted (proposal text reason)
+  "Keep TEXT, accepted of PROPOSAL, whose buffer was killed; REASON is why."
+  (qwen-companion-diff--revive proposal text)
+  (qwen-companion-diff--keep proposal reason))
+
+(defun qwen-companion-diff--show-quietly (buffer)
+  "Show BUFFER in a window that is not selected, unless that would disturb."
+  (unless (qwen-companion-diff--busy-p)
+    (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
 (defun qwen-companion-diff--void (undelivered reason)
   "End UNDELIVERED, an outcome that came too late, in the state `closed'.
@@ -769,7 +992,8 @@ void.  Return that text, or nil for a rejection."
           (delq undelivered qwen-companion-diff--undelivered))
     (setf (qwen-companion-proposal-state proposal) 'closed)
     (when text
-      (qwen-companion-disk-forget (qwen-companion-proposal-path proposal))
+      (when (qwen-companion-proposal-write proposal)
+        (qwen-companion-diff--forget proposal))
       (when (qwen-companion-proposal-edited proposal)
         (qwen-companion-diff--revive proposal text)
         (qwen-companion-diff--keep proposal reason)))
@@ -783,7 +1007,8 @@ void.  Return that text, or nil for a rejection."
       (insert (string-replace
                (qwen-companion-proposal-line-end proposal) "\n"
                (string-remove-prefix (qwen-companion-proposal-bom proposal)
-                                     text))))))
+                                     text)))
+      (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
 
 (defun qwen-companion-diff--deliver (undelivered)
   "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
@@ -834,6 +1059,7 @@ user has edited are kept."
   (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
     (qwen-companion-diff--end proposal 'closed)
     (qwen-companion-diff--keep-or-kill proposal "the companion was turned off"))
+  (mapc #'qwen-companion-diff--forget (copy-sequence qwen-companion-diff--awaited))
   (setq qwen-companion-diff--undelivered nil)
   (when qwen-companion-diff--redeliver-timer
     (cancel-timer qwen-companion-diff--redeliver-timer)
@@ -890,11 +1116,25 @@ One that is known is the same review, proposed again."
                     :real (car target)
                     :warning (cdr target)
                     :digest (plist-get payload :digest)
+                    :ends-lines (plist-get payload :ends-lines)
                     :stamp (qwen-companion-disk-stamp path))))
+    (setf (qwen-companion-proposal-checked proposal)
+          (qwen-companion-proposal-stamp proposal))
+    (qwen-companion-diff--count-no-time (qwen-companion-proposal-session proposal))
+    (setf (qwen-companion-proposal-note proposal)
+          (qwen-companion-diff--note-held-up proposal))
     (qwen-companion-diff--fill proposal payload)
     (setq qwen-companion-diff--proposals
           (append qwen-companion-diff--proposals (list proposal)))
     (qwen-companion-diff--announce proposal)))
+
+(defun qwen-companion-diff--note-held-up (proposal)
+  "Return a note if what was accepted before PROPOSAL is not written yet, or nil."
+  (when-let ((earlier (qwen-companion-diff--held-up proposal)))
+    (concat "lacks the change accepted before"
+            (when (cl-some #'qwen-companion-proposal-edited earlier)
+              (format ", and %s may fail to write it where you edited that"
+                      (qwen-companion-proposal-client proposal))))))
 
 (defun qwen-companion-diff--supersede (session path)
   "End what SESSION has proposed for PATH: a newer proposal has come.
@@ -919,18 +1159,22 @@ here at the same time."
          (undelivered (qwen-companion-diff--undelivered-by-id id))
          (proposal (or (car undelivered) (qwen-companion-diff-by-id id))))
     (when proposal
-      (let* ((path (qwen-companion-proposal-path proposal))
-             (reason (qwen-companion-diff--why-closed
+      (let* ((reason (qwen-companion-diff--why-closed
                       proposal (plist-get payload :keeps-edits)))
              (text (if undelivered
                        (qwen-companion-diff--void undelivered reason)
                      (qwen-companion-diff-text proposal))))
         (unless undelivered
           (qwen-companion-diff--end proposal 'closed)
-          (qwen-companion-diff--keep-or-kill proposal reason))
-        (qwen-companion-disk-expect
-         path nil (qwen-companion-proposal-stamp proposal))
-        (qwen-companion-disk-expect-soon path)
+          (qwen-companion-diff--keep-or-kill proposal reason t))
+        (let ((kept (qwen-companion-proposal-buffer proposal)))
+          (qwen-companion-diff--await
+           proposal text
+           :optional t
+           :stamp (qwen-companion-proposal-stamp proposal)
+           :done (lambda (result _how)
+                   (qwen-companion-kept-waited kept result))))
+        (qwen-companion-diff--count-time (qwen-companion-proposal-session proposal))
         (and text (qwen-companion-backend-pack-text text))))))
 
 (defun qwen-companion-diff--why-closed (proposal keeps-edits)
@@ -957,6 +1201,8 @@ It may have been accepted already, only that the CLI never got to know."
       (when-let ((text (qwen-companion-diff--void undelivered nil)))
         (qwen-companion-diff--revive proposal text)
         (qwen-companion-diff--keep-orphan proposal))))
+    (when proposal
+      (qwen-companion-diff--count-time (qwen-companion-proposal-session proposal)))
     nil))
 
 (defun qwen-companion-diff--keep-orphan (proposal)
@@ -979,8 +1225,8 @@ It may have been accepted already, only that the CLI never got to know."
                            (plist-get payload :id))))
     (setq qwen-companion-diff--undelivered
           (delq undelivered qwen-companion-diff--undelivered))
-    (qwen-companion-disk-expect-soon
-     (qwen-companion-proposal-path (car undelivered))))
+    (qwen-companion-diff--count-time
+     (qwen-companion-proposal-session (car undelivered))))
   nil)
 
 ;;; Showing without disturbing
@@ -1250,6 +1496,7 @@ waits; FILE names another one by its file."
     (when odd
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))
+    (qwen-companion-diff--check-disk proposal)
     (qwen-companion-diff--decide proposal 'accepted text)
     (message "qwen-companion: accepted %s%s"
              (qwen-companion-diff-file proposal)

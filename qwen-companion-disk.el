@@ -39,12 +39,16 @@ What was read sooner after a write may change without a new time.")
 
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
   "A write that is expected.
-PATH is the file, TEXT what it will hold (nil when that is not known,
-because the user may have answered no), STAMP that of the file as it
-was, LOOKED that of the file in which TEXT was not found last, MISSED who
-is told when it does not come, DIRECTORY what is watched by WATCH, and
-TIMER ends the wait (nil while the CLI does not know yet)."
-  path text stamp looked missed directory watch timer)
+PATH is the file.  TEXTS are those it may hold afterwards, the one that
+was accepted last; FORESEEN are those of them that come of the writes
+expected before this one as well.  OPTIONAL is non-nil when it may not
+come because the user may have answered no.  STAMP is that of the file
+as it was, TOLD that of the last change that was told.  LOOKED is what
+was found last: (STAMP . TEXT), where TEXT is that of TEXTS the file
+held, or nil.  DONE is a function for the end of the wait, DIRECTORY
+what is watched by WATCH, and TIMER ends the wait (nil while the CLI
+cannot write yet)."
+  path texts foreseen optional stamp told looked done directory watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run when a write that was expected has come.
@@ -73,6 +77,12 @@ LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
      ;; The same for a text of Unicode, in half the time.
      (t (decode-coding-string (encode-coding-string text 'utf-8-dos t)
                               'utf-8-unix t)))))
+
+(defun qwen-companion-disk-end-line (text)
+  "Return TEXT with a line end after its last line."
+  (cond ((or (string-empty-p text) (string-suffix-p "\n" text)) text)
+        ((string-search "\r\n" text) (concat text "\r\n"))
+        (t (concat text "\n"))))
 
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, equal only while nobody writes it.
@@ -273,64 +283,98 @@ BYTES that is not, or that announces it."
 
 ;;; Expecting
 
-(defun qwen-companion-disk-expect (path text &optional stamp missed)
-  "Follow the write of a CLI to PATH that is about to come.
-TEXT is what the file will hold; nil means it may come or not.  STAMP is
-that of the file before the write, by default as it is now.  The wait
-ends by itself only after `qwen-companion-disk-expect-soon'.
+;; A CLI may wait for the answers to several proposals of one file and
+;; then write one after the other.  So the writes to a file that are
+;; expected form a row: what holds the last one holds those before it.
 
-MISSED is a function that is called when the file does not hold TEXT
-then, with two arguments: whether it has changed at all, and a string
-that says for how long it was looked at."
-  (qwen-companion-disk-forget path)
-  (let ((write (make-qwen-companion-disk--write
-                :path path :text text :missed missed
-                :stamp (or stamp (qwen-companion-disk-stamp path)))))
-    (push write qwen-companion-disk--writes)
+(cl-defun qwen-companion-disk-expect (path text &key optional stamp done)
+  "Follow the write of a CLI to PATH that is about to come; return it.
+TEXT is what the file will hold.  OPTIONAL non-nil means that it may not
+come, and that TEXT may be nil: not known.  STAMP is that of the file
+before the write, by default as it is now.  The wait ends by itself only
+after `qwen-companion-disk-expect-soon'.
+
+DONE is a function that is called when the wait has ended by itself,
+with two arguments.  The first is `written' when the file holds the
+text, `overwritten' when it holds that of a later write instead,
+`changed' when it holds another text than before, and `unchanged'.  The
+second is a string that says for how long it was looked at."
+  (let* ((stamp (or stamp (qwen-companion-disk-stamp path)))
+         (write (make-qwen-companion-disk--write
+                 :path path :texts (and text (list text)) :optional optional
+                 :done done :stamp stamp :told stamp)))
+    (setq qwen-companion-disk--writes
+          (append qwen-companion-disk--writes (list write)))
     (run-hook-with-args 'qwen-companion-disk-expecting-functions path)
-    (qwen-companion-disk--check write)))
+    (qwen-companion-disk--check path)
+    write))
 
-(defun qwen-companion-disk-expect-soon (path)
-  "Begin to count the time: the CLI knows that it is to write PATH."
-  (when-let ((write (qwen-companion-disk--expected path)))
-    (unless (qwen-companion-disk--write-timer write)
-      (setf (qwen-companion-disk--write-timer write)
-            (run-at-time qwen-companion-disk--patience nil
-                         #'qwen-companion-disk--give-up write)))))
+(defun qwen-companion-disk-allow (write text)
+  "Take TEXT too for what the file may hold when WRITE has come.
+It is what comes of WRITE and of those before it."
+  (when (memq write qwen-companion-disk--writes)
+    (push text (qwen-companion-disk--write-texts write))
+    (push text (qwen-companion-disk--write-foreseen write))
+    (setf (qwen-companion-disk--write-looked write) nil)
+    (qwen-companion-disk--check (qwen-companion-disk--write-path write))))
 
-(defun qwen-companion-disk--expected (path)
-  "Return the write to PATH that is expected, or nil."
-  (cl-find path qwen-companion-disk--writes
-           :key #'qwen-companion-disk--write-path :test #'equal))
+(defun qwen-companion-disk-accepted (write)
+  "Return the text that was accepted for WRITE, or nil when it is not known."
+  (car (last (qwen-companion-disk--write-texts write))))
+
+(defun qwen-companion-disk-untouched-p (write)
+  "Return non-nil when nobody has written the file since WRITE is expected."
+  (equal (qwen-companion-disk--write-stamp write)
+         (qwen-companion-disk-stamp (qwen-companion-disk--write-path write))))
+
+(defun qwen-companion-disk-expect-soon (write)
+  "Begin to count the time: the CLI knows all it needs for WRITE."
+  (when (and (memq write qwen-companion-disk--writes)
+             (not (qwen-companion-disk--write-timer write)))
+    (setf (qwen-companion-disk--write-timer write)
+          (run-at-time qwen-companion-disk--patience nil
+                       #'qwen-companion-disk--give-up write))))
+
+(defun qwen-companion-disk-expect-later (write)
+  "Count no time: the CLI of WRITE waits for something else first."
+  (when-let ((timer (qwen-companion-disk--write-timer write)))
+    (cancel-timer timer)
+    (setf (qwen-companion-disk--write-timer write) nil)))
+
+(defun qwen-companion-disk--row (path)
+  "Return the writes to PATH that are expected, oldest first."
+  (cl-remove path qwen-companion-disk--writes
+             :key #'qwen-companion-disk--write-path :test-not #'equal))
 
 (defun qwen-companion-disk-expected-p (path)
   "Return non-nil when a CLI may be about to write PATH."
-  (and (qwen-companion-disk--expected path) t))
-
-(defun qwen-companion-disk-expected-text (path)
-  "Return the text that PATH will hold when the CLI has written it, or nil."
-  (when-let ((write (qwen-companion-disk--expected path)))
-    (qwen-companion-disk--write-text write)))
+  (and (qwen-companion-disk--row path) t))
 
 (defun qwen-companion-disk-forget-all ()
   "Stop waiting for writes."
-  (mapc #'qwen-companion-disk--end (copy-sequence qwen-companion-disk--writes)))
+  (mapc #'qwen-companion-disk-forget (copy-sequence qwen-companion-disk--writes)))
 
 ;;; Waiting
 
-(defun qwen-companion-disk-forget (path)
-  "Stop waiting for a write to PATH."
-  (when-let ((write (qwen-companion-disk--expected path)))
-    (qwen-companion-disk--end write)))
-
-(defun qwen-companion-disk--end (write)
+(defun qwen-companion-disk-forget (write)
   "Stop waiting for WRITE."
-  (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
-  (when-let ((timer (qwen-companion-disk--write-timer write)))
-    (cancel-timer timer))
-  (qwen-companion-disk--unwatch write)
-  (run-hook-with-args 'qwen-companion-disk-expecting-functions
-                      (qwen-companion-disk--write-path write)))
+  (when (memq write qwen-companion-disk--writes)
+    (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
+    (qwen-companion-disk-expect-later write)
+    (qwen-companion-disk--unwatch write)
+    (run-hook-with-args 'qwen-companion-disk-expecting-functions
+                        (qwen-companion-disk--write-path write))))
+
+(defun qwen-companion-disk--end (write result)
+  "End the wait for WRITE with RESULT, see `qwen-companion-disk-expect'."
+  (let ((how (format (if (qwen-companion-disk--write-watch write)
+                         "within %d s"
+                       ;; Nothing has told of changes.
+                       "(looked at once, after %d s)")
+                     qwen-companion-disk--patience)))
+    (qwen-companion-disk-forget write)
+    (when-let ((done (qwen-companion-disk--write-done write)))
+      (funcall done result how))))
 
 (defun qwen-companion-disk--unwatch (write)
   "Stop watching the directory of WRITE."
@@ -340,76 +384,112 @@ that says for how long it was looked at."
 
 (defun qwen-companion-disk--watch (write)
   "Watch the nearest directory above the file of WRITE that exists."
-  (let ((directory (file-name-directory
-                    (file-chase-links (qwen-companion-disk--write-path write)))))
-    (while (not (file-directory-p directory))
-      (setq directory (file-name-directory (directory-file-name directory))))
+  (let ((directory (qwen-companion-disk-directory
+                    (qwen-companion-disk--write-path write))))
     (unless (equal directory (qwen-companion-disk--write-directory write))
       (qwen-companion-disk--unwatch write)
       (setf (qwen-companion-disk--write-directory write) directory
             (qwen-companion-disk--write-watch write)
-            (condition-case nil
-                (file-notify-add-watch
-                 directory '(change)
-                 (lambda (event)
-                   (unless (eq (nth 1 event) 'stopped)
-                     (qwen-companion-disk--check write))))
-              ;; No watch to be had: the end of the wait looks once.
-              (file-notify-error nil))))))
+            (qwen-companion-disk-watch directory
+                                       #'qwen-companion-disk--check
+                                       (qwen-companion-disk--write-path write))))))
 
-(defun qwen-companion-disk--check (write)
-  "Follow WRITE if it has come."
-  (when (memq write qwen-companion-disk--writes)
-    (let ((file-name-handler-alist nil))
-      (qwen-companion-disk--watch write)
+(defun qwen-companion-disk-directory (path)
+  "Return the nearest directory above the file PATH that exists."
+  (let ((file-name-handler-alist nil)
+        (directory (file-name-directory (file-chase-links path))))
+    (while (not (file-directory-p directory))
+      (setq directory (file-name-directory (directory-file-name directory))))
+    directory))
+
+(defun qwen-companion-disk-watch (directory function &rest arguments)
+  "Call FUNCTION with ARGUMENTS at every change in DIRECTORY.
+Return what `file-notify-rm-watch' ends, or nil when no watch is to be had."
+  (condition-case nil
+      (file-notify-add-watch
+       directory '(change)
+       (lambda (event)
+         (unless (eq (nth 1 event) 'stopped)
+           (apply function arguments))))
+    ;; The end of a wait looks once.
+    (file-notify-error nil)))
+
+(defun qwen-companion-disk--check (path)
+  "See whether the writes to PATH that are expected have come."
+  (when-let ((row (qwen-companion-disk--row path)))
+    (let ((last (car (last row)))
+          (file-name-handler-alist nil))
+      (mapc #'qwen-companion-disk--watch row)
       (cond
-       ((null (qwen-companion-disk--write-text write))
-        (qwen-companion-disk--tell write))
-       ((qwen-companion-disk--come-p write)
-        (qwen-companion-disk--tell write)
-        (qwen-companion-disk--end write))))))
+       ((qwen-companion-disk--held last)
+        (let ((foreseen (qwen-companion-disk--foreseen-p last)))
+          (qwen-companion-disk--tell path)
+          (dolist (write row)
+            (when (memq write qwen-companion-disk--writes)
+              (qwen-companion-disk--end
+               write
+               (if (or foreseen (qwen-companion-disk--held write))
+                   'written
+                 'overwritten))))))
+       ((cl-some (lambda (write)
+                   (or (qwen-companion-disk--write-optional write)
+                       (qwen-companion-disk--held write)))
+                 row)
+        (qwen-companion-disk--tell path))))))
 
-(defun qwen-companion-disk--come-p (write)
-  "Return non-nil when the text of WRITE is in its file.
-It is read only if it may have changed since: there is an event for
-every file in its directory."
+(defun qwen-companion-disk--held (write)
+  "Return the text of WRITE that is in its file, or nil.
+The file is read only if it may have changed since: there is an event
+for every file in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
-         (stamp (qwen-companion-disk-stamp path)))
-    (unless (and stamp (equal stamp (qwen-companion-disk--write-looked write)))
-      (setf (qwen-companion-disk--write-looked write)
-            (and stamp
-                 (not (qwen-companion-disk-fresh-p (car stamp)))
-                 stamp))
-      (qwen-companion-disk-holds-p path (qwen-companion-disk--write-text write)))))
+         (stamp (qwen-companion-disk-stamp path))
+         (looked (qwen-companion-disk--write-looked write)))
+    (if (and stamp (equal stamp (car looked)))
+        (cdr looked)
+      (let ((text (cl-find-if (apply-partially #'qwen-companion-disk-holds-p path)
+                              (qwen-companion-disk--write-texts write))))
+        (setf (qwen-companion-disk--write-looked write)
+              (and stamp
+                   (not (qwen-companion-disk-fresh-p (car stamp)))
+                   (cons stamp text)))
+        text))))
 
-(defun qwen-companion-disk--tell (write)
-  "Tell who wants to know that WRITE has come, if the file has changed."
-  (let* ((path (qwen-companion-disk--write-path write))
-         (stamp (qwen-companion-disk-stamp path)))
-    (unless (equal stamp (qwen-companion-disk--write-stamp write))
-      (setf (qwen-companion-disk--write-stamp write) stamp)
+(defun qwen-companion-disk--foreseen-p (write)
+  "Return non-nil when WRITE and those before it are in the file."
+  (member (qwen-companion-disk--held write)
+          (qwen-companion-disk--write-foreseen write)))
+
+(defun qwen-companion-disk--tell (path)
+  "Say that a write to PATH has come, if the file has changed."
+  (let ((row (qwen-companion-disk--row path))
+        (stamp (qwen-companion-disk-stamp path)))
+    (unless (cl-every (lambda (write)
+                        (equal stamp (qwen-companion-disk--write-told write)))
+                      row)
+      (dolist (write row)
+        (setf (qwen-companion-disk--write-told write) stamp))
       (run-hook-with-args 'qwen-companion-disk-written-functions path))))
 
 (defun qwen-companion-disk--give-up (write)
-  "End the wait for WRITE; tell who wants to know if it has not come."
-  (let ((path (qwen-companion-disk--write-path write))
-        (missed (qwen-companion-disk--write-missed write))
-        (before (qwen-companion-disk--write-stamp write))
-        (how (format (if (qwen-companion-disk--write-watch write)
-                         "within %d s"
-                       ;; Nothing has told of changes.
-                       "(looked at once, after %d s)")
-                     qwen-companion-disk--patience)))
-    ;; Whatever its time says.
-    (setf (qwen-companion-disk--write-looked write) nil)
-    (qwen-companion-disk--check write)
+  "End the wait for WRITE, whether or not it has come."
+  (let* ((path (qwen-companion-disk--write-path write))
+         (row (qwen-companion-disk--row path)))
+    (dolist (one row)
+      ;; Whatever its time says.
+      (setf (qwen-companion-disk--write-looked one) nil))
+    (qwen-companion-disk--check path)
     (when (memq write qwen-companion-disk--writes)
-      (when (qwen-companion-disk--write-text write)
-        (qwen-companion-disk--tell write))
-      (qwen-companion-disk--end write)
-      (when missed
-        (funcall missed (not (equal before (qwen-companion-disk-stamp path)))
-                 how)))))
+      (qwen-companion-disk--tell path)
+      (qwen-companion-disk--end
+       write
+       (cond
+        ((or (qwen-companion-disk--held write)
+             (cl-some #'qwen-companion-disk--foreseen-p (cdr (memq write row))))
+         'written)
+        ((equal (qwen-companion-disk--write-stamp write)
+                (qwen-companion-disk-stamp path))
+         'unchanged)
+        (t 'changed))))))
 
 (provide 'qwen-companion-disk)
 ;;; qwen-companion-disk.el ends here

@@ -42,8 +42,9 @@ PATH is the file and REASON why the text was kept, a string.  STAMP is
 that of the file when the text was proposed, see
 `qwen-companion-disk-stamp', and DIGEST that of the text before the
 user edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line
-of the text in the file."
-  path reason stamp digest line-end)
+of the text in the file; with ENDS-LINES non-nil the CLI ends the last
+one too.  AWAITED is non-nil while the CLI may be about to write."
+  path reason stamp digest line-end ends-lines awaited)
 
 (defvar-local qwen-companion-kept--about nil
   "What the text in the current buffer is about, a `qwen-companion-kept'.")
@@ -111,17 +112,45 @@ Tell the user."
 
 (defun qwen-companion-kept-file-written (path)
   "Look at the texts kept for PATH: a CLI has written that file.
-One that is what the file now holds goes; of others the user is told
-that they can now be applied."
+One that is what the file now holds goes.  If the file holds what the
+CLI had proposed, the user is told that the edits can now be applied."
   (dolist (buffer (qwen-companion-kept-buffers))
     (when (equal path (qwen-companion-kept--path buffer))
-      (if (qwen-companion-disk-holds-p path (qwen-companion-kept--text buffer))
-          (progn
-            (kill-buffer buffer)
-            (message "qwen-companion: %s holds your edits"
-                     (qwen-companion-foreign-path path)))
-        (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
-                 (qwen-companion-foreign-path path))))))
+      (let ((about (buffer-local-value 'qwen-companion-kept--about buffer)))
+        (cond
+         ((qwen-companion-kept--on-disk-p buffer)
+          (kill-buffer buffer)
+          (message "qwen-companion: %s holds your edits"
+                   (qwen-companion-foreign-path path)))
+         ((and (qwen-companion-kept-awaited about)
+               (equal (qwen-companion-disk-digest path)
+                      (qwen-companion-kept-digest about)))
+          (qwen-companion-kept--say-missing about)))))))
+
+(defun qwen-companion-kept-waited (buffer result)
+  "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
+RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
+  (when-let (((buffer-live-p buffer))
+             (about (buffer-local-value 'qwen-companion-kept--about buffer))
+             ((qwen-companion-kept-awaited about)))
+    (if (eq result 'changed)
+        (qwen-companion-kept--say-missing about)
+      (setf (qwen-companion-kept-awaited about) nil))))
+
+(defun qwen-companion-kept--say-missing (about)
+  "Say once that the text ABOUT which this is was not written."
+  (setf (qwen-companion-kept-awaited about) nil)
+  (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
+           (qwen-companion-foreign-path (qwen-companion-kept-path about))))
+
+(defun qwen-companion-kept--on-disk-p (buffer)
+  "Return non-nil when the text kept in BUFFER is in its file."
+  (let ((about (buffer-local-value 'qwen-companion-kept--about buffer))
+        (text (qwen-companion-kept--text buffer)))
+    (or (qwen-companion-disk-holds-p (qwen-companion-kept-path about) text)
+        (and (qwen-companion-kept-ends-lines about)
+             (qwen-companion-disk-holds-p (qwen-companion-kept-path about)
+                                          (qwen-companion-disk-end-line text))))))
 
 (defun qwen-companion-kept--text (buffer)
   "Return the kept text in BUFFER as it would be in the file."

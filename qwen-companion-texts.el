@@ -70,10 +70,11 @@ compared, for instance because one of them is not Unicode."
 
 (defun qwen-companion-texts-merge (base mine theirs labels callback)
   "Put what made THEIRS of BASE into MINE; return at once.
-Each of them is a buffer or a string.  When BASE is
-nil, MINE is the base, so that the result is THEIRS.  LABELS is a list
-\(MINE BASE THEIRS) of what the texts are called in a conflict, one line
-each.  No buffer is changed.  CALLBACK gets a struct
+Each is a buffer or a string.  When BASE is nil, MINE is the base, so
+that the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of what
+the texts are called in a conflict, one line each.  With nil, changes
+are merged by characters instead of lines, and a conflict is a failure.
+No buffer is changed.  CALLBACK gets a struct
 `qwen-companion-texts-merged', or nil when it could not be done."
   (qwen-companion-texts--ask
    'merge (append (and base (list :base base)) (list :mine mine :theirs theirs))
@@ -245,6 +246,13 @@ buffer counts as modified is not dealt with."
                 (qwen-companion-texts--apply edits source)))))
       (when own
         (kill-buffer own)))))
+
+(defun qwen-companion-texts-take (merged theirs)
+  "Return the text of MERGED, which is used up; THEIRS is that string."
+  (if-let ((own (qwen-companion-texts-merged-text-buffer merged)))
+      (prog1 (with-current-buffer own (buffer-string))
+        (kill-buffer own))
+    theirs))
 
 (defun qwen-companion-texts--apply (edits source)
   "Apply EDITS, at least one; SOURCE is a widened buffer with the new text."

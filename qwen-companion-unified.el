@@ -177,9 +177,10 @@ This mode has a hook of its own.
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
   (qwen-companion-foreign-mode-line
-   (format " %s  %s%s%s  %s  %s: %s"
+   (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
            (car qwen-companion-unified--keys)
            qwen-companion-unified--status
+           (qwen-companion-diff-warnings qwen-companion-diff-proposal)
            (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
            (concat (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
                    (qwen-companion-diff-line-ends-hint "C-c C-l")
@@ -187,7 +188,10 @@ The count comes early: it must not be pushed off the screen."
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
            (qwen-companion-foreign-text
-            (qwen-companion-diff-about qwen-companion-diff-proposal)))))
+            (qwen-companion-proposal-client qwen-companion-diff-proposal))
+           (if (qwen-companion-diff-edited-p qwen-companion-diff-proposal)
+               ", edited by you"
+             ""))))
 
 (defun qwen-companion-unified--count ()
   "Return how many hunks are kept, or what prevents counting."

@@ -269,3 +269,59 @@ def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage:
     stage.wait_for_status("Disconnected")
     assert stage.emacs.eval("test-outcomes") == "nil"
     stage.sandbox.assert_no_files()
+
+
+def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
+    # The CLI asks about all of them before it writes, has made each from the text on disk, and then applies one after
+    # the other.  The second message is for what it says when one of them cannot be applied.
+    greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
+    first = Call("edit", {"file_path": str(greeting), "old_string": '"hello "', "new_string": '"good day "'})
+    second = Call("edit", {"file_path": str(greeting), "old_string": '"world"', "new_string": '"moon"'})
+    other = Call("edit", {"file_path": str(notes), "old_string": "pears", "new_string": "plums"})
+    stage.start_emacs(greeting)
+    stage.model.answer(Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in (greeting, notes))))
+    stage.model.answer(Answer(calls=(first, other, second)))
+    stage.model.say("All done.")
+    stage.start_cli()
+    stage.ask("change three things")
+    for name in ("greeting.py", "notes.txt", "greeting.py"):
+        screen = stage.screen.wait_for(re.compile(f"reject  {name} .*diff 1 of 1", re.DOTALL))
+        stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
+    # It was compared with the text from which it was made: only its own change is one.
+    assert "lacks the change accepted before" in screen
+    stage.screen.wait_for("All done.")
+    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
+    assert greeting.read_text() == GREETING.replace('"hello "', '"good day "').replace('"world"', '"moon"')
+    assert notes.read_text() == NOTES.replace("pears", "plums")
+    messages = stage.emacs.buffer_text("*Messages*")
+    assert not re.search("not hold|not written|is kept", messages), messages
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    assert stage.emacs.buffer_text("greeting.py") == greeting.read_text()
+
+    # Edits of the second one: the CLI looks for the whole text on disk in its place, which is not there any more.
+    before = greeting.read_text()
+    stage.model.answer(
+        Answer(
+            calls=(
+                Call("edit", {"file_path": str(greeting), "old_string": '"good day "', "new_string": '"hi "'}),
+                Call("edit", {"file_path": str(greeting), "old_string": '"moon"', "new_string": '"sun"'}),
+            )
+        )
+    )
+    stage.model.say("Half done.")
+    stage.ask("change two things")
+    stage.screen.wait_for("reject  greeting.py ")
+    stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
+    stage.screen.wait_for("lacks the change accepted before")
+    stage.emacs.eval(
+        "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-diff-proposals)))"
+        ' (goto-char (point-max)) (insert "# mine\\n"))'
+    )
+    stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
+    stage.screen.wait_for("Half done.")
+    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
+    assert greeting.read_text() == before.replace('"good day "', '"hi "')
+    assert "holds the change accepted before, but not this one" in stage.emacs.buffer_text("*Messages*")
+    kept = stage.emacs.buffer_text("*qwen-companion kept: greeting.py*")
+    assert kept == before.replace('"good day "', '"hi "').replace('"moon"', '"sun"') + "# mine\n"
+    stage.emacs.eval("(qwen-companion-kept-discard)")

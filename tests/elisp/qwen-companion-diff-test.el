@@ -151,8 +151,6 @@ is kept."
         (should-not (qwen-companion-diff-on-close close)))
       (should (eq 'closed (qwen-companion-proposal-state proposal)))
       (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
-      (should-not (qwen-companion-disk-expected-text
-                   (qwen-companion-proposal-path proposal)))
       (should-not (qwen-companion-diff-known))
       (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
 
@@ -293,7 +291,7 @@ is kept."
                "the proposal of gemini for it still waits"
                (qwen-companion-test-messages (qwen-companion-diff-accept first))))
       (with-current-buffer (qwen-companion-proposal-buffer second)
-        (should (string-match-p "proposed by gemini; another one, by qwen, was accepted"
+        (should (string-match-p "another one, by qwen, was accepted  .*proposed by gemini"
                                 (qwen-companion-test-header)))
         (should (equal "three\n" (buffer-string))))
       ;; Once it is written, the other is compared with that.
@@ -707,17 +705,306 @@ that of the unified review."
   (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
     (should-not (qwen-companion-foreign-major-mode name))))
 
-(ert-deftest qwen-companion-diff-test-left-side-is-what-was-accepted-before ()
-  "A second proposal for a file is compared with the first one's text."
+;;; Several changes of one file in one message of the model
+
+(defvar qwen-companion-diff-test--merges nil
+  "What was asked to be merged: (BASE MINE THEIRS CALLBACK), newest first.")
+
+(defmacro qwen-companion-diff-test-with-merges (files &rest body)
+  "Run BODY with FILES; what is to be merged waits for an answer.
+The wait for a write is short, and its end is no surprise."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-diff-test-with ,files
+     (let ((qwen-companion-diff-test--merges nil)
+           (qwen-companion-disk--patience 0.3)
+           (qwen-companion-disk-written-functions
+            '(qwen-companion-diff-file-written qwen-companion-kept-file-written)))
+       (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+                  (lambda (base mine theirs labels callback)
+                    (should-not labels)
+                    (push (list base mine theirs callback)
+                          qwen-companion-diff-test--merges))))
+         (save-window-excursion
+           ,@body)))))
+
+(defun qwen-companion-diff-test--answer-merge (result)
+  "Let the oldest merge that waits have RESULT, a string, or nil: a conflict."
+  (pcase-let ((`(,_ ,_ ,_ ,callback)
+               (car (last qwen-companion-diff-test--merges))))
+    (setq qwen-companion-diff-test--merges
+          (butlast qwen-companion-diff-test--merges))
+    (funcall callback
+             (and result
+                  (make-qwen-companion-texts-merged
+                   :edits [] :text-buffer (with-current-buffer
+                                              (generate-new-buffer "merged")
+                                            (insert result)
+                                            (current-buffer)))))))
+
+(defun qwen-companion-diff-test--accept (proposal)
+  "Accept PROPOSAL and let the CLI know."
+  (qwen-companion-diff-accept proposal)
+  (qwen-companion-diff-on-delivered
+   (list :id (qwen-companion-proposal-id proposal))))
+
+(defun qwen-companion-diff-test--write (text)
+  "Write TEXT into a.txt, as a CLI does."
+  (let ((coding-system-for-write 'utf-8-unix))
+    (write-region text nil "a.txt" nil 'silent)
+    (set-file-times "a.txt" (time-add nil 2))))
+
+(defun qwen-companion-diff-test--settle ()
+  "Wait until no write is expected any more."
+  (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
+  (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))
+
+(ert-deftest qwen-companion-diff-test-two-changes-before-either-is-written ()
+  "The second is compared with the text it was made from, and that is said.
+The CLI writes both one after the other, and nothing is amiss."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
+    (let ((first (qwen-companion-test-propose "a.txt" "ONE\n2\n")) second said)
+      (setq said
+            (qwen-companion-test-messages
+              (qwen-companion-diff-test--accept first)
+              (setq second (qwen-companion-test-propose "a.txt" "1\nTWO\n"))
+              ;; The CLI writes nothing before it has all answers.
+              (sit-for 0.5)
+              (qwen-companion-diff--prepare second)
+              (should (equal "1\n2\n"
+                             (with-current-buffer
+                                 (qwen-companion-proposal-disk-buffer second)
+                               (buffer-string))))
+              (should (string-match-p
+                       "reject  lacks the change accepted before  a\\.txt"
+                       (qwen-companion-test-header
+                        (qwen-companion-proposal-buffer second))))
+              (qwen-companion-diff-test--accept second)
+              (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
+                             (butlast (car qwen-companion-diff-test--merges))))
+              (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
+              (qwen-companion-diff-test--write "ONE\n2\n")
+              (qwen-companion-diff-test--write "ONE\nTWO\n")
+              (qwen-companion-diff-test--settle)))
+      (should-not (string-match-p "hold\\|not written\\|kept" said))
+      (should-not (qwen-companion-diff-test--kept))
+      ;; What was sent is what was shown.
+      (should (equal '((accepted "ONE\n2\n") (accepted "1\nTWO\n"))
+                     (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-three-changes-whatever-comes-first ()
+  "What the file will hold is computed in order, also when that takes long."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n3\n"))
+    (should-not
+     (string-match-p
+      "hold\\|not written\\|kept"
+      (qwen-companion-test-messages
+        (dolist (text '("ONE\n2\n3\n" "1\nTWO\n3\n" "1\n2\nTHREE\n"))
+          (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" text)))
+        (should (= 1 (length qwen-companion-diff-test--merges)))
+        (qwen-companion-diff-test--write "ONE\nTWO\nTHREE\n")
+        (qwen-companion-diff-test--answer-merge "ONE\nTWO\n3\n")
+        (should (equal '("1\n2\n3\n" "ONE\nTWO\n3\n" "1\n2\nTHREE\n")
+                       (butlast (car qwen-companion-diff-test--merges))))
+        (qwen-companion-diff-test--answer-merge "ONE\nTWO\nTHREE\n")
+        (qwen-companion-diff-test--settle))))
+    (should-not (qwen-companion-diff-test--kept))))
+
+(ert-deftest qwen-companion-diff-test-the-second-change-fails-with-edits ()
+  "That it may is said before, and afterwards the text is kept with the first."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
+    (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
+    (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
+      (qwen-companion-diff--prepare second)
+      (qwen-companion-diff-test--edit second "mine\n")
+      (should (string-match-p
+               "  qwen may fail to write your edits  a\\.txt.*, edited by you\\'"
+               (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
+      (should
+       (string-match-p
+        "a\\.txt holds the change accepted before, but not this one; .*kept"
+        (qwen-companion-test-messages
+          (qwen-companion-diff-test--accept second)
+          (qwen-companion-diff-test--answer-merge "ONE\nTWO\nmine\n")
+          (qwen-companion-diff-test--write "ONE\n2\n")
+          (qwen-companion-diff-test--settle))))
+      (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-diff-test--kept))))))
+
+(ert-deftest qwen-companion-diff-test-a-whole-text-replaces-the-one-before ()
+  "Of the one before only edits are kept: the user accepted its replacement."
+  (dolist (edits '("" "mine\n"))
+    (qwen-companion-diff-test-with-merges '(("a.txt" "1\n"))
+      (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
+        (qwen-companion-diff-test--edit first edits)
+        (qwen-companion-diff-test--accept first)
+        (setq second (qwen-companion-test-propose "a.txt" "3\n"))
+        (qwen-companion-diff--prepare second)
+        (should (eq (string-empty-p edits)
+                    (not (string-match-p
+                          "and qwen may fail to write it where you edited that"
+                          (qwen-companion-test-header
+                           (qwen-companion-proposal-buffer second))))))
+        (qwen-companion-diff-test--accept second)
+        (qwen-companion-diff-test--answer-merge nil)
+        (qwen-companion-diff-test--write "3\n")
+        (qwen-companion-diff-test--settle)
+        (should (equal (if (string-empty-p edits) nil '("2\nmine\n"))
+                       (qwen-companion-diff-test--kept)))))))
+
+(ert-deftest qwen-companion-diff-test-a-cli-that-waits-for-answers-is-given-time ()
+  "Its time begins when it has the last one, also about another file."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
+      (should (equal ""
+                     (qwen-companion-test-messages
+                       (let ((inhibit-message t))
+                         (cl-letf (((symbol-function 'qwen-companion-diff--announce)
+                                    #'ignore)
+                                   ((symbol-function 'qwen-companion-diff-file)
+                                    (lambda (_) "a file")))
+                           (qwen-companion-diff--decide first 'accepted "2\n")
+                           (qwen-companion-diff-on-delivered
+                            (list :id (qwen-companion-proposal-id first)))
+                           (setq second (qwen-companion-test-propose "b.txt" "2\n"))
+                           (sit-for 0.8))))))
+      (should qwen-companion-disk--writes)
+      (qwen-companion-diff-reject second)
+      (should (string-match-p
+               "qwen has not written"
+               (qwen-companion-test-messages
+                 (qwen-companion-diff-on-delivered
+                  (list :id (qwen-companion-proposal-id second)))
+                 (qwen-companion-diff-test--settle)))))))
+
+;;; What is said is true
+
+(ert-deftest qwen-companion-diff-test-a-cli-that-ends-the-last-line ()
+  "Gemini CLI adds a line end where the accepted text has none."
+  (dolist (text '("two" "one\r\ntwo"))
+    (dolist (close '(nil t))
+      (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+        (let* ((proposal (qwen-companion-test-propose "a.txt" text :ends-lines t))
+               (said (qwen-companion-test-messages
+                       (if close
+                           (progn
+                             (qwen-companion-diff-test--edit proposal "!")
+                             (qwen-companion-diff-on-close
+                              (list :id (qwen-companion-proposal-id proposal)
+                                    :keeps-edits t)))
+                         (qwen-companion-diff-test--accept proposal))
+                       (qwen-companion-diff-test--write
+                        (concat text (if close "!" "")
+                                (if (string-search "\r" text) "\r\n" "\n")))
+                       (qwen-companion-diff-test--settle))))
+          (should-not (string-match-p "not hold\\|not in it" said))
+          (should-not (qwen-companion-diff-test--kept)))))))
+
+(ert-deftest qwen-companion-diff-test-missing-edits-are-said-once-and-when-true ()
+  "Not while the CLI is still writing, nor at writes that come later."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (should (equal ""
+                     (qwen-companion-test-messages
+                       (cl-letf (((symbol-function 'qwen-companion-kept-keep)
+                                  (let ((keep (symbol-function 'qwen-companion-kept-keep)))
+                                    (lambda (&rest arguments)
+                                      (let (said)
+                                        (setq said (qwen-companion-test-messages
+                                                     (apply keep arguments)))
+                                        (should (string-match-p "kept in" said)))))))
+                         (qwen-companion-diff-on-close
+                          (list :id (qwen-companion-proposal-id proposal))))
+                       (qwen-companion-diff-test--write "")
+                       (qwen-companion-disk--check (expand-file-name "a.txt")))))
+      (let ((said (qwen-companion-test-messages
+                    (qwen-companion-diff-test--write "two\n")
+                    (qwen-companion-diff-test--settle))))
+        (should (string-match-p "is written, your edits are not in it" said))
+        (should (= 1 (length (split-string said "\n")))))
+      ;; A newer proposal is accepted without edits and written.
+      (should-not (string-match-p
+                   "your edits"
+                   (qwen-companion-test-messages
+                     (qwen-companion-diff-test--accept
+                      (qwen-companion-test-propose "a.txt" "three\n"))
+                     (qwen-companion-diff-test--write "three\n")
+                     (qwen-companion-diff-test--settle))))
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+
+(ert-deftest qwen-companion-diff-test-answered-with-no-in-the-terminal ()
+  "Nothing was written, so nothing is said of what is written."
+  (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-diff-on-close (list :id (qwen-companion-proposal-id proposal)))
+      (should (equal "" (qwen-companion-test-messages
+                          (qwen-companion-diff-test--settle))))
+      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+
+(ert-deftest qwen-companion-diff-test-what-equals-the-disk-is-not-kept ()
+  "However the review ends."
+  (dolist (end (list #'qwen-companion-diff-on-close #'qwen-companion-diff-on-orphan
+                     (lambda (_) (qwen-companion-diff-end-all))
+                     (lambda (_) (qwen-companion-test-propose "a.txt" "three\n"))))
+    (qwen-companion-diff-test-with '(("a.txt" "one\r\n"))
+      (let ((proposal (qwen-companion-test-propose "a.txt" "two\r\n")))
+        (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (erase-buffer)
+          (insert "one\n"))
+        (funcall end (list :id (qwen-companion-proposal-id proposal)))
+        (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
+        (should-not (qwen-companion-diff-test--kept))))))
+
+;;; The disk side
+
+(ert-deftest qwen-companion-diff-test-the-disk-side-follows-a-file-nobody-visits ()
+  "And accepting what would overwrite that is refused once, with the reason."
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
-    (let ((first (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-accept)
-      (qwen-companion-diff-on-delivered
-       (list :id (qwen-companion-proposal-id first))))
-    (let ((proposal (qwen-companion-test-propose "a.txt" "three\n")))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+          (refreshed 0))
       (qwen-companion-diff--prepare proposal)
-      (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
-        (should (equal "two\n" (buffer-string)))))))
+      (cl-letf (((symbol-function 'qwen-companion-diff-refresh)
+                 (lambda (_style _proposal) (cl-incf refreshed))))
+        (qwen-companion-diff-test--write "other\n")
+        (qwen-companion-test-wait-for
+         (equal "other\n" (with-current-buffer
+                              (qwen-companion-proposal-disk-buffer proposal)
+                            (buffer-string)))))
+      (should (> refreshed 0))
+      (should (string-match-p "the file has changed since"
+                              (qwen-companion-test-header
+                               (qwen-companion-proposal-buffer proposal))))
+      (should (string-match-p
+               "a\\.txt was written after this was proposed, and accepting may overwrite that"
+               (cadr (should-error (qwen-companion-diff-accept proposal)
+                                   :type 'user-error))))
+      (should-not (qwen-companion-diff-test--outcomes))
+      (qwen-companion-diff-accept proposal)
+      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
+
+(ert-deftest qwen-companion-diff-test-what-was-written-before-it-is-shown ()
+  "Accepting from the list is refused once; the review itself says so."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (dolist (shown '(nil t))
+      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+        (qwen-companion-diff-test--write "other\n")
+        (if shown
+            (progn
+              (qwen-companion-diff--prepare proposal)
+              (should (string-match-p "the file was written since"
+                                      (qwen-companion-test-header
+                                       (qwen-companion-proposal-buffer proposal)))))
+          (should-error (qwen-companion-diff-accept proposal) :type 'user-error))
+        (qwen-companion-diff-accept proposal)
+        (delete-file "a.txt")))))
+
+(ert-deftest qwen-companion-diff-test-a-new-time-alone-overwrites-nothing ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (qwen-companion-diff--prepare proposal)
+      (set-file-times "a.txt" (time-add nil 5))
+      (qwen-companion-diff-accept proposal)
+      (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))))
 
 (ert-deftest qwen-companion-diff-test-attention-is-drawn-once ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))

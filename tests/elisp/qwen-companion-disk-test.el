@@ -72,11 +72,13 @@
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let ((time (time-subtract nil 60)))
       (set-file-times "a.txt" time)
-      (should-not (qwen-companion-disk-test--missed
-                   "two\n"
-                   (lambda ()
-                     (write-region "two\n" nil "a.txt" nil 'silent)
-                     (set-file-times "a.txt" time)))))))
+      (should (equal
+               '(written "within 0 s")
+               (qwen-companion-disk-test--result
+                "two\n"
+                (lambda ()
+                  (write-region "two\n" nil "a.txt" nil 'silent)
+                  (set-file-times "a.txt" time))))))))
 
 (ert-deftest qwen-companion-disk-test-stamp-of-a-link-is-that-of-its-file ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
@@ -91,46 +93,48 @@
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "x/y/z.txt")))
       (qwen-companion-disk-expect path "new\n")
-      (should (equal "new\n" (qwen-companion-disk-expected-text path)))
+      (should (qwen-companion-disk-expected-p path))
       (qwen-companion-disk-test--write path "new\n")
       (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
-      (should-not (qwen-companion-disk-expected-text path)))))
+      (should-not (qwen-companion-disk-expected-p path)))))
 
-(defun qwen-companion-disk-test--missed (text write)
+(defun qwen-companion-disk-test--result (text write)
   "Expect TEXT in the file a.txt, call WRITE, and return what is told in the end."
   (let ((qwen-companion-disk--patience 0.3)
         (path (expand-file-name "a.txt"))
         told)
-    (qwen-companion-disk-expect path text nil
-                                (lambda (&rest arguments) (setq told arguments)))
-    (qwen-companion-disk-expect-soon path)
+    (qwen-companion-disk-expect-soon
+     (qwen-companion-disk-expect
+      path text :done (lambda (&rest arguments) (setq told arguments))))
     (funcall write)
     (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
     told))
 
 (ert-deftest qwen-companion-disk-test-says-when-nothing-is-written ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
-    (should (equal '(nil "within 0 s")
-                   (qwen-companion-disk-test--missed "two\n" #'ignore)))))
+    (should (equal '(unchanged "within 0 s")
+                   (qwen-companion-disk-test--result "two\n" #'ignore)))))
 
 (ert-deftest qwen-companion-disk-test-without-a-watch-it-looks-once ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (cl-letf (((symbol-function 'file-notify-add-watch)
                (lambda (&rest _)
                  (signal 'file-notify-error '("No watch to be had")))))
-      (should (equal '(nil "(looked at once, after 0 s)")
-                     (qwen-companion-disk-test--missed "two\n" #'ignore)))
-      (should-not (qwen-companion-disk-test--missed
-                   "two\n"
-                   (lambda () (qwen-companion-disk-test--write "a.txt" "two\n")))))))
+      (should (equal '(unchanged "(looked at once, after 0 s)")
+                     (qwen-companion-disk-test--result "two\n" #'ignore)))
+      (should (eq 'written
+                  (car (qwen-companion-disk-test--result
+                        "two\n"
+                        (lambda ()
+                          (qwen-companion-disk-test--write "a.txt" "two\n")))))))))
 
 (ert-deftest qwen-companion-disk-test-other-text-is-told-and-reported ()
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (let* ((told nil)
            (qwen-companion-disk-written-functions
             (list (lambda (file) (push file told)))))
-      (should (equal '(t "within 0 s")
-                     (qwen-companion-disk-test--missed
+      (should (equal '(changed "within 0 s")
+                     (qwen-companion-disk-test--result
                       "two\n"
                       (lambda ()
                         (qwen-companion-disk-test--write "a.txt" "other\n")))))
@@ -142,8 +146,9 @@
     (let ((qwen-companion-disk--patience 0.2))
       (should (equal ""
                      (qwen-companion-test-messages
-                       (qwen-companion-disk-expect (expand-file-name "a.txt") nil)
-                       (qwen-companion-disk-expect-soon (expand-file-name "a.txt"))
+                       (qwen-companion-disk-expect-soon
+                        (qwen-companion-disk-expect
+                         (expand-file-name "a.txt") nil :optional t))
                        (qwen-companion-test-wait-for
                         (null qwen-companion-disk--writes))))))))
 

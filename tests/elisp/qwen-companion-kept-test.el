@@ -44,7 +44,7 @@ Return the buffer with the kept text, and what was said."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil name nil 'silent))
   (qwen-companion-test-messages
-    (mapc #'qwen-companion-disk--check qwen-companion-disk--writes)))
+    (qwen-companion-disk--check (expand-file-name name))))
 
 (ert-deftest qwen-companion-kept-test-edits-that-the-cli-drops ()
   "Said at once, offered when the CLI has written, applied as one change."
