@@ -1469,17 +1469,26 @@ when there is none or several."
 
 (defun qwen-companion-diff--read (verb)
   "Return what the user wants to VERB: ask only when it is ambiguous."
-  (if (null (cdr (qwen-companion-diff--here)))
-      nil
-    (let ((choices (mapcar (lambda (proposal)
-                             (cons (format "%s (%s)"
-                                           (qwen-companion-diff-file proposal)
-                                           (qwen-companion-proposal-client proposal))
-                                   proposal))
-                           qwen-companion-diff--proposals)))
-      (alist-get (completing-read (format "%s which proposal: " verb)
-                                  choices nil t)
-                 choices nil nil #'equal))))
+  (let ((candidates (qwen-companion-diff--here)))
+    (when (cdr candidates)
+      (let ((choices (qwen-companion-diff--choices candidates)))
+        (alist-get (completing-read (format "%s which proposal: " verb)
+                                    choices nil t)
+                   choices nil nil #'equal)))))
+
+(defun qwen-companion-diff--choices (proposals)
+  "Return an alist of PROPOSALS by labels, each of which is another one."
+  (let (choices)
+    (dolist (proposal proposals (nreverse choices))
+      (let* ((label (format "%s (%s)"
+                            (qwen-companion-diff-file proposal)
+                            (qwen-companion-foreign-text
+                             (qwen-companion-proposal-client proposal))))
+             (distinct label)
+             (number 1))
+        (while (assoc distinct choices)
+          (setq distinct (format "%s <%d>" label (cl-incf number))))
+        (push (cons distinct proposal) choices)))))
 
 ;;;###autoload
 (defun qwen-companion-diff-accept (&optional file)

@@ -208,6 +208,41 @@ is kept."
     (should (equal '((accepted "two\n") (rejected nil))
                    (qwen-companion-diff-test--outcomes)))))
 
+;;; Which proposal
+
+(ert-deftest qwen-companion-diff-test-each-proposal-can-be-chosen ()
+  "Also where two sessions of one CLI propose a change of one file."
+  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
+          (second (qwen-companion-test-propose "a.txt" "three\n" :session "session-2"))
+          labels)
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (_prompt choices &rest _)
+                   (setq labels (mapcar #'car choices))
+                   (car (last labels)))))
+        (should (eq second (qwen-companion-diff--read "Accept"))))
+      (should (string-suffix-p "a.txt (qwen)" (car labels)))
+      (should (equal (concat (car labels) " <2>") (cadr labels)))
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (_prompt choices &rest _) (caar choices))))
+        (should (eq first (qwen-companion-diff--read "Accept")))))))
+
+(ert-deftest qwen-companion-diff-test-in-a-terminal-only-its-own-are-offered ()
+  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (let ((mine (list (qwen-companion-test-propose "a.txt" "two\n")
+                      (qwen-companion-test-propose "b.txt" "two\n"))))
+      (qwen-companion-test-propose "a.txt" "three\n" :session "session-2")
+      (with-temp-buffer
+        (let ((terminal (current-buffer)) offered)
+          (cl-letf (((symbol-function 'qwen-companion-diff--own-terminal)
+                     (lambda (proposal) (and (memq proposal mine) terminal)))
+                    ((symbol-function 'completing-read)
+                     (lambda (_prompt choices &rest _)
+                       (setq offered (mapcar #'cdr choices))
+                       (caar choices))))
+            (qwen-companion-diff--read "Accept"))
+          (should (equal mine offered)))))))
+
 (ert-deftest qwen-companion-diff-test-killing-the-buffer-rejects ()
   (qwen-companion-diff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
