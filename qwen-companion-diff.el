@@ -805,6 +805,33 @@ Its own buffer is left to the caller."
     (force-mode-line-update t)
     (qwen-companion-diff-schedule)))
 
+(defun qwen-companion-diff--end-by-cli (proposal state)
+  "Let PROPOSAL end in STATE though the user may be about to answer."
+  (let ((selected (and (eq (qwen-companion-proposal-state proposal) 'shown)
+                       (eq proposal (buffer-local-value
+                                     'qwen-companion-diff-proposal
+                                     (window-buffer))))))
+    (qwen-companion-diff--end proposal state)
+    (when selected
+      (qwen-companion-diff--catch-keys proposal))))
+
+(defconst qwen-companion-diff--late 1.5
+  "Seconds in which keys for a review that has ended by itself are caught.")
+
+(defun qwen-companion-diff--catch-keys (proposal)
+  "Let a key that was meant for the review of PROPOSAL do nothing else.
+The review was selected and has ended by itself.  That is about the next
+key only, and for a moment."
+  (let ((map (make-sparse-keymap))
+        (late (lambda ()
+                (interactive)
+                (message "qwen-companion: the review of %s has ended before you answered"
+                         (qwen-companion-diff-file proposal)))))
+    (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject))
+      (dolist (key (where-is-internal command (list qwen-companion-diff-buffer-mode-map)))
+        (define-key map key late)))
+    (run-at-time qwen-companion-diff--late nil (set-transient-map map))))
+
 (defun qwen-companion-diff--decide (proposal outcome &optional text)
   "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
   (qwen-companion-diff--end proposal outcome)
@@ -1144,7 +1171,7 @@ its way is void."
                    (and (equal session (qwen-companion-proposal-session proposal))
                         (equal path (qwen-companion-proposal-path proposal))))))
     (when-let ((older (cl-find-if older-p qwen-companion-diff--proposals)))
-      (qwen-companion-diff--end older 'superseded)
+      (qwen-companion-diff--end-by-cli older 'superseded)
       (qwen-companion-diff--keep-or-kill older "a newer proposal has come"))
     (when-let ((undelivered (cl-find-if older-p qwen-companion-diff--undelivered
                                         :key #'car)))
@@ -1165,7 +1192,7 @@ here at the same time."
                        (qwen-companion-diff--void undelivered reason)
                      (qwen-companion-diff-text proposal))))
         (unless undelivered
-          (qwen-companion-diff--end proposal 'closed)
+          (qwen-companion-diff--end-by-cli proposal 'closed)
           (qwen-companion-diff--keep-or-kill proposal reason t))
         (let ((kept (qwen-companion-proposal-buffer proposal)))
           (qwen-companion-diff--await
@@ -1193,7 +1220,7 @@ It may have been accepted already, only that the CLI never got to know."
          (undelivered (qwen-companion-diff--undelivered-by-id id)))
     (cond
      (proposal
-      (qwen-companion-diff--end proposal 'orphaned)
+      (qwen-companion-diff--end-by-cli proposal 'orphaned)
       (qwen-companion-diff--keep-orphan proposal))
      (undelivered
       (setq proposal (car undelivered))
@@ -1234,11 +1261,14 @@ It may have been accepted already, only that the CLI never got to know."
 (defun qwen-companion-diff--announce (proposal)
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
-  (message "qwen-companion: %s proposes a change of %s%s"
+  (message "qwen-companion: %s proposes a change of %s%s%s"
            (qwen-companion-foreign-text
             (qwen-companion-proposal-client proposal))
            (qwen-companion-diff-file proposal)
-           (qwen-companion-diff-warning-hint proposal))
+           (qwen-companion-diff-warning-hint proposal)
+           (if (and (qwen-companion-diff--ediff-p) (not (qwen-companion-diff-shown)))
+               "; it waits until the Ediff session is over"
+             ""))
   (qwen-companion-diff-schedule)
   (run-hook-wrapped 'qwen-companion-attention-functions
                     #'qwen-companion-diff--call-attention proposal))
@@ -1348,10 +1378,14 @@ a tab that is not selected there is none."
       track-mouse
       (not (qwen-companion-context-frame-p))
       (qwen-companion-diff-shown)
-      (cl-some (lambda (buffer)
-                 (and (buffer-live-p buffer)
-                      (get-buffer-window buffer 'visible)))
-               (bound-and-true-p ediff-session-registry))))
+      (qwen-companion-diff--ediff-p)))
+
+(defun qwen-companion-diff--ediff-p ()
+  "Return non-nil when an Ediff session is on the screen."
+  (cl-some (lambda (buffer)
+             (and (buffer-live-p buffer)
+                  (get-buffer-window buffer 'visible)))
+           (bound-and-true-p ediff-session-registry)))
 
 (defun qwen-companion-diff--idle-p ()
   "Return non-nil when no input has come for long enough."
@@ -1381,25 +1415,29 @@ a tab that is not selected there is none."
         (setf (qwen-companion-proposal-state proposal) 'shown)
         (qwen-companion-diff-show (qwen-companion-proposal-style proposal) proposal select))
     (error (qwen-companion-diff-fall-back proposal err select)))
+  ;; What shows it lets timers and processes run, and one may end it.
+  (unless (memq proposal qwen-companion-diff--proposals)
+    (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
   (qwen-companion-diff-schedule))
 
 (defun qwen-companion-diff-fall-back (proposal err select)
   "Show PROPOSAL hunk by hunk, because its front end failed with ERR.
 SELECT non-nil means to select the review.  If that one cannot show it
 either, the proposal waits."
-  (let ((style (qwen-companion-proposal-style proposal)))
-    (setf (qwen-companion-proposal-state proposal) 'pending)
-    (qwen-companion-diff-hide style proposal)
-    (if (eq style 'unified)
-        (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
+  (when (memq proposal qwen-companion-diff--proposals)
+    (let ((style (qwen-companion-proposal-style proposal)))
+      (setf (qwen-companion-proposal-state proposal) 'pending)
+      (qwen-companion-diff-hide style proposal)
+      (if (eq style 'unified)
+          (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
+                   (qwen-companion-diff-file proposal)
+                   (error-message-string err)
+                   (buffer-name (qwen-companion-proposal-buffer proposal)))
+        (setf (qwen-companion-proposal-style proposal) 'unified)
+        (qwen-companion-diff--display proposal select)
+        (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
                  (qwen-companion-diff-file proposal)
-                 (error-message-string err)
-                 (buffer-name (qwen-companion-proposal-buffer proposal)))
-      (setf (qwen-companion-proposal-style proposal) 'unified)
-      (qwen-companion-diff--display proposal select)
-      (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
-               (qwen-companion-diff-file proposal)
-               (error-message-string err)))))
+                 (error-message-string err))))))
 
 (defun qwen-companion-diff-frame-deleted (frame)
   "Let the review that was shown in FRAME, which is gone, come again."

@@ -293,19 +293,32 @@ were and no buffer or file of Ediff's."
 (defun qwen-companion-ediff--start (proposal)
   "Start an Ediff session for PROPOSAL in the selected frame.
 Signal an error where Ediff cannot compare its texts."
-  (let ((ediff-mode-hook
-         (cons (lambda () (qwen-companion-ediff--adopt-control proposal))
-               ediff-mode-hook))
-        (disk (qwen-companion-proposal-disk-buffer proposal))
-        (buffer (qwen-companion-proposal-buffer proposal))
-        (yours (qwen-companion-proposal-yours-buffer proposal))
-        (startup (list #'qwen-companion-ediff--started)))
-    (qwen-companion-ediff--attempt
-     proposal
-     (lambda ()
-       (if yours
-           (ediff-buffers3 disk buffer yours startup)
-         (ediff-buffers disk buffer startup))))))
+  (let* ((control nil)
+         (ediff-mode-hook
+          (cons (lambda ()
+                  (setq control (current-buffer))
+                  (qwen-companion-ediff--adopt-control proposal))
+                ediff-mode-hook))
+         (disk (qwen-companion-proposal-disk-buffer proposal))
+         (buffer (qwen-companion-proposal-buffer proposal))
+         (yours (qwen-companion-proposal-yours-buffer proposal))
+         (startup (list #'qwen-companion-ediff--started)))
+    (unwind-protect
+        (qwen-companion-ediff--attempt
+         proposal
+         (lambda ()
+           (if yours
+               (ediff-buffers3 disk buffer yours startup)
+             (ediff-buffers disk buffer startup))))
+      ;; Ediff lets timers and processes run, and one may end the proposal.
+      (when (and (buffer-live-p control)
+                 (not (memq proposal (qwen-companion-diff-proposals))))
+        (kill-buffer control)))))
+
+(defun qwen-companion-ediff--compared-p (control)
+  "Return non-nil when Ediff has compared what belongs to CONTROL.
+Before that it cannot draw its control panel."
+  (numberp (buffer-local-value 'ediff-number-of-differences control)))
 
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
@@ -384,6 +397,7 @@ The part of the review that was selected still is."
 (cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
   "Let the control panel of PROPOSAL offer to show unsaved text, or not."
   (when-let* ((control (qwen-companion-windows-control proposal))
+              ((qwen-companion-ediff--compared-p control))
               (window (get-buffer-window control t)))
     (with-selected-window window
       (let ((inhibit-read-only t))
@@ -392,6 +406,7 @@ The part of the review that was selected still is."
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
   (when-let ((control (qwen-companion-windows-control proposal))
+             ((qwen-companion-ediff--compared-p control))
              ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
       (condition-case err

@@ -52,8 +52,8 @@ between them.")
   (setq-local buffer-offer-save t)
   (setq header-line-format
         (qwen-companion-foreign-mode-line
-         (format (substitute-command-keys
-                  " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  %s")
+         (concat (substitute-command-keys
+                  " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  ")
                  (qwen-companion-diff-file
                   (car qwen-companion-edit--about))))))
 

@@ -56,9 +56,41 @@ PANEL-FRAME the frame of CONTROL when it has one of its own."
 
 (defun qwen-companion-windows-frame (proposal)
   "Return the frame in which PROPOSAL is to be shown now.
-That of the terminal in which its CLI runs, else the selected frame."
-  (or (qwen-companion-diff-frame-for proposal)
-      (selected-frame)))
+That of the terminal in which its CLI runs, else the selected frame.
+Where that has too little room, the largest one that has enough."
+  (let ((frame (or (qwen-companion-diff-frame-for proposal)
+                   (selected-frame)))
+        (best nil))
+    (if (qwen-companion-windows--roomy-p frame)
+        frame
+      (dolist (other (frame-list) (or best frame))
+        (when (and (qwen-companion-windows--candidate-p other frame)
+                   (or (null best)
+                       (> (qwen-companion-windows--area other)
+                          (qwen-companion-windows--area best))))
+          (setq best other))))))
+
+(defun qwen-companion-windows--roomy-p (frame)
+  "Return non-nil when FRAME has room for a review and a window beside it."
+  (>= (frame-height frame)
+      (+ qwen-companion-windows-kept-height qwen-companion-windows-least-height)))
+
+(defun qwen-companion-windows--candidate-p (frame small)
+  "Return non-nil when FRAME can take the place of the frame SMALL."
+  (and (not (eq frame small))
+       (qwen-companion-windows--roomy-p frame)
+       (>= (frame-width frame) (frame-width small))
+       (eq (frame-terminal frame) (frame-terminal small))
+       (eq t (frame-visible-p frame))
+       ;; A text terminal shows one of its frames.
+       (memq (tty-top-frame frame) (list nil frame))
+       (not (frame-parent frame))
+       (not (eq 'only (frame-parameter frame 'minibuffer)))
+       (not (frame-parameter frame 'unsplittable))))
+
+(defun qwen-companion-windows--area (frame)
+  "Return how many characters FRAME has room for."
+  (* (frame-height frame) (frame-width frame)))
 
 (defun qwen-companion-windows-buffers (proposal)
   "Return the live buffers that are parts of the review of PROPOSAL."
@@ -81,7 +113,7 @@ The selected one, unless SELECT is non-nil: then that of the terminal."
   (if select
       (cl-some (lambda (buffer) (get-buffer-window buffer frame))
                (qwen-companion-diff-terminals proposal))
-    (frame-selected-window frame)))
+    (qwen-companion-windows--ordinary (frame-selected-window frame))))
 
 (defun qwen-companion-windows-new-view (proposal frame select)
   "Return a new view for showing PROPOSAL in FRAME, with SELECT or without.
@@ -213,10 +245,20 @@ It is KEPT itself, unless that is a side window."
     (delete-other-windows kept)
     kept))
 
+(defun qwen-companion-windows--ordinary (window)
+  "Return WINDOW, or where that is a minibuffer, another one of its frame."
+  (if (not (window-minibuffer-p window))
+      window
+    (let ((before (minibuffer-selected-window)))
+      (if (and before (eq (window-frame before) (window-frame window)))
+          before
+        (frame-first-window (window-frame window))))))
+
 (defun qwen-companion-windows-area (kept)
   "Return the window to divide for the review.
 KEPT, nil or a live window, stays visible if there is room for both."
-  (let* ((area (qwen-companion-windows-clear-area (or kept (selected-window))))
+  (let* ((area (qwen-companion-windows-clear-area
+                (or kept (qwen-companion-windows--ordinary (selected-window)))))
          (height (window-total-height area)))
     (cond
      ((and kept (not (eq area kept))

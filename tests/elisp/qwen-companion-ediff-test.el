@@ -910,5 +910,125 @@
     (should (equal "mine\n1\n2\n3\n4\nFIVE\n"
                    (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
 
+;;; Where it opens, and what is left
+
+(ert-deftest qwen-companion-ediff-test-by-command-from-the-minibuffer ()
+  "As with recursive minibuffers: it takes windows of the frame."
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((before (current-window-configuration)))
+      (dolist (style '(ediff unified))
+        (let ((qwen-companion-diff-style style)
+              (proposal (qwen-companion-test-propose "a.txt" "two\n")))
+          (select-window (minibuffer-window))
+          (should (equal ""
+                         (qwen-companion-test-messages
+                           (cl-letf (((symbol-function 'ediff-next-difference) #'ignore)
+                                     ((symbol-function 'ediff-recenter) #'ignore))
+                             (let ((said (qwen-companion-test-messages
+                                           (qwen-companion-diff-open proposal))))
+                               (should-not (string-match-p "could not be shown" said)))))))
+          (should (eq proposal (qwen-companion-diff-shown)))
+          (should-not (window-minibuffer-p))
+          (qwen-companion-diff-reject proposal)
+          (should-not (qwen-companion-diff-proposals))
+          (set-window-configuration before))))))
+
+(ert-deftest qwen-companion-ediff-test-a-larger-frame-where-there-is-no-room ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+          (small (selected-frame)))
+      (pcase-dolist (`(,height ,sizes ,chosen)
+                     ;; The larger ones: WIDTH, HEIGHT, and how visible.
+                     '((10 ((large 100 50 t) (larger 120 50 t) (hidden 200 60 icon)) larger)
+                       (10 ((short 200 12 t)) nil)
+                       (10 ((narrow 40 50 t)) nil)
+                       (30 ((larger 120 50 t)) nil)))
+        (let ((size (lambda (position default)
+                      (lambda (&optional frame)
+                        (if (assq frame sizes) (nth position (assq frame sizes)) default)))))
+          (cl-letf (((symbol-function 'frame-list)
+                     (lambda () (cons small (mapcar #'car sizes))))
+                    ((symbol-function 'frame-width) (funcall size 1 80))
+                    ((symbol-function 'frame-height) (funcall size 2 height))
+                    ((symbol-function 'frame-visible-p) (funcall size 3 t))
+                    ((symbol-function 'frame-terminal) #'ignore)
+                    ((symbol-function 'tty-top-frame) #'ignore)
+                    ((symbol-function 'frame-parent) #'ignore)
+                    ((symbol-function 'frame-parameter) #'ignore)
+                    ((symbol-function 'qwen-companion-diff-frame-for) #'ignore))
+            (should (eq (or chosen small)
+                        (qwen-companion-windows-frame proposal)))))))))
+
+(ert-deftest qwen-companion-ediff-test-ends-while-it-is-being-shown ()
+  "Ediff lets processes run: the CLI may be answered meanwhile."
+  (dolist (hook '(ediff-mode-hook ediff-startup-hook ediff-before-setup-windows-hook))
+    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+             (buffers (list (qwen-companion-proposal-buffer proposal)))
+             (said (cl-progv (list hook)
+                       (list (list (lambda ()
+                                     (qwen-companion-diff-on-close
+                                      (list :id (qwen-companion-proposal-id proposal))))))
+                     (qwen-companion-test-messages
+                       (qwen-companion-ediff-test--show proposal)))))
+        (should-not (string-match-p "could not be shown" said))
+        (should (eq 'closed (qwen-companion-proposal-state proposal)))
+        (should-not (cl-some #'buffer-live-p buffers))
+        (should-not (get-buffer "*Ediff Control Panel*"))
+        (should-not ediff-session-registry)
+        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))))))
+
+(ert-deftest qwen-companion-ediff-test-unsaved-text-before-ediff-has-compared ()
+  "The control panel cannot be drawn yet."
+  (qwen-companion-ediff-test-with '(("a.el" "one\n"))
+    (let* ((proposal (qwen-companion-test-propose "a.el" "two\n"))
+           (ediff-before-setup-windows-hook
+            (list (lambda ()
+                    (let ((ediff-number-of-differences nil))
+                      (qwen-companion-diff-note-unsaved 'ediff proposal)
+                      (qwen-companion-diff-refresh 'ediff proposal))))))
+      (should-not (string-match-p "could not be shown"
+                                  (qwen-companion-test-messages
+                                    (qwen-companion-ediff-test--show proposal))))
+      (should (eq proposal (qwen-companion-diff-shown))))))
+
+(ert-deftest qwen-companion-ediff-test-keys-that-come-too-late ()
+  "Those of a review that has just ended by itself do nothing elsewhere."
+  (dolist (end (list #'qwen-companion-diff-on-orphan #'qwen-companion-diff-on-close))
+    (dolist (key '("C-c C-c" "C-c C-k" "x"))
+      (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+        (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+               (pressed nil)
+               (map (make-sparse-keymap))
+               (press (lambda () (interactive) (push (this-command-keys) pressed))))
+          (define-key map (kbd key) press)
+          (use-local-map map)
+          (qwen-companion-ediff-test--show proposal t)
+          (should (eq proposal (buffer-local-value 'qwen-companion-diff-proposal
+                                                   (window-buffer))))
+          (funcall end (list :id (qwen-companion-proposal-id proposal)))
+          (should (equal "*terminal*" (buffer-name (window-buffer))))
+          (let ((said (qwen-companion-test-messages
+                        (execute-kbd-macro (kbd key)))))
+            (should (eq (equal key "x") (and pressed t)))
+            (unless (equal key "x")
+              (should (string-match-p "a\\.txt has ended before you answered" said))))
+          ;; Only the next key.
+          (execute-kbd-macro (kbd key))
+          (should pressed))))))
+
+(ert-deftest qwen-companion-ediff-test-says-that-it-waits-for-ediff ()
+  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (let ((ediff-window-setup-function #'ediff-setup-windows-plain))
+      (ediff-buffers (get-buffer-create "*one*") (get-buffer-create "*two*"))
+      (should (string-match-p "it waits until the Ediff session is over"
+                              (qwen-companion-test-messages
+                                (qwen-companion-test-propose "a.txt" "two\n"))))
+      (with-current-buffer (car ediff-session-registry)
+        (ediff-really-quit nil))
+      (should-not (string-match-p "Ediff"
+                                  (qwen-companion-test-messages
+                                    (qwen-companion-test-propose "a.txt" "three\n")))))))
+
 (provide 'qwen-companion-ediff-test)
 ;;; qwen-companion-ediff-test.el ends here

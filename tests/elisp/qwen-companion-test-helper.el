@@ -60,6 +60,8 @@ Calls are collected in `qwen-companion-test-calls'."
            ,@body)
        (qwen-companion-diff-end-all)
        (qwen-companion-disk-forget-all)
+       ;; What would catch the next key.
+       (setq overriding-terminal-local-map nil)
        (qwen-companion-context-disable)
        (delete-directory qwen-companion-backend--spool t))))
 
