@@ -8,33 +8,6 @@
 
 (require 'qwen-companion-test-helper)
 
-(defun qwen-companion-unified-test--compare (old new)
-  "Return the hunks of the buffers OLD and NEW, by the program diff.
-In the form of `qwen-companion-texts-compare', for which this stands in."
-  (let ((one (make-temp-file "old")) (other (make-temp-file "new"))
-        (coding-system-for-write 'utf-8-emacs-unix)
-        (default-directory temporary-file-directory)
-        hunks)
-    (with-current-buffer old (write-region nil nil one nil 0))
-    (with-current-buffer new (write-region nil nil other nil 0))
-    (with-temp-buffer
-      (call-process "diff" nil t nil "--text" "--unified=0" one other)
-      (goto-char (point-min))
-      (while (re-search-forward
-              "^@@ -\\([0-9]+\\),?\\([0-9]*\\) \\+\\([0-9]+\\),?\\([0-9]*\\) @@" nil t)
-        (pcase-let ((`(,old ,old-count ,new ,new-count)
-                     (mapcar (lambda (group)
-                               (let ((text (match-string group)))
-                                 (if (string-empty-p text) 1
-                                   (string-to-number text))))
-                             '(1 2 3 4))))
-          (push (list (if (zerop old-count) (1+ old) old) old-count
-                      (if (zerop new-count) (1+ new) new) new-count)
-                hunks))))
-    (delete-file one)
-    (delete-file other)
-    (nreverse hunks)))
-
 (defvar qwen-companion-unified-test-answers nil
   "Functions that answer the comparisons asked for, newest first.
 The symbol `now' means that they are answered at once.")
@@ -53,7 +26,7 @@ Texts are compared at once, see `qwen-companion-unified-test-answers'."
                     (lambda (old new callback)
                       (let ((answer (lambda ()
                                       (funcall callback
-                                               (qwen-companion-unified-test--compare
+                                               (qwen-companion-test-compare
                                                 old new)))))
                         (if (eq 'now qwen-companion-unified-test-answers)
                             (funcall answer)

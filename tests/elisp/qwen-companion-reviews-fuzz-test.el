@@ -1,0 +1,20 @@
+;;; qwen-companion-reviews-fuzz-test.el --- Some random steps of reviews  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'ert)
+(require 'reviews-fuzz
+         (expand-file-name "../fuzz/reviews-fuzz"
+                           (file-name-directory (macroexp-file-name))))
+
+(ert-deftest qwen-companion-reviews-fuzz-test-invariants ()
+  "What must hold after each step does; `make fuzz' takes many more."
+  (pcase-dolist (`(,seed . ,steps) reviews-fuzz-seeds)
+    (reviews-fuzz-run seed steps)))
+
+(provide 'qwen-companion-reviews-fuzz-test)
+;;; qwen-companion-reviews-fuzz-test.el ends here
