@@ -978,7 +978,9 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
       proposal text (format "%s has not written %s %s"
                             (qwen-companion-foreign-text
                              (qwen-companion-proposal-client proposal))
-                            (qwen-companion-diff-file proposal) how)))))
+                            (qwen-companion-diff-file proposal) how))
+     (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+       (qwen-companion-kept-expect-late (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-diff--keep-changed (proposal text)
   "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.

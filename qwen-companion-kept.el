@@ -43,8 +43,9 @@ that of the file when the text was proposed, see
 `qwen-companion-disk-stamp', and DIGEST that of the text before the
 user edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line
 of the text in the file; with ENDS-LINES non-nil the CLI ends the last
-one too.  AWAITED is non-nil while the CLI may be about to write."
-  path reason stamp digest line-end ends-lines awaited)
+one too.  AWAITED is non-nil while the CLI may be about to write, and
+WATCH tells of changes in the directory of the file if it may be late."
+  path reason stamp digest line-end ends-lines awaited watch)
 
 (defvar-local qwen-companion-kept--about nil
   "What the text in the current buffer is about, a `qwen-companion-kept'.")
@@ -119,13 +120,37 @@ CLI had proposed, the user is told that the edits can now be applied."
       (let ((about (buffer-local-value 'qwen-companion-kept--about buffer)))
         (cond
          ((qwen-companion-kept--on-disk-p buffer)
-          (kill-buffer buffer)
-          (message "qwen-companion: %s holds your edits"
-                   (qwen-companion-foreign-path path)))
+          (message (if (qwen-companion-kept-watch about)
+                       "qwen-companion: %s holds the accepted text now"
+                     "qwen-companion: %s holds your edits")
+                   (qwen-companion-foreign-path path))
+          (kill-buffer buffer))
          ((and (qwen-companion-kept-awaited about)
                (equal (qwen-companion-disk-digest path)
                       (qwen-companion-kept-digest about)))
           (qwen-companion-kept--say-missing about)))))))
+
+(defun qwen-companion-kept-expect-late (buffer)
+  "Let the text kept in BUFFER go when the CLI writes it after all.
+It may wait for an answer that only its terminal knows of."
+  (let* ((about (buffer-local-value 'qwen-companion-kept--about buffer))
+         (path (qwen-companion-kept-path about))
+         (stamp (qwen-companion-disk-stamp path)))
+    (setf (qwen-companion-kept-watch about)
+          (qwen-companion-disk-watch
+           (qwen-companion-disk-directory path)
+           (lambda ()
+             ;; There is an event for every file of the directory.
+             (unless (equal stamp (setq stamp (qwen-companion-disk-stamp path)))
+               (qwen-companion-kept-file-written path)))))
+    (with-current-buffer buffer
+      (add-hook 'kill-buffer-hook #'qwen-companion-kept--unwatch nil t))))
+
+(defun qwen-companion-kept--unwatch ()
+  "Watch no longer for the text kept in the current buffer."
+  (when-let ((watch (qwen-companion-kept-watch qwen-companion-kept--about)))
+    (setf (qwen-companion-kept-watch qwen-companion-kept--about) nil)
+    (file-notify-rm-watch watch)))
 
 (defun qwen-companion-kept-waited (buffer result)
   "Stop waiting for the CLI of the text kept in BUFFER, if it still is.

@@ -207,6 +207,18 @@ Wait until the companion has found out, and return what it says."
       (should (= 1 (length (qwen-companion-kept-buffers))))
       (should-not (get-buffer "*qwen-companion difference: a.txt*")))))
 
+(ert-deftest qwen-companion-kept-test-accepted-and-written-late ()
+  "The CLI has waited for an answer in its terminal: nothing is left to keep."
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (qwen-companion-kept-test--accept "two\n" nil)
+    (should (qwen-companion-kept-buffers))
+    (should (string-match-p
+             "a\\.txt holds the accepted text now"
+             (qwen-companion-test-messages
+               (write-region "two\n" nil "a.txt" nil 'silent)
+               (qwen-companion-test-wait-for
+                (null (qwen-companion-kept-buffers))))))))
+
 (ert-deftest qwen-companion-kept-test-compared-by-key-as-the-disk-is-now ()
   (qwen-companion-kept-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))

@@ -563,7 +563,12 @@ They are compared now, when it is said."
       (error "A merged text is left"))
     (let ((watches (+ (cl-count-if #'qwen-companion-proposal-watch open)
                       (cl-count-if #'qwen-companion-disk--write-watch
-                                   qwen-companion-disk--writes))))
+                                   qwen-companion-disk--writes)
+                      (cl-count-if (lambda (buffer)
+                                     (qwen-companion-kept-watch
+                                      (buffer-local-value 'qwen-companion-kept--about
+                                                          buffer)))
+                                   (qwen-companion-kept-buffers)))))
       (unless (= watches (hash-table-count file-notify-descriptors))
         (error "There are %d watches and should be %d"
                (hash-table-count file-notify-descriptors) watches)))
@@ -622,7 +627,8 @@ They are compared now, when it is said."
                   (mapc #'kill-buffer (qwen-companion-kept-buffers))))
             (error (error "Seed %d, step %d: %s\n%S" seed done
                           (error-message-string err)
-                          (seq-take reviews-fuzz--trace 20)))))))))
+                          (seq-take reviews-fuzz--trace 20))))
+          (mapc #'kill-buffer (qwen-companion-kept-buffers)))))))
 
 (defun reviews-fuzz ()
   "Do as many steps as the command line says, in runs of 100; say the result.
@@ -630,8 +636,11 @@ The arguments are the number of steps and the first seed."
   (let* ((steps (string-to-number (or (pop command-line-args-left) "5000")))
          (seed (string-to-number (or (pop command-line-args-left) "1")))
          (runs (/ (+ steps 99) 100)))
-    (dotimes (run runs)
-      (reviews-fuzz-run (+ seed run) 100))
+    (condition-case err
+        (dotimes (run runs)
+          (reviews-fuzz-run (+ seed run) 100))
+      (error (message "reviews: %s" (error-message-string err))
+             (kill-emacs 1)))
     (message "reviews: %d steps from seed %d on, without a violation" (* 100 runs) seed)))
 
 (provide 'reviews-fuzz)
