@@ -1093,6 +1093,7 @@ user has edited are kept."
   (when qwen-companion-diff--redeliver-timer
     (cancel-timer qwen-companion-diff--redeliver-timer)
     (setq qwen-companion-diff--redeliver-timer nil))
+  (qwen-companion-kept-expect-nothing)
   (qwen-companion-diff--unschedule))
 
 ;;; Calls of the Python process

@@ -152,6 +152,13 @@ It may wait for an answer that only its terminal knows of."
     (setf (qwen-companion-kept-watch qwen-companion-kept--about) nil)
     (file-notify-rm-watch watch)))
 
+(defun qwen-companion-kept-expect-nothing ()
+  "Wait for no CLI to write a kept text: the companion stops."
+  (dolist (buffer (qwen-companion-kept-buffers))
+    (with-current-buffer buffer
+      (setf (qwen-companion-kept-awaited qwen-companion-kept--about) nil)
+      (qwen-companion-kept--unwatch))))
+
 (defun qwen-companion-kept-waited (buffer result)
   "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
 RESULT tells what has become of the file, see `qwen-companion-disk-expect'."

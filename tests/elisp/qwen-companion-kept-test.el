@@ -212,6 +212,14 @@ Wait until the companion has found out, and return what it says."
   (qwen-companion-kept-test-with '(("a.txt" "one\n"))
     (qwen-companion-kept-test--accept "two\n" nil)
     (should (qwen-companion-kept-buffers))
+    (let ((watches (hash-table-count file-notify-descriptors)))
+      (kill-buffer (car (qwen-companion-kept-buffers)))
+      (should (= (1- watches) (hash-table-count file-notify-descriptors)))
+      (qwen-companion-kept-test--accept "two\n" nil)
+      (qwen-companion-diff-end-all)
+      (should (= (1- watches) (hash-table-count file-notify-descriptors))))
+    (kill-buffer (car (qwen-companion-kept-buffers)))
+    (qwen-companion-kept-test--accept "two\n" nil)
     (should (string-match-p
              "a\\.txt holds the accepted text now"
              (qwen-companion-test-messages
