@@ -873,10 +873,7 @@ called when PROPOSAL is no longer awaited."
           (cond ((null text) 'unknown)
                 ((null earlier) (qwen-companion-diff--plain text)))
           (qwen-companion-proposal-base proposal)
-          (when earlier
-            (with-temp-buffer
-              (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
-              (qwen-companion-diff--plain (buffer-string))))
+          (and earlier (qwen-companion-diff--disk-text path))
           (qwen-companion-proposal-write proposal)
           (qwen-companion-disk-expect
            path text :optional optional :stamp stamp
@@ -892,6 +889,12 @@ called when PROPOSAL is no longer awaited."
 (defun qwen-companion-diff--plain (text)
   "Return TEXT with LF line ends and without a byte order mark."
   (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
+
+(defun qwen-companion-diff--disk-text (path)
+  "Return the text of the file PATH, plain."
+  (with-temp-buffer
+    (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
+    (qwen-companion-diff--plain (buffer-string))))
 
 (defun qwen-companion-diff--awaited-of (path)
   "Return the proposals for PATH whose CLI may be about to write, oldest first."
@@ -947,7 +950,10 @@ A list of accepted proposals."
            (qwen-companion-disk-allow write text)
            (when (qwen-companion-proposal-ends-lines proposal)
              (qwen-companion-disk-allow write (qwen-companion-disk-end-line text))))
-         (qwen-companion-diff--foresee path))))))
+         (qwen-companion-diff--foresee path)
+         (dolist (open (qwen-companion-diff--of-file path))
+           (unless (qwen-companion-proposal-note open)
+             (qwen-companion-diff--compare-with-accepted open))))))))
 
 (defun qwen-companion-diff--count-time (session)
   "Count the time in which SESSION should write, unless it waits for answers."
@@ -1151,20 +1157,34 @@ One that is known is the same review, proposed again."
     (setf (qwen-companion-proposal-checked proposal)
           (qwen-companion-proposal-stamp proposal))
     (qwen-companion-diff--count-no-time (qwen-companion-proposal-session proposal))
-    (setf (qwen-companion-proposal-note proposal)
-          (qwen-companion-diff--note-held-up proposal))
     (qwen-companion-diff--fill proposal payload)
     (setq qwen-companion-diff--proposals
           (append qwen-companion-diff--proposals (list proposal)))
+    (qwen-companion-diff--compare-with-accepted proposal)
     (qwen-companion-diff--announce proposal)))
 
-(defun qwen-companion-diff--note-held-up (proposal)
-  "Return a note if what was accepted before PROPOSAL is not written yet, or nil."
-  (when-let ((earlier (qwen-companion-diff--held-up proposal)))
-    (concat "lacks the change accepted before"
-            (when (cl-some #'qwen-companion-proposal-edited earlier)
-              (format ", and %s may fail to write it where you edited that"
-                      (qwen-companion-proposal-client proposal))))))
+(defun qwen-companion-diff--compare-with-accepted (proposal)
+  "Find out whether PROPOSAL has what was accepted before and is not written yet.
+If it lacks some of that, say so in the review."
+  (when-let* ((earlier (qwen-companion-diff--held-up proposal))
+              (mine (qwen-companion-proposal-forecast (car (last earlier))))
+              ((stringp mine)))
+    (let ((theirs (qwen-companion-diff--plain (qwen-companion-diff-text proposal))))
+      (qwen-companion-texts-merge
+       (qwen-companion-diff--disk-text (qwen-companion-proposal-path proposal))
+       mine theirs nil
+       (lambda (merged)
+         (unless (equal theirs (and merged (qwen-companion-texts-take merged theirs)))
+           (setf (qwen-companion-proposal-note proposal)
+                 (qwen-companion-diff--note-lacking proposal earlier))
+           (force-mode-line-update t)))))))
+
+(defun qwen-companion-diff--note-lacking (proposal earlier)
+  "Return a note: PROPOSAL lacks some of EARLIER, proposals accepted before."
+  (concat "lacks changes accepted before"
+          (when (cl-some #'qwen-companion-proposal-edited earlier)
+            (format ", and %s may fail to write it where you edited them"
+                    (qwen-companion-proposal-client proposal)))))
 
 (defun qwen-companion-diff--supersede (session path)
   "End what SESSION has proposed for PATH: a newer proposal has come.

@@ -172,11 +172,16 @@ def test_the_same_file_twice_in_a_turn(stage: Stage) -> None:
     stage.wait_for_review()
     # The CLI writes when the whole turn is decided.
     assert stage.sandbox.greeting.read_text() == GREETING
-    assert stage.emacs.buffer_text("*qwen-companion disk: greeting.py*") == EDITED + EDIT
+    assert stage.emacs.buffer_text("*qwen-companion disk: greeting.py*") == GREETING
+    stage.screen.wait_for("lacks changes accepted before")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("Twice done.")
     assert stage.sandbox.greeting.read_text() == EDITED_AGAIN
     assert_review_gone(stage)
+    # The second text is a whole one, without what was edited in the first.
+    wait_for_kept_edits(stage)
+    assert "has replaced it, with your edits" in stage.emacs.buffer_text("*Messages*")
+    stage.emacs.eval("(qwen-companion-kept-discard)")
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED_AGAIN, "the buffer as on disk")
 
 
@@ -285,10 +290,11 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.start_cli()
     stage.ask("change three things")
     for name in ("greeting.py", "notes.txt", "greeting.py"):
-        screen = stage.screen.wait_for(re.compile(f"reject  {name} .*diff 1 of 1", re.DOTALL))
+        # Each is compared with the text from which it was made: only its own change is one.
+        stage.screen.wait_for(re.compile(f"reject  {name} .*diff 1 of 1", re.DOTALL))
+        if name == "greeting.py" and "accepted" in stage.emacs.buffer_text("*Messages*"):
+            stage.screen.wait_for("lacks changes accepted before")
         stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
-    # It was compared with the text from which it was made: only its own change is one.
-    assert "lacks the change accepted before" in screen
     stage.screen.wait_for("All done.")
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
     assert greeting.read_text() == GREETING.replace('"hello "', '"good day "').replace('"world"', '"moon"')
@@ -312,7 +318,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.ask("change two things")
     stage.screen.wait_for("reject  greeting.py ")
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
-    stage.screen.wait_for("lacks the change accepted before")
+    stage.screen.wait_for("lacks changes accepted before")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-diff-proposals)))"
         ' (goto-char (point-max)) (insert "# mine\\n"))'

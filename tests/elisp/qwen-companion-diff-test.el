@@ -804,13 +804,14 @@ The CLI writes both one after the other, and nothing is amiss."
               (setq second (qwen-companion-test-propose "a.txt" "1\nTWO\n"))
               ;; The CLI writes nothing before it has all answers.
               (sit-for 0.5)
+              (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
               (qwen-companion-diff--prepare second)
               (should (equal "1\n2\n"
                              (with-current-buffer
                                  (qwen-companion-proposal-disk-buffer second)
                                (buffer-string))))
               (should (string-match-p
-                       "reject  lacks the change accepted before  a\\.txt"
+                       "reject  lacks changes accepted before  a\\.txt"
                        (qwen-companion-test-header
                         (qwen-companion-proposal-buffer second))))
               (qwen-companion-diff-test--accept second)
@@ -835,6 +836,8 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-test-messages
         (dolist (text '("ONE\n2\n3\n" "1\nTWO\n3\n" "1\n2\nTHREE\n"))
           (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" text)))
+        ;; What it was compared with when it came.
+        (qwen-companion-diff-test--answer-merge nil)
         (should (= 1 (length qwen-companion-diff-test--merges)))
         (qwen-companion-diff-test--write "ONE\nTWO\nTHREE\n")
         (qwen-companion-diff-test--answer-merge "ONE\nTWO\n3\n")
@@ -849,6 +852,7 @@ The CLI writes both one after the other, and nothing is amiss."
   (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
     (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
     (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
+      (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
       (qwen-companion-diff--prepare second)
       (qwen-companion-diff-test--edit second "mine\n")
       (should (string-match-p
@@ -872,10 +876,11 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-diff-test--edit first edits)
         (qwen-companion-diff-test--accept first)
         (setq second (qwen-companion-test-propose "a.txt" "3\n"))
+        (qwen-companion-diff-test--answer-merge nil)
         (qwen-companion-diff--prepare second)
         (should (eq (string-empty-p edits)
                     (not (string-match-p
-                          "and qwen may fail to write it where you edited that"
+                          "and qwen may fail to write it where you edited them"
                           (qwen-companion-test-header
                            (qwen-companion-proposal-buffer second))))))
         (qwen-companion-diff-test--accept second)
@@ -884,6 +889,13 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-diff-test--settle)
         (should (equal (if (string-empty-p edits) nil '("2\nmine\n"))
                        (qwen-companion-diff-test--kept)))))))
+
+(ert-deftest qwen-companion-diff-test-a-text-with-the-change-before-lacks-nothing ()
+  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
+    (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
+    (let ((second (qwen-companion-test-propose "a.txt" "ONE\nTWO\n")))
+      (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
+      (should-not (qwen-companion-proposal-note second)))))
 
 (ert-deftest qwen-companion-diff-test-a-cli-that-waits-for-answers-is-given-time ()
   "Its time begins when it has the last one, also about another file."
