@@ -127,8 +127,8 @@ LOSSY is non-nil when the CLI would write U+FFFD
 for what it could not read.  STYLE is the front end that shows it, VIEW
 belongs to that.  DIFFERENCE is what the unified front end knows of both
 texts, and outlives VIEW.  ARRIVED is the time at which it came, in
-seconds since the epoch.  ENDS-LINES is non-nil when the CLI ends the
-last line of what it writes.  WATCH tells of changes in the directory of
+seconds since the epoch.  ENDS-LINES is non-nil when the CLI may
+end the last line of what it writes.  WATCH tells of changes in the directory of
 the file while DISK-BUFFER is alive, and CHECKED is the stamp of the file
 as the user last saw it or was warned of it.
 

@@ -42,8 +42,8 @@ PATH is the file and REASON why the text was kept, a string.  STAMP is
 that of the file when the text was proposed, see
 `qwen-companion-disk-stamp', and DIGEST that of the text before the
 user edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line
-of the text in the file; with ENDS-LINES non-nil the CLI ends the last
-one too.  AWAITED is non-nil while the CLI may be about to write, and
+of the text in the file; with ENDS-LINES non-nil the CLI may end the
+last one too.  AWAITED is non-nil while the CLI may be about to write, and
 WATCH tells of changes in the directory of the file if it may be late."
   path reason stamp digest line-end ends-lines awaited watch)
 

@@ -715,8 +715,8 @@ class DiffOpen(Outgoing["str | None"]):
     """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
 
     CLIENT is the CLI's name for a person, with its version; "" when it is not known.  DIGEST is the SHA-256 of the text
-    in UTF-8, in hexadecimal digits.  ENDS_LINES says that the CLI ends the last line of what it writes when the text
-    does not.  An ID that is known already means the same review, to be left as it is.
+    in UTF-8, in hexadecimal digits.  ENDS_LINES says that the CLI may end the last line of what it writes when the
+    text does not.  An ID that is known already means the same review, to be left as it is.
     """
 
     method = "diff-open"

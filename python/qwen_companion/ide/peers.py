@@ -35,7 +35,7 @@ class _Product:
 
     KEEPS_EDITS_BEFORE is the first version that, when a proposal is accepted in the terminal, writes what was proposed
     and not what `closeDiff` says the user has made of it; None when no version is known that does.  ENDS_LINES says
-    that it writes a line end after a text that has none.
+    that it may write a line end after a text that has none.
     """
 
     package: str
@@ -84,7 +84,7 @@ def keeps_edits(session: KnownSession | None) -> bool:
 
 
 def ends_lines(session: KnownSession | None) -> bool:
-    """Whether the CLI of SESSION is known to end the last line of what it writes."""
+    """Whether the CLI of SESSION may end the last line of what it writes."""
     product = _product(session)
     return product is not None and product.ends_lines
 
