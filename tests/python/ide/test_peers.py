@@ -283,7 +283,7 @@ def test_which_cli_writes_the_users_edits_when_answered_in_the_terminal(
 
 @pytest.mark.parametrize(("family", "ends"), [("gemini", True), ("qwen", False), (None, False)])
 def test_which_cli_ends_the_last_line(family: str | None, ends: bool) -> None:
-    session = KnownSession("s", "2025-11-25", "client", "0.61.0", Peer(1, 0.0, None, family, ()))
+    session = KnownSession("s", "2025-11-25", "client", "0.61.0", Peer(1, "", None, family, ()))
     assert ends_lines(session) is ends
 
 
