@@ -53,8 +53,8 @@ reports: build ## Write anew what the tests of the chat are told, after a change
 	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
 
 PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
-# Several workers: each starts programs and waits for them.
-PARALLEL = -n auto --dist load --maxschedchunk 1
+# Several workers: each starts programs and waits for them.  Tests that share a stage share a worker.
+PARALLEL = -n auto --dist loadgroup
 
 test: build lint ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)

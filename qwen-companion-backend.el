@@ -305,7 +305,7 @@ python/qwen_companion/listening.py.  The connection is never accepted,
 so the descriptor stays open in the system until this socket is closed:
 when the process is killed, no other user can take the port."
   (qwen-companion-backend--drop-reserve)
-  (let ((file (expand-file-name "reserve" qwen-companion-backend--spool)))
+  (let ((file (expand-file-name ".reserve" qwen-companion-backend--spool)))
     (setq qwen-companion-backend--reserve
           ;; The name may be too long for a socket; then there is none.
           (ignore-error file-error

@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register what marks the tests that the option is for."""
     config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
-    config.addinivalue_line("markers", f"{REUSE}(kind): begins on the stage that an earlier test of this kind has left")
+    config.addinivalue_line("markers", f"{REUSE}(kind): begins on the stage that a test of this kind has left")
     config.addinivalue_line("markers", f"{FRESH}: does not, though its file is marked so")
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
@@ -49,6 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("interop")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if (reuse := _reuse(item)) is not None:
+            # One process runs them all.
+            item.add_marker(pytest.mark.xdist_group(reuse))
+
+
+def _reuse(item: pytest.Item) -> str | None:
+    """Return the kind of the stage that ITEM shares with other tests, or None."""
+    marker = None if item.get_closest_marker(FRESH) else item.get_closest_marker(REUSE)
+    return str(marker.args[0]) if marker else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,15 +90,16 @@ def kept_stages() -> Iterator[dict[str, Stage]]:
 def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iterator[Stage]:
     """What one test plays on; see the markers."""
     item: pytest.Item = request.node
-    reuse = None if item.get_closest_marker(FRESH) else item.get_closest_marker(REUSE)
-    kind = str(reuse.args[0]) if reuse else ""
+    kind = _reuse(item)
     with ExitStack() as stack:
-        stage = kept_stages.pop(kind, None) or Stage(relaunch=item.get_closest_marker(RELAUNCH) is not None)
+        stage = (kept_stages.pop(kind, None) if kind else None) or Stage(
+            relaunch=item.get_closest_marker(RELAUNCH) is not None
+        )
         stack.enter_context(stage)
         yield stage
         if any(report.failed for report in item.stash[_reports]):
             return
-        if reuse and stage.reset():
+        if kind and stage.reset():
             kept_stages[kind] = stage
             stack.pop_all()
         else:

@@ -92,7 +92,7 @@
   (let ((before (leftovers--state)))
     (dotimes (number 100)
       (leftovers--cycle (cond ((zerop (% number 10)) 'ready)
-                              ((cl-evenp number) 'connected)
+                              ((zerop (% number 5)) 'connected)
                               (t 'at-once))))
     (leftovers--settle)
     (pcase-dolist (`(,what . ,value) (leftovers--state))

@@ -13,19 +13,33 @@
 (require 'cl-lib)
 (require 'qwen-companion)
 
-(defvar reuse--variables nil
-  "Alist of variables that `reuse-reset' sets, and their values.")
+(defvar reuse--values nil
+  "Alist of variables and the values that `reuse-reset' restores.")
+
+(defun reuse--option-p (symbol)
+  "Return non-nil if SYMBOL is an option of the companion."
+  (and (string-prefix-p "qwen-companion-" (symbol-name symbol))
+       (custom-variable-p symbol)
+       (not (string-suffix-p "-mode" (symbol-name symbol)))))
 
 (defun reuse-remember ()
-  "Let `reuse-reset' restore the values that options have now."
+  "Let `reuse-reset' restore what has been set by now.
+Options that have not are given their standard values by it."
   (mapatoms
    (lambda (symbol)
-     (when (or (and (string-prefix-p "qwen-companion-" (symbol-name symbol))
-                    (custom-variable-p symbol)
-                    (not (string-suffix-p "-mode" (symbol-name symbol)))
-                    (default-boundp symbol))
-               (memq symbol '(display-buffer-alist window-min-height)))
-       (setf (alist-get symbol reuse--variables) (default-value symbol))))))
+     (when (and (boundp symbol)
+                (or (string-prefix-p "qwen-companion-python" (symbol-name symbol))
+                    (memq symbol '(display-buffer-alist window-min-height))))
+       (setf (alist-get symbol reuse--values) (default-value symbol))))))
+
+(defun reuse--restore-options ()
+  "Give all options the values they had when Emacs had started."
+  (mapatoms
+   (lambda (symbol)
+     (when (and (reuse--option-p symbol) (not (assq symbol reuse--values)))
+       (set-default symbol (eval (car (get symbol 'standard-value)) t)))))
+  (pcase-dolist (`(,symbol . ,value) reuse--values)
+    (set-default symbol value)))
 
 (defun reuse--keep-p (buffer cli)
   "Return non-nil if BUFFER is one of Emacs's own, or the one named CLI."
@@ -49,8 +63,7 @@ Return non-nil when everything is as at the start."
           (set-buffer-modified-p nil)
           (let (kill-buffer-query-functions)
             (kill-buffer buffer)))))
-    (pcase-dolist (`(,symbol . ,value) reuse--variables)
-      (set-default symbol value))
+    (reuse--restore-options)
     (with-current-buffer "*scratch*"
       (erase-buffer)
       (set-buffer-modified-p nil))

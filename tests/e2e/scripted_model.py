@@ -164,8 +164,15 @@ class ScriptedModel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._server.close()
+
+    def close(self) -> None:
+        """Stop serving; raise ScriptEndedError if there was a request without a turn."""
         self._server.close()
-        if self.unscripted and kind is None:
+        if self.unscripted:
             raise ScriptEndedError(f"no turn was scripted for:\n{self.unscripted[0].prompt}")
 
     def reset(self) -> bool:

@@ -53,6 +53,11 @@ class Serve:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def write_authinfo(self, token: str | None = None, port: int | None = None) -> None:
         """Make TOKEN, else the right one, that which the user has for this daemon at PORT, else at its own."""
         file = self._sandbox.home / ".authinfo"

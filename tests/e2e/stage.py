@@ -234,8 +234,11 @@ class Stage:
 
         Before that, Enter would take what it still offers for the slash alone.
         """
-        # While it still shows the last answer, it may put back what was typed before.
-        self.screen.wait_for("Type your message")
+        # It may still hold the command before this one, though it has answered that.
+        self.screen.wait_for(re.compile("^> .*(Type your message|/)", re.MULTILINE))
+        if (left := re.search(r"^>\s+(/.*?)\s*$", self.screen.capture(), re.MULTILINE)) is not None:
+            self.screen.keys(*["BSpace"] * len(left[1]))
+            self.screen.wait_for("Type your message")
         offered = f"  > {command.removeprefix('/').split()[-1]}  "
         self.screen.type(command, seen=re.compile("^" + re.escape(offered), re.MULTILINE))
         if more:

@@ -7,7 +7,7 @@ import pytest
 
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("context")
 
 
 def to_other_window(stage: Stage) -> None:

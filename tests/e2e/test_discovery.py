@@ -15,8 +15,6 @@ from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.relaunches_cli
-
 EDITED = GREETING.replace('"hello "', '"good day "')
 WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
 CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"

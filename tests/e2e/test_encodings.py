@@ -12,7 +12,7 @@ from clis import GEMINI, QWEN, Cli
 from editor import lisp_string
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("shell")
 
 OLD = "poires"
 TEXT = "résumé naïve café\npommes\npoires\ndéjà vu à la carte\n"

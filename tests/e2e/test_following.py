@@ -15,7 +15,7 @@ from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")

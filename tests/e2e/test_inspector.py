@@ -10,7 +10,7 @@ import pytest
 
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("context")
 
 INSPECTOR = "*qwen-companion context*"
 

@@ -11,7 +11,7 @@ from editor import lisp_string
 from sandbox import NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 NEW_NOTES = NOTES.replace("pears", "plums")
 

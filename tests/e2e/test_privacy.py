@@ -9,7 +9,7 @@ import pytest
 
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("context")
 
 
 def visit(stage: Stage, path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("context")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 

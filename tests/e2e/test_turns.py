@@ -13,7 +13,7 @@ from sandbox import GREETING, NOTES, has_ended
 from stage import Stage
 from terminal import PATIENCE
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')

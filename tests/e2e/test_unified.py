@@ -10,7 +10,7 @@ from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41))
 NEW = OLD.replace("line 5\n", "line five\n").replace("line 20\n", "").replace("line 35\n", "line 35\nline 35a\n")

@@ -594,10 +594,9 @@ visits and that has changed."
     (setq qwen-companion-follow-writes nil)
     (with-current-buffer (find-file-noselect "a.txt")
       (let ((time (visited-file-modtime))
-            (path (expand-file-name "a.txt")))
-        (qwen-companion-disk-expect path "two\n")
+            (write (qwen-companion-disk-expect (expand-file-name "a.txt") "two\n")))
         (should (equal 0 (visited-file-modtime)))
-        (qwen-companion-disk-forget path)
+        (qwen-companion-disk-forget write)
         (should (time-equal-p time (visited-file-modtime)))
         (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))))
 

@@ -14,7 +14,7 @@ from clis import CLIS, GEMINI, QWEN, Cli
 from sandbox import GREETING, NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("cli")
+pytestmark = pytest.mark.reuses_stage("shell")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")

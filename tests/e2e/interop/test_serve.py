@@ -46,7 +46,7 @@ from scripted_model import ScriptedModel
 from serve import Network, Serve
 from terminal import PATIENCE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("serve")]
 
 P = TypeVar("P", bound=Payload)
 
@@ -83,6 +83,19 @@ class House:
         self.sandbox = Sandbox()
         self.model = ScriptedModel()
         self.serve = Serve(self.sandbox, {**self.sandbox.environment(), **self.model.environment()}, version.program)
+
+    def reset(self) -> bool:
+        """Make files and model as they were; return whether they are, and the daemon runs."""
+        return self.serve.running and self.model.reset() and self.sandbox.reset_files()
+
+    def close(self) -> None:
+        """End the daemon; nothing may be left of it."""
+        try:
+            self.serve.close()
+            self.sandbox.wait_for_end()
+        finally:
+            self.model.close()
+            self.sandbox.remove()
 
     @property
     def project(self) -> str:
@@ -157,22 +170,36 @@ class Chat:
         )
 
 
+@pytest.fixture(scope="module")
+def kept_houses() -> Iterator[dict[Version, House]]:
+    """The houses that tests have left for the next ones."""
+    houses: dict[Version, House] = {}
+    yield houses
+    for house in houses.values():
+        house.close()
+
+
 @pytest.fixture(
     params=[
         pytest.param(version, id=version.name, marks=() if version.newest else pytest.mark.interop)
         for version in VERSIONS
     ]
 )
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
-    house = House(request.param)
+def house(request: pytest.FixtureRequest, kept_houses: dict[Version, House]) -> Iterator[House]:
+    """A house, in which earlier tests may have had sessions."""
+    version: Version = request.param
+    failures = request.session.testsfailed
+    house = kept_houses.pop(version, None)
+    if house is None:
+        house = House(version)
+        house.serve.start()
     try:
-        with house.model:
-            house.serve.start()
-            yield house
+        yield house
     finally:
-        house.serve.close()
-        house.sandbox.wait_for_end()
-        house.sandbox.remove()
+        if request.session.testsfailed == failures and house.reset():
+            kept_houses[version] = house
+        else:
+            house.close()
 
 
 def is_(kind: type[StreamItem]) -> Callable[[StreamItem], bool]:

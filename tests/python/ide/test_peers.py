@@ -220,7 +220,8 @@ def test_the_search_does_not_grow_with_the_connections_open(server: Server, monk
 
         monkeypatch.setattr(os, "readlink", count)
         assert who(connection).peer.pid == child.pid
-        assert len(looked_at) < 300
+        # Other processes of the kind may run on this machine.
+        assert len([path for path in looked_at if path.startswith(f"/proc/{os.getpid()}/")]) < 300
 
 
 def test_a_connection_nobody_holds_any_more(server: Server) -> None:
