@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of workers of `-n auto`: most of what they do is to wait."""
-    return 3 * (os.cpu_count() or 1)
+    return 2 * (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +62,8 @@ class _Progress:
     @staticmethod
     def _line(nodeid: str) -> str:
         """Return what shares a line with the test NODEID: its file, or an end-to-end test by itself."""
-        return nodeid if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
+        # pytest-xdist puts the name of a group behind an "@".
+        return nodeid.split("@")[0] if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         line = self._line(report.nodeid)

@@ -43,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
 
+# Before pytest-xdist looks for the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the marked tests out unless they are asked for."""
     if not config.getoption(INTEROP):
