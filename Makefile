@@ -53,8 +53,9 @@ reports: build ## Write anew what the tests of the chat are told, after a change
 	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
 
 PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
-# Several workers: each starts programs and waits for them.  Tests that share a stage share a worker.
-PARALLEL = -n auto --dist loadgroup
+# Several workers: each starts programs and waits for them.  The tests of a file may share a stage, so they share a
+# worker; the slow files are the first ones, see tests/conftest.py.
+PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
 test: build lint ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)

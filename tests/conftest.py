@@ -62,8 +62,7 @@ class _Progress:
     @staticmethod
     def _line(nodeid: str) -> str:
         """Return what shares a line with the test NODEID: its file, or an end-to-end test by itself."""
-        # pytest-xdist puts the name of a group behind an "@".
-        return nodeid.split("@")[0] if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
+        return nodeid if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         line = self._line(report.nodeid)

@@ -43,18 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
 
-# Before pytest-xdist looks for the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the marked tests out unless they are asked for."""
     if not config.getoption(INTEROP):
         left_out = [item for item in items if item.get_closest_marker("interop")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if (reuse := _reuse(item)) is not None:
-            # One process runs them all.
-            item.add_marker(pytest.mark.xdist_group(reuse))
 
 
 def _reuse(item: pytest.Item) -> str | None:

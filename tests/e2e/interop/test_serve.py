@@ -46,7 +46,7 @@ from scripted_model import ScriptedModel
 from serve import Network, Serve
 from terminal import PATIENCE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("serve")]
+pytestmark = pytest.mark.anyio
 
 P = TypeVar("P", bound=Payload)
 
