@@ -29,7 +29,7 @@
 (require 'filenotify)
 (require 'qwen-companion-test-helper)
 
-(defconst reviews-fuzz-seeds '((1 . 100) (2 . 100) (3 . 100))
+(defconst reviews-fuzz-seeds '((1 . 100) (2 . 100) (3 . 100) (1077 . 100))
   "Runs that belong to the tests: (SEED . STEPS).
 Three for a start, and each that has failed once.")
 
