@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from sexpdata import dumps
 
-from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
+from qwen_companion.emacs.messages import (
+    INLINE_TEXT_BYTES,
+    UNSPOOLED_TEXT_BYTES,
+    Compare,
+    Compared,
+    Merge,
+    Merged,
+)
 from qwen_companion.texts import answers
 from qwen_companion.texts.answers import answer
 from support import PYTHON_DIRECTORY, Backend, Home, as_dict
@@ -106,9 +113,14 @@ def test_a_text_that_is_not_there_is_answered_and_the_process_goes_on(backend: B
     assert numbers(backend.emacs.wait_for("compared")["hunks"], home.spool) == []
 
 
-def test_an_answer_for_which_there_is_no_room_is_a_failure(backend: Backend, home: Home) -> None:
-    old = "".join(f"{number}\n" for number in range(10_000))
+def test_an_answer_that_no_file_takes_goes_along_unless_it_is_too_long(backend: Backend, home: Home) -> None:
     home.spool.rmdir()
+    old = "".join(f"{number}\n" for number in range(10_000))
     texts = f":mine (:text {dumps(old)}) :theirs (:text {dumps(old.replace('1', 'x'))})"
     backend.emacs.call("merge", f'(:id 1 {texts} :labels ("" "" ""))')
-    assert backend.emacs.wait_for("merged") == {"id": 1, "edits": [], "result": [], "conflicts": 0}
+    merged = backend.emacs.wait_for("merged")
+    assert merged["id"] == 1
+    assert len(dumps(merged["edits"])) > INLINE_TEXT_BYTES
+    texts = f':base (:text "") :mine (:text {dumps("a" * (UNSPOOLED_TEXT_BYTES + 1))}) :theirs (:text "")'
+    backend.emacs.call("merge", f'(:id 2 {texts} :labels ("" "" ""))')
+    assert backend.emacs.wait_for("merged") == {"id": 2, "edits": [], "result": [], "conflicts": 0}
