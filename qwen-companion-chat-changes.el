@@ -127,11 +127,13 @@ with nil when one is not to be had."
         (qwen-companion-chat-changes--sides
          tool (car diffs)
          (lambda (old new)
-           (when new
-             (save-current-buffer
+           (cond
+            ((not new) (funcall callback nil))
+            ((save-current-buffer
                (qwen-companion-chat-changes--ediff
-                (plist-get (car diffs) :path) old new)))
-           (funcall callback (and new t))))
+                (plist-get (car diffs) :path) old new))
+             (funcall callback t))
+            (t (qwen-companion-chat-changes--show-each tool diffs callback)))))
       (qwen-companion-chat-changes--show-each tool diffs callback))))
 
 (defun qwen-companion-chat-changes--show-each (tool diffs callback)
@@ -170,22 +172,33 @@ CALLBACK is as for `qwen-companion-chat-changes-show'."
 
 (defun qwen-companion-chat-changes--ediff (path old new)
   "Compare OLD and NEW, texts of the file PATH, in Ediff.
-Its buffers go and the windows return when it is quit."
+Its buffers go and the windows return when it is quit.  Return nil if
+Ediff cannot compare them, and say why."
   (require 'ediff)
-  (let ((before (current-window-configuration))
-        (sides (list (qwen-companion-chat-changes--side path "before" old)
-                     (qwen-companion-chat-changes--side path "after" new))))
-    (ediff-buffers
-     (car sides) (cadr sides)
-     (list (lambda ()
-             (add-hook 'ediff-after-quit-hook-internal
-                       (lambda ()
-                         (mapc (lambda (buffer)
-                                 (when (buffer-live-p buffer)
-                                   (kill-buffer buffer)))
-                               sides)
-                         (set-window-configuration before))
-                       nil t))))))
+  (let* ((before (current-window-configuration))
+         (sides (list (qwen-companion-chat-changes--side path "before" old)
+                      (qwen-companion-chat-changes--side path "after" new)))
+         (clean (lambda ()
+                  (mapc (lambda (buffer)
+                          (when (buffer-live-p buffer)
+                            (kill-buffer buffer)))
+                        sides)
+                  (set-window-configuration before))))
+    (condition-case err
+        (progn
+          (qwen-companion-difference-with-ediff
+           sides
+           (lambda ()
+             (ediff-buffers
+              (car sides) (cadr sides)
+              (list (lambda ()
+                      (add-hook 'ediff-after-quit-hook-internal clean nil t))))))
+          t)
+      (error
+       (funcall clean)
+       (message "qwen-companion: Ediff cannot show %s (%s); here it is as a difference"
+                (qwen-companion-foreign-path path) (error-message-string err))
+       nil))))
 
 (provide 'qwen-companion-chat-changes)
 ;;; qwen-companion-chat-changes.el ends here

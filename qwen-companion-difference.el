@@ -21,7 +21,8 @@
 
 ;; diff(1) compares while Emacs goes on; Emacs only writes the texts down
 ;; for it.  What it finds is counted by its caller, or shown in a buffer
-;; that the text, which may be hostile, can do nothing in.
+;; that the text, which may be hostile, can do nothing in.  Ediff compares
+;; where the user is to choose; what it cannot compare is an error here.
 
 ;;; Code:
 
@@ -31,6 +32,7 @@
 (require 'qwen-companion-foreign)
 
 (defvar diff-font-lock-syntax)
+(defvar ediff-session-registry)
 (defvar diff-font-lock-prettify)
 
 (defun qwen-companion-difference-run (old new script callback)
@@ -103,6 +105,40 @@ CALLBACK is called with that buffer, or with nil when they are the same."
       (set-buffer-modified-p nil)
       (setq buffer-read-only t))
     buffer))
+
+;;; Ediff
+
+(defun qwen-companion-difference-with-ediff (buffers function &optional control)
+  "Let FUNCTION have Ediff compare the texts of BUFFERS.
+If Ediff cannot do that, signal its error, and leave no buffer or file of
+Ediff's.  CONTROL, if it is non-nil, is the control panel of an Ediff
+session in which they were compared before, and goes then too.  The
+windows are for the caller to bring back."
+  (dolist (buffer buffers)
+    (with-current-buffer buffer
+      (save-excursion
+        (save-restriction
+          (widen)
+          (goto-char (point-min))
+          (when (search-forward "\0" nil t)
+            (user-error "A text with NUL characters is binary for diff"))))))
+  (let* ((directory (make-temp-file "qwen-companion-ediff-" t))
+         (temporary-file-directory (file-name-as-directory directory))
+         (before (delq control (buffer-list))))
+    (unwind-protect
+        (condition-case err
+            (funcall function)
+          (error
+           (dolist (buffer (buffer-list))
+             (when (and (not (memq buffer before))
+                        (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
+               (with-current-buffer buffer
+                 ;; There is no session that they could end.
+                 (kill-local-variable 'kill-buffer-hook))
+               (setq ediff-session-registry (delq buffer ediff-session-registry))
+               (kill-buffer buffer)))
+           (signal (car err) (cdr err))))
+      (delete-directory directory t))))
 
 (provide 'qwen-companion-difference)
 ;;; qwen-companion-difference.el ends here

@@ -35,6 +35,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'qwen-companion-diff)
+(require 'qwen-companion-difference)
 (require 'qwen-companion-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto
@@ -259,36 +260,17 @@ Does nothing when they are in order."
   "Let FUNCTION have Ediff compare the texts of PROPOSAL.
 If Ediff cannot do that, signal its error, and leave the windows as they
 were and no buffer or file of Ediff's."
-  (dolist (buffer (list (qwen-companion-proposal-disk-buffer proposal)
-                        (qwen-companion-proposal-buffer proposal)
-                        (qwen-companion-proposal-yours-buffer proposal)))
-    (when buffer
-      (with-current-buffer buffer
-        (save-excursion
-          (goto-char (point-min))
-          (when (search-forward "\0" nil t)
-            (user-error "A text with NUL characters is binary for diff"))))))
-  (let* ((directory (make-temp-file "qwen-companion-ediff-" t))
-         (temporary-file-directory (file-name-as-directory directory))
-         (buffers (buffer-list))
-         (windows (current-window-configuration)))
-    (unwind-protect
-        (condition-case err
-            (funcall function)
-          (error
-           (qwen-companion-windows-set-configuration windows)
-           (when-let ((control (qwen-companion-windows-control proposal)))
-             (setq buffers (delq control buffers)))
-           (dolist (buffer (buffer-list))
-             (when (and (not (memq buffer buffers))
-                        (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
-               (with-current-buffer buffer
-                 (remove-hook 'kill-buffer-hook
-                              #'qwen-companion-ediff--control-killed t))
-               (setq ediff-session-registry (delq buffer ediff-session-registry))
-               (kill-buffer buffer)))
-           (signal (car err) (cdr err))))
-      (delete-directory directory t))))
+  (let ((windows (current-window-configuration)))
+    (condition-case err
+        (qwen-companion-difference-with-ediff
+         (delq nil (list (qwen-companion-proposal-disk-buffer proposal)
+                         (qwen-companion-proposal-buffer proposal)
+                         (qwen-companion-proposal-yours-buffer proposal)))
+         function
+         (qwen-companion-windows-control proposal))
+      (error
+       (qwen-companion-windows-set-configuration windows)
+       (signal (car err) (cdr err))))))
 
 (defun qwen-companion-ediff--start (proposal)
   "Start an Ediff session for PROPOSAL in the selected frame.

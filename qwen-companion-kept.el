@@ -252,9 +252,24 @@ file visited here, else the only one; BUFFER names another one."
                    (equal (qwen-companion-disk-digest path)
                           (qwen-companion-kept-digest about))))
           (qwen-companion-kept--put kept target)
-        (ediff-buffers target kept)
-        (message "qwen-companion: %s has other changes too; take over what you want"
-                 (qwen-companion-foreign-path path))))))
+        (qwen-companion-kept--merge kept target)))))
+
+(defun qwen-companion-kept--merge (kept target)
+  "Let Ediff show TARGET, the buffer of a file, beside the kept text in KEPT.
+Signal a `user-error' and leave the windows alone if Ediff cannot do that."
+  (let ((file (qwen-companion-foreign-path (qwen-companion-kept--path kept)))
+        (windows (current-window-configuration)))
+    (condition-case err
+        (qwen-companion-difference-with-ediff
+         (list target kept)
+         (lambda () (ediff-buffers target kept)))
+      (error
+       (set-window-configuration windows)
+       (user-error
+        (substitute-command-keys
+         "%s has other changes too, and Ediff cannot show them (%s); \\[qwen-companion-kept-difference] shows what differs")
+        file (error-message-string err))))
+    (message "qwen-companion: %s has other changes too; take over what you want" file)))
 
 (defun qwen-companion-kept--put (kept target)
   "Make the text of the buffer TARGET that of KEPT, which is killed; show it."

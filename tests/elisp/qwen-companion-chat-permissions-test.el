@@ -481,6 +481,26 @@
                                       (string-match-p "\\`\\( \\|\\*\\(ediff-\\(errors\\|diff\\)\\|Ediff Reg\\)\\)" (buffer-name buffer))))
                                 (buffer-list))))))
 
+(ert-deftest qwen-companion-chat-permissions-test-change-that-ediff-cannot-show ()
+  "It is shown as a difference, with the reason; Ediff leaves nothing."
+  (qwen-companion-chat-permissions-test-with
+    (let ((qwen-companion-diff-style 'ediff))
+      (qwen-companion-chat-permissions-test--tool
+       :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 90000)))
+      (qwen-companion-chat-permissions-test--ask)
+      (qwen-companion-chat-permissions-test--press "C-c C-v")
+      (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
+      (should (string-match-p
+               "NUL" (qwen-companion-test-messages
+                       (qwen-companion-chat-permissions-test--text 'old "old\n"))))
+      (should-not ediff-session-registry)
+      (should-not (get-buffer "*qwen-companion after: a.txt*"))
+      (qwen-companion-chat-permissions-test--text 'new "n\0ew\n")
+      (qwen-companion-chat-permissions-test--text 'old "old\n")
+      (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
+      (with-current-buffer "*qwen-companion difference: a.txt*"
+        (should (string-match-p "^-old\n\\+n" (buffer-string)))))))
+
 (ert-deftest qwen-companion-chat-permissions-test-new-or-empty-is-not-called-new ()
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool

@@ -130,6 +130,27 @@ Return the buffer with the kept text, and what was said."
         (should (buffer-live-p kept))
         (should (equal before (with-current-buffer file-buffer (buffer-string))))))))
 
+(ert-deftest qwen-companion-kept-test-other-changes-that-ediff-cannot-show ()
+  "The reason and the way out are said; the windows stay, and nothing is left."
+  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "t\0wo\n")))
+      (qwen-companion-diff-on-orphan
+       (list :id (qwen-companion-proposal-id proposal))))
+    (qwen-companion-kept-test--write "a.txt" "other\n")
+    (find-file-noselect "a.txt")
+    (delete-other-windows)
+    (switch-to-buffer (get-buffer-create "*terminal*"))
+    (should (string-match-p
+             "a\\.txt has other changes too.*NUL.*qwen-companion-kept-difference"
+             (cadr (should-error (qwen-companion-kept-apply) :type 'user-error))))
+    (should (equal '("*terminal*")
+                   (mapcar (lambda (window) (buffer-name (window-buffer window)))
+                           (window-list))))
+    (should-not (cl-find-if (lambda (buffer)
+                              (string-match-p "\\`\\*ediff" (buffer-name buffer)))
+                            (buffer-list)))
+    (should (qwen-companion-kept-buffers))))
+
 (ert-deftest qwen-companion-kept-test-which-text ()
   "The current one, the only one for the file visited here, or the only one."
   (qwen-companion-kept-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))

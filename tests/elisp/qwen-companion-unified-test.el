@@ -689,6 +689,25 @@ A text that is nil removes the line."
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
 
+(ert-deftest qwen-companion-unified-test-header-warns ()
+  "Of text that would be lost, and of a file that was written meanwhile."
+  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+    (let ((coding-system-for-write 'iso-latin-1-unix))
+      (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
+    (let ((proposal (qwen-companion-unified-test--review "caf\ufffd!\n")))
+      (cl-flet ((header () (qwen-companion-unified--header)))
+        (should (string-match-p "kept  loses text (U\\+FFFD)" (header)))
+        (should-not (string-match-p "changed since" (header)))
+        (write-region "tea\n" nil "a.txt" nil 'silent)
+        (set-file-times "a.txt" (time-add nil 5))
+        (qwen-companion-diff-file-written (qwen-companion-proposal-path proposal))
+        (should (string-match-p "loses text (U\\+FFFD)  the file has changed since"
+                                (header)))
+        ;; Nothing warns of a proposal without these.
+        (qwen-companion-diff-reject proposal)
+        (qwen-companion-unified-test--review "cake\n")
+        (should-not (string-match-p "loses text\\|changed since" (header)))))))
+
 (ert-deftest qwen-companion-unified-test-unsaved-text-beside-it ()
   "It comes and goes by the same key, also on the way to Ediff and back."
   (qwen-companion-unified-test-with '(("a.txt" "one\n"))
