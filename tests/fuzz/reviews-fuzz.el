@@ -29,7 +29,7 @@
 (require 'filenotify)
 (require 'qwen-companion-test-helper)
 
-(defconst reviews-fuzz-seeds '((1 . 100) (2 . 100) (3 . 100) (1077 . 100))
+(defconst reviews-fuzz-seeds '((1 . 100) (2 . 100) (3 . 100) (14 . 100) (68 . 100) (1077 . 100))
   "Runs that belong to the tests: (SEED . STEPS).
 Three for a start, and each that has failed once.")
 
@@ -113,17 +113,22 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
 (defun reviews-fuzz--shown-text (sent)
   "Return the text that the review of SENT shows, in the form of a file."
   (let* ((text (reviews-fuzz--sent-text sent))
-         (bom (string-prefix-p "\ufeff" text))
-         (dos (and (string-search "\r\n" text)
-                   (= (cl-count ?\n text)
-                      (1- (length (split-string text "\r\n"))))))
-         (shown (with-current-buffer (qwen-companion-proposal-buffer
-                                      (reviews-fuzz--sent-proposal sent))
-                  (buffer-substring-no-properties (point-min) (point-max)))))
-    (unless (or dos (string-search "\n" text))
-      ;; A text of one line gets the line ends of the file.
-      (setq dos (equal "\r\n" (qwen-companion-proposal-line-end
-                               (reviews-fuzz--sent-proposal sent)))))
+         (proposal (reviews-fuzz--sent-proposal sent))
+         (shown (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                  (buffer-substring-no-properties (point-min) (point-max))))
+         ;; What is brought back of a file that was to be emptied has its mark.
+         (bom (string-prefix-p "\ufeff"
+                               (if (and (qwen-companion-proposal-disk-buffer proposal)
+                                        (string-empty-p text))
+                                   (reviews-fuzz--disk (reviews-fuzz--sent-file sent))
+                                 text)))
+         (dos (cond
+               ;; All carriage returns are on the screen.
+               ((qwen-companion-proposal-exact proposal) nil)
+               ((string-search "\n" text)
+                (= (cl-count ?\n text) (1- (length (split-string text "\r\n")))))
+               ;; A text of one line gets the line ends of the file.
+               (t (equal "\r\n" (qwen-companion-proposal-line-end proposal))))))
     (if (string-empty-p shown)
         ""
       (concat (if bom "\ufeff" "")
