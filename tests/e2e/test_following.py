@@ -155,6 +155,15 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
         assert line in text
     assert text.endswith("# mine\n")
     assert "ahoy" not in path.read_text()
+    # The markers are not for the file, unless the user insists.
+    stage.emacs.eval('(progn (select-window (get-buffer-window "greeting.py")) (goto-char (point-max)))')
+    stage.screen.keys("C-x", "C-s")
+    stage.screen.wait_for("greeting.py has 1 conflict with what was written to disk: resolve first")
+    stage.emacs.wait_until(in_buffer(path, '(looking-at "<<<<<<< yours")'))
+    assert "ahoy" not in path.read_text()
+    stage.screen.keys("C-u", "C-x", "C-s")
+    stage.emacs.wait_until(in_buffer(path, "(not (buffer-modified-p))"))
+    assert path.read_text() == stage.emacs.buffer_text(path.name) == text
 
 
 def test_a_branch_switch_is_followed(stage: Stage) -> None:
