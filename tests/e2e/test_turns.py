@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -212,9 +213,15 @@ def test_a_proposal_that_is_refused_is_decided_in_the_terminal(stage: Stage) -> 
 def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     open_review(stage)
     edit_proposal(stage)
+    # The proposal is selected when its review ends: the key comes too late for it, and nothing else gets it.
+    stage.screen.keys("C-x", "o", "C-x", "o")
+    stage.emacs.eval("(setq qwen-companion-diff--late 600)")
     for process in stage.sandbox.clis():
         process.send_signal(signal.SIGKILL)
     wait_for_kept_edits(stage)
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("greeting.py has ended before you answered")
+    stage.emacs.eval("(setq qwen-companion-diff--late 1.5)")
     stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
@@ -279,26 +286,42 @@ def test_mode_off_in_a_review_leaves_the_edits_and_the_terminals_question(stage:
 def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     # The CLI asks about all of them before it writes, has made each from the text on disk, and then applies one after
     # the other.  The second message is for what it says when one of them cannot be applied.
-    greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
-    first = Call("edit", {"file_path": str(greeting), "old_string": '"hello "', "new_string": '"good day "'})
-    second = Call("edit", {"file_path": str(greeting), "old_string": '"world"', "new_string": '"moon"'})
-    other = Call("edit", {"file_path": str(notes), "old_string": "pears", "new_string": "plums"})
+    greeting, notes, todo = stage.sandbox.greeting, stage.sandbox.notes, stage.sandbox.project / "todo.txt"
+    todo.write_text("sleep\n")
+    edits = (
+        (greeting, '"hello "', '"good day "'),
+        (notes, "pears", "plums"),
+        (greeting, '"world"', '"moon"'),
+        (todo, "sleep", "eat"),
+        (notes, "apples", "figs"),
+    )
     stage.start_emacs(greeting)
-    stage.model.answer(Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in (greeting, notes))))
-    stage.model.answer(Answer(calls=(first, other, second)))
+    stage.model.answer(
+        Answer(calls=tuple(Call("read_file", {"file_path": str(path)}) for path in (greeting, notes, todo)))
+    )
+    stage.model.answer(
+        Answer(
+            calls=tuple(
+                Call("edit", {"file_path": str(path), "old_string": old, "new_string": new}) for path, old, new in edits
+            )
+        )
+    )
     stage.model.say("All done.")
     stage.start_cli()
-    stage.ask("change three things")
-    for name in ("greeting.py", "notes.txt", "greeting.py"):
+    stage.ask("change five things")
+    accepted = set[Path]()
+    for path, _, _ in edits:
         # Each is compared with the text from which it was made: only its own change is one.
-        stage.screen.wait_for(re.compile(f"reject  {name} .*diff 1 of 1", re.DOTALL))
-        if name == "greeting.py" and "accepted" in stage.emacs.buffer_text("*Messages*"):
+        stage.screen.wait_for(re.compile(f"reject  {path.name} .*diff 1 of 1", re.DOTALL))
+        if path in accepted:
             stage.screen.wait_for("lacks changes accepted before")
+        accepted.add(path)
         stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
     stage.screen.wait_for("All done.")
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
     assert greeting.read_text() == GREETING.replace('"hello "', '"good day "').replace('"world"', '"moon"')
-    assert notes.read_text() == NOTES.replace("pears", "plums")
+    assert notes.read_text() == NOTES.replace("pears", "plums").replace("apples", "figs")
+    assert todo.read_text() == "eat\n"
     messages = stage.emacs.buffer_text("*Messages*")
     assert not re.search("not hold|not written|is kept", messages), messages
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
