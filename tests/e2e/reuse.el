@@ -20,7 +20,8 @@
   "Return non-nil if SYMBOL is an option of the companion."
   (and (string-prefix-p "qwen-companion-" (symbol-name symbol))
        (custom-variable-p symbol)
-       (not (string-suffix-p "-mode" (symbol-name symbol)))))
+       ;; A minor mode is none, but the approval mode is.
+       (not (commandp symbol))))
 
 (defun reuse-remember ()
   "Let `reuse-reset' restore what has been set by now.
