@@ -21,6 +21,7 @@ from editor import EmacsError
 from sandbox import BUILD
 from serve import Serve
 from stage import Stage
+from terminal import ScreenTimeoutError
 
 INTEROP = "--interop"
 REUSE = "reuses_stage"
@@ -95,11 +96,19 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
         yield stage
         if any(report.failed for report in item.stash[_reports]):
             return
-        if kind and stage.reset():
+        if kind is not None and _reset(stage):
             kept_stages[kind] = stage
             stack.pop_all()
         else:
             stage.end()
+
+
+def _reset(stage: Stage) -> bool:
+    """Make STAGE as it was at its start; return whether that succeeded: what cannot be reset is ended."""
+    try:
+        return stage.reset()
+    except (EmacsError, ScreenTimeoutError):
+        return False
 
 
 @pytest.fixture

@@ -59,7 +59,8 @@ Return non-nil when everything is as at the start."
     (set-window-prev-buffers nil nil)
     (set-window-next-buffers nil nil)
     (dolist (buffer (buffer-list))
-      (unless (reuse--keep-p buffer cli)
+      ;; Some end with others.
+      (unless (or (not (buffer-live-p buffer)) (reuse--keep-p buffer cli))
         (with-current-buffer buffer
           (set-buffer-modified-p nil)
           (let (kill-buffer-query-functions)
