@@ -29,6 +29,7 @@
 (require 'qwen-companion-backend)
 
 (defvar auth-sources)
+(defvar qwen-companion-diff-size-limit)
 (defvar qwen-companion-diff-style)
 
 (defcustom qwen-companion-excluded-files nil
@@ -73,7 +74,8 @@ Return non-nil when they have.  Quick enough to be called often."
                       qwen-companion-tell-all-roots
                       qwen-companion-trust
                       (bound-and-true-p auth-sources)
-                      (null qwen-companion-diff-style))))
+                      (null qwen-companion-diff-style)
+                      (default-value 'qwen-companion-diff-size-limit))))
     (unless (equal (list values) qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call
              'settings (qwen-companion-privacy--payload))
@@ -88,7 +90,8 @@ Return non-nil when they have.  Quick enough to be called often."
         :trusted-directories (and (listp qwen-companion-trust)
                                   (mapcar #'expand-file-name
                                           qwen-companion-trust))
-        :no-reviews (null qwen-companion-diff-style)))
+        :no-reviews (null qwen-companion-diff-style)
+        :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()
   "Return the files of passwords in `auth-sources'."

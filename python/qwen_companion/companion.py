@@ -144,6 +144,7 @@ class Companion:
         self._files: tuple[str, ...] = ()
         self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
         self._server: McpServer | None = None
+        self._text_limit: int | None = None
         self._daemon: asyncio.Task[None] | None = None
         self._daemon_calls: asyncio.Queue[DaemonCall] = asyncio.Queue()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -212,6 +213,9 @@ class Companion:
             self._audience.set_roots(message.roots)
         elif isinstance(message, Settings):
             self._sessions.offer_reviews(message.reviews)
+            self._text_limit = message.size_limit
+            if self._server is not None:
+                self._server.limit_texts(self._text_limit)
             self._audience.set_settings(message)
         elif isinstance(message, Snapshot):
             self._audience.set_snapshot(message)
@@ -337,6 +341,7 @@ class Companion:
     async def _serve(self) -> None:
         server_type = await in_thread(_import_server, None)
         server = self._server = server_type(self._listener, self._token, self._sessions, self._tools)
+        server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))
 
 

@@ -564,7 +564,8 @@
                              :all-roots t
                              :trusted nil
                              :trusted-directories (list (expand-file-name "~/work"))
-                             :no-reviews nil)
+                             :no-reviews nil
+                             :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))
         (qwen-companion-context--update)

@@ -362,7 +362,7 @@ class Settings:
     ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
     trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
     CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
-    their changes reviewed in Emacs.
+    their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
     """
 
     all_roots: bool = False
@@ -370,6 +370,7 @@ class Settings:
     patterns: tuple[str, ...] = ()
     auth_sources: tuple[str, ...] = ()
     reviews: bool = True
+    size_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -483,6 +484,7 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         patterns=values.strings(":patterns"),
         auth_sources=values.strings(":auth-sources"),
         reviews=not values.boolean(":no-reviews"),
+        size_limit=values.optional_integer(":size-limit"),
     )
 
 

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import re
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,21 +32,20 @@ from uvicorn.server import ServerState
 
 from qwen_companion import __version__
 from qwen_companion.emacs.messages import KnownSession
+from qwen_companion.ide.bodies import MAX_BODY_BYTES, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.listening import BACKLOG
+from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 PATH = "/mcp"
-
-MAX_BODY_BYTES = 128 * 1024 * 1024
-"""Largest request.  A proposal of 64 MB has room, with what JSON adds to it."""
 
 MAX_STRANGERS = 2 * BACKLOG
 """Most connections that have not shown the token; of more, the oldest is closed.
@@ -75,10 +74,11 @@ _CONNECTION = "qwen_companion.connection"
 
 @dataclass
 class _Exchange:
-    """One POST.  SESSION is None until `initialize` has made one; DAMAGED, see `_mend`."""
+    """One POST.  SESSION is None until `initialize` has made one; DAMAGED, see `_mend`; OVERSIZED, see `Body`."""
 
     session: KnownSession | None
     damaged: bool = False
+    oversized: bool = False
     is_new: bool = False
 
 
@@ -89,6 +89,8 @@ class McpServer:
         self._listener = listener
         self._sessions = sessions
         self._tools = tools
+        self._text_limit: int | None = None
+        self._memory = MemoryReturn()
         library = Server("qwen-companion", version=__version__, on_list_tools=_list_tools, on_call_tool=self._call_tool)
         library.middleware.append(self._admit)
         self._manager = StreamableHTTPSessionManager(
@@ -97,6 +99,7 @@ class McpServer:
             stateless=True,
             # The guard in front checks more than these settings could, on every request.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            # The limit is that of what has been read already.
             max_request_body_size=MAX_BODY_BYTES,
         )
         guard = Guard(self._route, token, listener.getsockname()[1])
@@ -122,6 +125,10 @@ class McpServer:
         self._server.on_ready = on_ready
         async with self._manager.run():
             await self._server.serve(sockets=[self._listener])
+
+    def limit_texts(self, limit: int | None) -> None:
+        """Refuse proposals of texts larger than LIMIT, in UTF-8 bytes, without keeping them; None for no limit."""
+        self._text_limit = limit
 
     async def stop(self, for_good: bool) -> None:
         """End the streams in good order and let `serve` return soon; FOR_GOOD, see `Sessions.end_streams`."""
@@ -186,13 +193,16 @@ class McpServer:
             self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
-        if body is None:
-            await refuse(send, 413, f"The request is larger than {MAX_BODY_BYTES} bytes.")
+        try:
+            body = await read_body(receive, self._text_limit)
+        except BodyTooLargeError as error:
+            await refuse(send, 413, str(error))
             return
-        mended = _mend(body)
-        exchange = _Exchange(session, damaged=mended is not body)
+        self._memory.text_was(body.size)
+        mended = _mend(body.data)
+        exchange = _Exchange(session, damaged=mended is not body.data, oversized=body.oversized)
         parts = iter([mended])
+        del body, mended
 
         async def replay() -> Message:
             part = next(parts, None)
@@ -238,6 +248,9 @@ class McpServer:
         session = cast("KnownSession", exchange.session)
         if not session.reviews:
             return types.CallToolResult(content=[types.TextContent(text=NO_REVIEWS)], is_error=True)
+        if exchange.oversized:
+            text = _oversized(params.arguments or {}, self._text_limit)
+            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
         result = await self._tools.call(
             session.id, session.label, params.name, params.arguments or {}, damaged=exchange.damaged
         )
@@ -264,16 +277,12 @@ def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
     return request.scope[_EXCHANGE]
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too large."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+def _oversized(arguments: Mapping[str, object], limit: int | None) -> str:
+    """What a tool call is answered whose text was too large to be kept."""
+    return (
+        f"The text for {arguments.get('filePath')} is larger than the {limit} bytes that Emacs reviews "
+        "(`qwen-companion-diff-size-limit'). Decide in the terminal instead."
+    )
 
 
 _ESCAPE = re.compile(

@@ -131,6 +131,7 @@ def test_incoming_messages(spool: Spool) -> None:
     ) == Settings(True, ("/a",), ("*.x",), ("~/.authinfo",))
     assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
     assert incoming("settings", "(:no-reviews t)", spool) == Settings(reviews=False)
+    assert incoming("settings", "(:size-limit 1000)", spool) == Settings(size_limit=1000)
     assert incoming("watch", "(:on t)", spool) == Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None

@@ -20,7 +20,7 @@ from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
-from qwen_companion.ide import server as module
+from qwen_companion.ide import bodies
 from qwen_companion.ide.diffs import Decision, Proposals
 from qwen_companion.ide.peers import Caller, find_caller
 from qwen_companion.ide.server import McpServer
@@ -312,7 +312,7 @@ async def test_a_body_that_is_no_message_is_a_bad_request(site: Site, body: byte
 
 async def test_a_body_that_is_too_large_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     cli = await site.connected()
-    monkeypatch.setattr(module, "MAX_BODY_BYTES", 100_000)
+    monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 100_000)
     status, _, answer = await away(cli.request, "tools/call", {"name": "x", "arguments": {"a": "x" * 100_000}})
     assert status == 413
     assert "100000" in answer["error"]["message"]

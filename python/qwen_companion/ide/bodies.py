@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reading the bodies of requests, of which large ones are not kept.
+
+A proposal above the user's size limit is refused by its size, before it is parsed: what is kept of it is the request
+with its long strings emptied, so that the tool call it was can still be answered.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+MAX_BODY_BYTES = 1024 * 1024 * 1024
+"""Largest body that is read to its end: more than the longest string of Node.js makes."""
+
+_ROOM_BYTES = 64 * 1024
+"""What a request has besides the text, generously; and the longest string that `_Shortener` keeps."""
+
+_MAX_SHORTENED_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+_INSIDE_STRING = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)
+
+
+class BodyTooLargeError(Exception):
+    """A body is too large to be answered as the request it is; the text says so to its sender."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a request, of SIZE bytes.
+
+    OVERSIZED: its text is above the limit, and DATA has its long strings emptied.
+    """
+
+    data: bytes
+    size: int
+    oversized: bool = False
+
+
+async def read_body(receive: Receive, text_limit: int | None) -> Body:
+    """Read a body to its end.  TEXT_LIMIT: largest text to keep, in UTF-8 bytes; None for any.  BodyTooLargeError."""
+    kept = bytearray()
+    shortener: _Shortener | None = None
+    size = text_size = 0
+    while True:
+        message = await receive()
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
+            raise BodyTooLargeError(f"The request is larger than {MAX_BODY_BYTES} bytes.")
+        if shortener is not None:
+            shortener.feed(piece)
+        else:
+            kept += piece
+            text_size += _least_size(piece)
+            if text_limit is not None and text_size > text_limit + _ROOM_BYTES:
+                shortener = _Shortener()
+                with memoryview(kept) as view:
+                    for start in range(0, len(view), _PIECE_BYTES):
+                        shortener.feed(bytes(view[start : start + _PIECE_BYTES]))
+                kept.clear()
+        if not message.get("more_body", False):
+            if shortener is not None:
+                return Body(shortener.shortened(), size, oversized=True)
+            return Body(bytes(kept), size)
+
+
+def _least_size(piece: bytes) -> int:
+    """The fewest UTF-8 bytes that the JSON in PIECE can stand for: an escape, of 2 or 6 bytes, is at least one."""
+    return len(piece) - piece.count(b"\\") - 4 * piece.count(b"\\u")
+
+
+class _Shortener:
+    """Takes JSON in pieces and empties its long strings."""
+
+    def __init__(self) -> None:
+        self._shortened = bytearray()
+        self._string: bytearray | None = None
+        """What has been kept of the string that has begun; None between strings."""
+        self._is_long = False
+        self._is_escaped = False
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next PIECE.  BodyTooLargeError when too much is left of it all."""
+        position = 0
+        while position < len(piece):
+            if self._string is None:
+                end = piece.find(b'"', position) + 1
+                self._shortened += piece[position : end or len(piece)]
+                if len(self._shortened) > _MAX_SHORTENED_BYTES:
+                    raise BodyTooLargeError("The request is too large, and not for the text of a file.")
+                if not end:
+                    return
+                self._string, position = bytearray(), end
+            else:
+                position = self._feed_string(self._string, piece, position)
+
+    def _feed_string(self, string: bytearray, piece: bytes, start: int) -> int:
+        """Take what PIECE has from START on of the string that has begun; return where it goes on after that."""
+        match = _INSIDE_STRING.match(piece, start + self._is_escaped)
+        end = match.end() if match else len(piece)
+        self._is_escaped = piece[end : end + 1] == b"\\"
+        end += self._is_escaped
+        if not self._is_long:
+            string += piece[start:end]
+            if len(string) > _ROOM_BYTES:
+                self._is_long = True
+                string.clear()
+        if end == len(piece):
+            return end
+        self._shortened += string + b'"'
+        self._string, self._is_long = None, False
+        return end + 1
+
+    def shortened(self) -> bytes:
+        """Return what has been taken, with its long strings emptied."""
+        return bytes(self._shortened)

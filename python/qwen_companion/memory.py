@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Giving memory back to the system after large texts.
+
+Python and the C library keep what has been freed for later use.  A large text is rare, and a backend lives for days.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+
+from qwen_companion.threads import in_thread
+
+LARGE_BYTES = 4 * 1024 * 1024
+"""Texts from this size on are worth giving back."""
+
+_DELAY_S = 1.0
+"""Until then a large request has been answered, and the next one of a burst has begun, as a rule."""
+
+_M_MMAP_THRESHOLD = -3
+_MMAP_THRESHOLD_BYTES = 1024 * 1024
+
+
+class MemoryReturn:
+    """Gives memory back soon after the last large text.  For the event loop."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._job: asyncio.Task[None] | None = None
+        # glibc raises this after the first large block, and further ones come from where only the end can be given
+        # back, and from a thread's share of memory not even that.
+        _call_libc("mallopt", _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+
+    def text_was(self, size: int) -> None:
+        """Note that a text of SIZE bytes has gone through this process."""
+        if size >= LARGE_BYTES:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._job = asyncio.create_task(in_thread(lambda _: give_back(), None))
+
+
+def give_back() -> None:
+    """Give back what is free.  Takes some milliseconds: not for the event loop."""
+    gc.collect()
+    _call_libc("malloc_trim", 0)
+
+
+def _call_libc(name: str, *arguments: int) -> None:
+    """Call the function NAME of the C library where it has one: glibc has, others lack it."""
+    # A Python may have been built without ctypes.
+    with suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        getattr(ctypes.CDLL(None), name)(*arguments)
