@@ -289,7 +289,8 @@ A third party just goes."
             (qwen-companion-proposal-proposed proposal)
             (cons (qwen-companion-disk-line-end)
                   (qwen-companion-proposal-bom proposal)))
-      (qwen-companion-diff--hide-carriage-returns proposal)
+      (when (equal "\r\n" (car (qwen-companion-proposal-proposed proposal)))
+        (qwen-companion-diff--hide-carriage-returns proposal))
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
@@ -391,9 +392,10 @@ then the CLI has not seen that either."
 Some CLIs take every file for UTF-8, and what is not for U+FFFD."
   (let ((lost-p (lambda (buffer)
                   (with-current-buffer buffer
-                    (save-excursion
-                      (goto-char (point-min))
-                      (search-forward "\ufffd" nil t))))))
+                    (unless (qwen-companion-foreign-ascii-p)
+                      (save-excursion
+                        (goto-char (point-min))
+                        (search-forward "\ufffd" nil t)))))))
     (and (funcall lost-p (qwen-companion-proposal-buffer proposal))
          (not (funcall lost-p (qwen-companion-proposal-disk-buffer proposal))))))
 

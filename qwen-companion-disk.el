@@ -149,7 +149,9 @@ Emacs itself, reading a file, looks at the first three lines only."
   (save-excursion
     (goto-char (point-min))
     (let ((ends (1- (line-number-at-pos (point-max) t)))
-          (returns 0))
+          (returns 0)
+          ;; That halves the time of the search, 0.1 s in 20 MB.
+          (case-fold-search nil))
       (while (search-forward "\r\n" nil t)
         (cl-incf returns))
       (cond ((zerop ends) nil)

@@ -134,14 +134,20 @@ Only modes for text and programs: others act on the text they get."
   "How many of these in a text are displayed by overlays.
 A text with more of them is suspicious enough as it is.")
 
+(defun qwen-companion-foreign-ascii-p ()
+  "Return non-nil when the current buffer, widened, has ASCII only.
+In no time, however large the text is."
+  (= (buffer-size) (1- (position-bytes (1+ (buffer-size))))))
+
 (defun qwen-companion-foreign-bidi-control ()
   "Return the first character of the current buffer that reorders others, or nil."
   (save-excursion
     (save-restriction
       (widen)
-      (goto-char (point-min))
-      (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
-      (char-after))))
+      (unless (qwen-companion-foreign-ascii-p)
+        (goto-char (point-min))
+        (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
+        (char-after)))))
 
 (defun qwen-companion-foreign-show-bidi-controls ()
   "Show characters that reorder the text as their codes, and reorder nothing.

@@ -99,7 +99,9 @@ sides, accepting, and Ediff's session."
           (review-bench--report "64 KB" 1300 "\n")
           (review-bench--report "1 MB" 20000 "\n")
           (review-bench--report "10 MB" 200000 "\n")
-          (review-bench--report "10 MB, CR LF" 200000 "\r\n"))
+          (review-bench--report "10 MB, CR LF" 200000 "\r\n")
+          ;; Just below the size limit.
+          (review-bench--report "20 MB" 390000 "\n"))
       (qwen-companion-diff-end-all)
       (qwen-companion-disk-forget-all)
       (delete-directory qwen-companion-backend--spool t))))
