@@ -272,7 +272,9 @@ BYTES that is not, or that announces it."
    (t
     (cons
      'utf-8
-     (when-let* ((byte (string-match-p "[\e\x80-\xff]" bytes))
+     ;; Known at once of a long text: whether it has more than ASCII.
+     (when-let* (((< (length text) (string-bytes text)))
+                 (byte (string-match-p "[\e\x80-\xff]" bytes))
                  ((string-match "[[:nonascii:]]\\{1,8\\}" text))
                  (excerpt (match-string 0 text)))
        (cl-remove-if-not
