@@ -156,10 +156,12 @@ class Home:
 class Backend:
     """A backend process."""
 
-    def __init__(self, home: Home, **hello: object) -> None:
+    def __init__(self, home: Home, *, settings: str = "", **hello: object) -> None:
+        """Start one with what HELLO has besides the usual; SETTINGS is Python that it runs first."""
         self.home = home
+        run = "import runpy; runpy.run_module('qwen_companion', run_name='__main__', alter_sys=True)"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "qwen_companion"],
+            [sys.executable, *(["-c", f"{settings}; {run}"] if settings else ["-m", "qwen_companion"])],
             cwd=PYTHON_DIRECTORY,
             env=home.environ,
             stdin=subprocess.PIPE,

@@ -69,29 +69,51 @@ def ask_as_other(port: int, request: bytes) -> bytes:
     return subprocess.run(command, input=request, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True).stdout
 
 
-@pytest.fixture
-def few_descriptors() -> Generator[None, None, None]:
-    """Programs are started that may open no more than programs of a desktop on macOS may."""
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
+    """A backend that survives all the tests that have it.
+
+    It may open no more files than programs of a desktop on macOS may.
+    """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    yield
+    backend = Backend(Home(tmp_path_factory.mktemp("besieged")))
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with backend:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        yield backend
+        backend.emacs.call("stop", "nil")
+        assert backend.exit_code() == 0
+        assert backend.error_text() == ""
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
+    """A backend that gives strangers less time than usual, so that a test has not to wait for so long."""
+    settings = "from qwen_companion.ide import server; server.STRANGER_S = 1.0"
+    with Backend(Home(tmp_path_factory.mktemp("impatient")), settings=settings) as backend:
+        backend.greet()
+        backend.emacs.wait_for("serving")
+        yield backend
 
 
 @pytest.mark.parametrize("by_other", [False, pytest.param(True, marks=[needs_root, needs_linux])])
-def test_a_flood_of_half_requests_keeps_no_cli_out(few_descriptors: None, backend: Backend, by_other: bool) -> None:
-    with flood(backend.port, by_other=by_other, count=1200, said=HALF_A_REQUEST), backend.cli().stream() as stream:
+def test_a_flood_of_half_requests_keeps_no_cli_out(besieged: Backend, by_other: bool) -> None:
+    count = MAX_STRANGERS + 150
+    with (
+        flood(besieged.port, by_other=by_other, count=count, said=HALF_A_REQUEST),
+        besieged.cli().stream() as stream,
+    ):
         assert stream.status_line == "HTTP/1.1 200 OK"
-        descriptors = psutil.Process(backend.process.pid).num_fds()
+        descriptors = psutil.Process(besieged.process.pid).num_fds()
         assert descriptors < (100 if by_other else MAX_STRANGERS + 100)
-    backend.emacs.call("stop", "nil")
-    assert backend.exit_code() == 0
-    assert backend.error_text() == ""
 
 
-def test_half_a_request_is_given_up_soon(backend: Backend) -> None:
+def test_half_a_request_is_given_up_soon(impatient: Backend) -> None:
     with ExitStack() as stack:
-        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", backend.port))) for _ in range(4)]
+        address = ("127.0.0.1", impatient.port)
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(4)]
         slow[1].sendall(b"PO")
         slow[2].sendall(HALF_A_REQUEST.encode())
         # One that is refused, and does not go.
@@ -102,22 +124,22 @@ def test_half_a_request_is_given_up_soon(backend: Backend) -> None:
                 pass
 
 
-def test_a_caller_with_the_token_is_not_given_up(backend: Backend) -> None:
-    cli = backend.cli()
-    with cli.stream() as stream, socket.create_connection(("127.0.0.1", backend.port)) as silent:
+def test_a_caller_with_the_token_is_not_given_up(impatient: Backend) -> None:
+    cli = impatient.cli()
+    with cli.stream() as stream, socket.create_connection(("127.0.0.1", impatient.port)) as silent:
         # When that one is given up, the limit has passed for the stream too.
         silent.settimeout(TIMEOUT_S)
         assert silent.recv(1) == b""
-        backend.emacs.call("context", '(:files ((:path "/a" :timestamp 1)))')
+        impatient.emacs.call("context", '(:files ((:path "/a" :timestamp 1)))')
         assert stream.event()["method"] == "ide/contextUpdate"
 
 
 @needs_root
 @needs_linux
-def test_another_user_is_refused_whatever_token_they_show(backend: Backend) -> None:
-    headers = {**backend.cli().headers, "Connection": "close", "Content-Length": "2"}
+def test_another_user_is_refused_whatever_token_they_show(besieged: Backend) -> None:
+    headers = {**besieged.cli().headers, "Connection": "close", "Content-Length": "2"}
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    answer = ask_as_other(backend.port, f"POST /mcp HTTP/1.1\r\n{head}\r\n{{}}".encode())
+    answer = ask_as_other(besieged.port, f"POST /mcp HTTP/1.1\r\n{head}\r\n{{}}".encode())
     # What is still unread when the connection is closed may cost the answer.
     assert answer == b"" or answer.startswith(b"HTTP/1.1 403 ")
     assert b"jsonrpc" not in answer or b"another user" in answer
