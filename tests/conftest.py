@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers of `-n auto`: most of what they do is to wait."""
-    return 2 * (os.cpu_count() or 1) + 1
+    """Return the number of workers of `-n auto`: one more than processors, since each also waits."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

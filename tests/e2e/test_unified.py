@@ -93,6 +93,8 @@ def test_it_is_answered_in_the_terminal(stage: Stage) -> None:
     stage.emacs.eval('(with-current-buffer "*qwen-companion kept: list.txt*" (qwen-companion-kept-discard))')
 
 
+# The style is told when a CLI connects.
+@pytest.mark.fresh_stage
 def test_no_reviews_at_all(stage: Stage) -> None:
     """The CLI asks in its terminal only, and writes what is answered there."""
     changed = GREETING.replace('"hello "', '"good day "')

@@ -64,6 +64,9 @@ REQUEST_S = 30.0
 LOAD_S = 90.0
 """How long a session may take to start or to be loaded; the daemon itself gives up after 60 (0.24.4)."""
 
+AGENT_STARTS = 3
+"""How often a session is asked for while the daemon gives up because its agent is slow to start (HTTP 504)."""
+
 _KEEPALIVE_S = 4.0
 """How long an idle connection is kept: less than the 5 s after which the daemon closes it."""
 
@@ -173,16 +176,26 @@ class DaemonClient:
         No cursor comes with it: `load` gives one.
         """
         body = {"cwd": root, "sessionScope": scope}
-        return self._joined(await self._ask(SessionReply, "POST", "/session", body=body, limit_s=LOAD_S))
+        return self._joined(await self._ask_agent(SessionReply, "/session", None, body))
 
     async def load(self, session_id: str) -> LoadReply:
         """Take part in a session, live or only on disk, and get all of it; revives one that died.
 
         Under the identity from before, if there was one and the daemon still knows it.
         """
-        reply = await self._ask(LoadReply, "POST", "/load", session_id, body={}, limit_s=LOAD_S)
+        reply = await self._ask_agent(LoadReply, "/load", session_id, {})
         self._joined(reply)
         return reply
+
+    async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
+        """POST to PATH what needs the daemon's agent; ask again while that is slow to start (HTTP 504)."""
+        for _ in range(AGENT_STARTS - 1):
+            try:
+                return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+            except ServerFailedError as error:
+                if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                    raise
+        return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
 
     def _joined(self, reply: SessionReply) -> SessionReply:
         if reply.client_id is not None:

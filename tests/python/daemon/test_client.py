@@ -21,6 +21,7 @@ from qwen_companion.daemon.errors import (
     InvalidRequestError,
     NotFoundError,
     ProtocolViolationError,
+    ServerFailedError,
     SettingsError,
     UnauthorizedError,
     UnreachableError,
@@ -120,6 +121,16 @@ async def test_a_session_that_is_not_there_is_not_an_older_daemon(client: Daemon
     with pytest.raises(NotFoundError) as caught:
         await client.status("gone")
     assert caught.value.code == "session_not_found"
+
+
+async def test_an_agent_that_is_slow_to_start_is_waited_for(daemon: FakeDaemon, client: DaemonClient) -> None:
+    daemon.refuse("/session", "no_route", times=2, status=504)
+    assert (await client.create_or_attach(ROOT, "thread")).session_id in daemon.sessions
+    assert len(daemon.asked_for("/session")) == 3
+    daemon.refuse("/session", "no_route", times=3, status=504)
+    with pytest.raises(ServerFailedError, match="504"):
+        await client.create_or_attach(ROOT, "thread")
+    assert len(daemon.asked_for("/session")) == 6
 
 
 async def test_queue_full_503(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:
