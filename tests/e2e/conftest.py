@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each test gets a stage of its own: a sandbox, a scripted model, a terminal, and Emacs if it starts one.
+"""Each test gets a stage: a sandbox, a scripted model, a terminal, and Emacs if it starts one.
+
+Starting Emacs, its backend and a CLI takes most of the time, so tests that need nothing special are marked with
+`reuses_stage` and find what an earlier one has left, with everything else reset (see `Stage.reset`).
 
 When a test fails, its screen, logs and model requests go to one folder below .build/e2e-failures, and the ends of
 them into the report.  After each test no process and no file of it may be left.
