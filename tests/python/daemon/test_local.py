@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,13 @@ async def start(directory: Path, *lines: str) -> LocalDaemon:
     return await start_local(script(directory, *lines), str(directory), timeout=TIMEOUT_S)
 
 
+@pytest.fixture
+def started() -> Callable[[], list[psutil.Process]]:
+    """Return what lists the processes below this one of this test alone: other tests may have kept some."""
+    before = psutil.Process().children(recursive=True)
+    return lambda: [process for process in psutil.Process().children(recursive=True) if process not in before]
+
+
 async def read(file: Path) -> str:
     """What has been written to FILE, a named pipe."""
     return await asyncio.to_thread(file.read_text)
@@ -58,11 +66,13 @@ async def test_it_gets_a_port_of_its_own_a_fresh_token_and_the_workspace(tmp_pat
     await other.stop()
 
 
-async def test_the_token_is_in_the_environment_of_the_daemon_and_nowhere_else(tmp_path: Path) -> None:
+async def test_the_token_is_in_the_environment_of_the_daemon_and_nowhere_else(
+    tmp_path: Path, started: Callable[[], list[psutil.Process]]
+) -> None:
     daemon = await start(tmp_path, LISTEN, STAY)
     token = daemon.address.token
     assert token
-    keeping, serving = psutil.Process().children(recursive=True)
+    keeping, serving = started()
     assert not any(token in argument for process in (keeping, serving) for argument in process.cmdline())
     assert token not in "".join(keeping.environ().values())
     assert token not in "".join(os.environ.values())
@@ -103,10 +113,12 @@ async def test_a_program_or_a_workspace_that_is_not_there_is_named(tmp_path: Pat
         await start_local(["true"], "/nowhere")
 
 
-async def test_one_that_does_not_listen_in_time_is_ended(tmp_path: Path) -> None:
+async def test_one_that_does_not_listen_in_time_is_ended(
+    tmp_path: Path, started: Callable[[], list[psutil.Process]]
+) -> None:
     with pytest.raises(NotStartedError, match="does not listen"):
         await start_local(script(tmp_path, STAY), str(tmp_path), timeout=0.1)
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=TIMEOUT_S)
+    _, alive = psutil.wait_procs(started(), timeout=TIMEOUT_S)
     assert alive == []
 
 
