@@ -171,6 +171,9 @@ works there nor from one that wants to come back."
 Say so once when no CLI can connect for want of a root."
   (let ((said qwen-companion-roots--answer))
     (setq qwen-companion-roots--answer payload)
+    (unless (eq (plist-get said :reachable) (plist-get payload :reachable))
+      ;; The mode line shows it, and nothing else may redraw that.
+      (force-mode-line-update t))
     (unless (or said (plist-get payload :reachable))
       (qwen-companion-backend-notice
        (qwen-companion-roots-unreachable)))))

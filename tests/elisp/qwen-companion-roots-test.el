@@ -159,6 +159,20 @@ Only what BODY opens counts as open."
       (should (equal "" (qwen-companion-test-messages
                           (qwen-companion-roots-on-published '(:roots nil :reachable nil))))))))
 
+(ert-deftest qwen-companion-roots-test-the-mode-line-is-redrawn ()
+  "When a CLI can connect, and when none can any more, but not at each answer."
+  (let ((qwen-companion-roots--answer '(:roots nil :reachable nil))
+        (qwen-companion-backend--state 'ready)
+        redrawn)
+    (cl-letf (((symbol-function 'force-mode-line-update)
+               (lambda (&optional all)
+                 (push (and all (substring-no-properties (qwen-companion--lighter))) redrawn))))
+      (dolist (payload '((:roots ("/a") :reachable t)
+                         (:roots ("/a" "/b") :reachable t)
+                         (:roots nil :reachable nil)))
+        (qwen-companion-roots-on-published payload)))
+    (should (equal '(" Qwen:no-root" " Qwen") redrawn))))
+
 (ert-deftest qwen-companion-roots-test-a-connected-cli-keeps-its-root ()
   "Also when the last file of its project is closed, until it goes."
   (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/deep/b.txt" ""))
