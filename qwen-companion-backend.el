@@ -315,7 +315,7 @@ when the process is killed, no other user can take the port."
 
 (defun qwen-companion-backend--drop-reserve ()
   "Give up the port that is kept, if there is one."
-  (when-let ((reserve qwen-companion-backend--reserve))
+  (when-let* ((reserve qwen-companion-backend--reserve))
     (setq qwen-companion-backend--reserve nil)
     (delete-process reserve)
     (delete-file (process-contact reserve :service))))
@@ -371,7 +371,7 @@ when the process is killed, no other user can take the port."
 
 (defun qwen-companion-backend-wipe-conversions ()
   "Erase the text that Emacs has decoded last, which stays in a buffer."
-  (when-let ((buffer (get-buffer " *code-conversion-work*")))
+  (when-let* ((buffer (get-buffer " *code-conversion-work*")))
     (with-current-buffer buffer
       (erase-buffer))))
 
@@ -421,7 +421,7 @@ debugger: its backtrace would show the secret."
 (defun qwen-companion-backend-call (method payload)
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."
-  (when-let ((manager qwen-companion-backend--manager))
+  (when-let* ((manager qwen-companion-backend--manager))
     (condition-case err
         (progn
           (deferred:error
@@ -548,7 +548,7 @@ a Python process, it is among the temporary files of Emacs.  Signal a
 
 (defun qwen-companion-backend-insert-text (payload)
   "Insert the text that PAYLOAD carries at point, exactly as it came."
-  (if-let ((file (plist-get payload :text-file)))
+  (if-let* ((file (plist-get payload :text-file)))
       (let ((coding-system-for-read 'utf-8-unix)
             (file-name-handler-alist nil)
             ;; The text is not ours: no format conversion may run on it.
@@ -569,14 +569,14 @@ a Python process, it is among the temporary files of Emacs.  Signal a
 
 (defun qwen-companion-backend-text-size (payload)
   "Return the length in bytes of the text that PAYLOAD carries."
-  (if-let ((file (plist-get payload :text-file)))
+  (if-let* ((file (plist-get payload :text-file)))
       (or (file-attribute-size (file-attributes file)) 0)
     (string-bytes (plist-get payload :text))))
 
 (defun qwen-companion-backend-drop-text (payload)
   "Remove the file of the text in PAYLOAD, if it has one."
-  (when-let ((file (plist-get payload :text-file))
-             (spool qwen-companion-backend--spool))
+  (when-let* ((file (plist-get payload :text-file))
+              (spool qwen-companion-backend--spool))
     (when (file-in-directory-p file spool)
       (delete-file file))))
 
@@ -634,7 +634,7 @@ happens on its own, also when Emacs is about to exit."
   (when qwen-companion-backend--ping-timer
     (cancel-timer qwen-companion-backend--ping-timer)
     (setq qwen-companion-backend--ping-timer nil))
-  (when-let ((manager qwen-companion-backend--manager))
+  (when-let* ((manager qwen-companion-backend--manager))
     (setq qwen-companion-backend--manager nil)
     (epc:stop-epc manager)
     (run-hooks 'qwen-companion-backend-disconnected-hook)))
@@ -811,7 +811,7 @@ The process does so itself, but it may have been killed."
 
 (defun qwen-companion-backend--kill-log ()
   "Kill the log buffer, if there is one."
-  (when-let ((buffer (get-buffer qwen-companion-backend--log-name)))
+  (when-let* ((buffer (get-buffer qwen-companion-backend--log-name)))
     (kill-buffer buffer)))
 
 (defun qwen-companion-backend--log (format &rest arguments)
@@ -888,7 +888,7 @@ installation runs in the background in a buffer of its own."
              (file-name-as-directory
               (expand-file-name qwen-companion-backend-directory)))
            (commands
-            (if-let ((uv (executable-find "uv")))
+            (if-let* ((uv (executable-find "uv")))
                 `((,uv "venv" "--clear" "--python" ,python ,target)
                   (,uv "pip" "install" "--python" ,own "--require-hashes"
                        "--compile-bytecode" "-r" ,lock))

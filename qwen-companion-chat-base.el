@@ -104,12 +104,12 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat--on-reply (payload)
   "Hand the reply PAYLOAD to who waits for it."
-  (when-let ((entry (assoc (plist-get payload :request) qwen-companion-chat--requests)))
+  (when-let* ((entry (assoc (plist-get payload :request) qwen-companion-chat--requests)))
     (setq qwen-companion-chat--requests (delq entry qwen-companion-chat--requests))
     (pcase-let ((`(,_ ,buffer . ,callback) entry))
       (cond ((not (buffer-live-p buffer))
              ;; Killed while its session was opened.
-             (when-let ((session (plist-get payload :session)))
+             (when-let* ((session (plist-get payload :session)))
                (unless (qwen-companion-chat-buffer session)
                  (qwen-companion-backend-call 'daemon-close
                                               (list :session session :end nil)))))

@@ -251,7 +251,7 @@ The properties of what is there stay."
 
 (defun qwen-companion-chat--forget-block (block)
   "Free what BLOCK has of the buffer."
-  (when-let ((fold (qwen-companion-chat-block-fold block)))
+  (when-let* ((fold (qwen-companion-chat-block-fold block)))
     (delete-overlay fold))
   (set-marker (qwen-companion-chat-block-end block) nil)
   (set-marker (qwen-companion-chat-block-start block) nil))
@@ -292,7 +292,7 @@ The properties of what is there stay."
 
 (defun qwen-companion-chat--block-at (position)
   "Return the block at POSITION, nil when there is none."
-  (when-let ((id (get-text-property position 'qwen-companion-chat-block)))
+  (when-let* ((id (get-text-property position 'qwen-companion-chat-block)))
     (gethash id qwen-companion-chat--blocks)))
 
 ;;; Folding
@@ -380,7 +380,7 @@ What the user has opened stays open."
 
 (defun qwen-companion-chat--set-folded (fold folded)
   "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember it."
-  (when-let ((id (overlay-get fold 'qwen-companion-chat-block)))
+  (when-let* ((id (overlay-get fold 'qwen-companion-chat-block)))
     (puthash id folded qwen-companion-chat--folded))
   (qwen-companion-chat--show-folded fold folded))
 

@@ -74,15 +74,15 @@ is that of the completion, and :method sets it.")
 
 (defun qwen-companion-chat-choices--current-name (kind)
   "Return how that of KIND that is in use is called, nil when not known."
-  (if-let ((choice (qwen-companion-chat-choices--current kind)))
+  (if-let* ((choice (qwen-companion-chat-choices--current kind)))
       (qwen-companion-chat-choices--name choice)
-    (when-let ((told (plist-get qwen-companion-chat--state
-                                (qwen-companion-chat-choices--fact kind :in-use))))
+    (when-let* ((told (plist-get qwen-companion-chat--state
+                                 (qwen-companion-chat-choices--fact kind :in-use))))
       (qwen-companion-foreign-line told))))
 
 (defun qwen-companion-chat-choices--description (choice)
   "Return the description of CHOICE on one line, or nil."
-  (when-let ((description (plist-get choice :description)))
+  (when-let* ((description (plist-get choice :description)))
     (truncate-string-to-width (qwen-companion-foreign-line description)
                               120 nil nil t)))
 
@@ -114,7 +114,7 @@ That is in the window of that mode line."
 (defun qwen-companion-chat-choices-lighter (kind)
   "Return the part of the mode line about KIND, `model' or `mode'.
 The value is nil as long as it is not known."
-  (when-let ((name (qwen-companion-chat-choices--current-name kind)))
+  (when-let* ((name (qwen-companion-chat-choices--current-name kind)))
     (let ((current (qwen-companion-chat-choices--current kind)))
       (propertize
        (truncate-string-to-width name qwen-companion-chat-choices--columns nil nil t)
@@ -151,7 +151,7 @@ gets a number."
     (user-error "This is no chat"))
   (unless qwen-companion-chat--id
     (user-error "There is no session yet"))
-  (when-let ((trouble (qwen-companion-chat--trouble)))
+  (when-let* ((trouble (qwen-companion-chat--trouble)))
     (user-error "%s" trouble))
   (unless (plist-get qwen-companion-chat--state :state)
     (user-error "The session is not open yet")))
@@ -177,8 +177,8 @@ CURRENT is the one in use, CATEGORY that of the completion."
             (cycle-sort-function . ,#'identity)
             (annotation-function
              . ,(lambda (name)
-                  (if-let ((said (qwen-companion-chat-choices--annotation
-                                  (cdr (assoc name choices)) current)))
+                  (if-let* ((said (qwen-companion-chat-choices--annotation
+                                   (cdr (assoc name choices)) current)))
                       (concat (make-string (- (+ width 2) (string-width name)) ?\s) said)
                     ""))))
         (complete-with-action action choices string predicate)))))
@@ -233,7 +233,7 @@ CURRENT is the one in use, CATEGORY that of the completion."
      (list :session qwen-companion-chat--id
            (qwen-companion-chat-choices--fact kind :in-use) id)
      (lambda (reply)
-       (if-let ((error (plist-get reply :error)))
+       (if-let* ((error (plist-get reply :error)))
            (qwen-companion-backend-notice error)
          (message "%s now: %s" title
                   (if choice (qwen-companion-chat-choices--in-words choice) id)))))))

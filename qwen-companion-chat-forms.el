@@ -72,7 +72,7 @@ ACTIVE is as for `qwen-companion-chat-forms-text'."
                                    'mouse-face 'highlight)
                      line)))))
     (concat
-     "  " (if-let ((header (plist-get question :header)))
+     "  " (if-let* ((header (plist-get question :header)))
               (concat (propertize (qwen-companion-foreign-text header t) 'face 'bold) ": ")
             "")
      (qwen-companion-foreign-text (plist-get question :text) t)
@@ -118,7 +118,7 @@ With ANSWER nil, the user is asked for one."
 
 (defun qwen-companion-chat-forms-check (answers)
   "Refuse ANSWERS of which one is missing."
-  (when-let ((open (cl-position nil answers)))
+  (when-let* ((open (cl-position nil answers)))
     (user-error "Question %d has no answer yet; RET on a line chooses it" (1+ open))))
 
 (provide 'qwen-companion-chat-forms)

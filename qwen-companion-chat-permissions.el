@@ -104,13 +104,13 @@ one before it has failed."
 
 (defun qwen-companion-chat-permissions--writes (option)
   "Return for the line of OPTION what is left behind by it, or \"\"."
-  (if-let ((text (pcase (plist-get option :writes)
-                   ('project "writes a rule into the settings of the workspace on the daemon's host")
-                   ('user "writes a rule into the user's settings on the daemon's host")
-                   ('unknown (if (plist-get option :lasting)
-                                 "is meant to last; what it writes on the daemon's host is not known"
-                               "of a sort that is not known here; it may do more than this once"))
-                   (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
+  (if-let* ((text (pcase (plist-get option :writes)
+                    ('project "writes a rule into the settings of the workspace on the daemon's host")
+                    ('user "writes a rule into the user's settings on the daemon's host")
+                    ('unknown (if (plist-get option :lasting)
+                                  "is meant to last; what it writes on the daemon's host is not known"
+                                "of a sort that is not known here; it may do more than this once"))
+                    (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
     ""))
 
@@ -183,7 +183,7 @@ that changes files it is the change that counts, and what it runs."
          ('nil " (new file)")
          (0 " (new file, or an empty one)")
          (_ ""))
-       (if-let ((warning (qwen-companion-target-run-warning (plist-get diff :path))))
+       (if-let* ((warning (qwen-companion-target-run-warning (plist-get diff :path))))
            (concat "  " (propertize warning 'face 'warning))
          "")
        "\n"
@@ -195,7 +195,7 @@ that changes files it is the change that counts, and what it runs."
          ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
          (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
     (plist-get tool :diffs) "")
-   (if-let ((count (plist-get tool :diffs-more)))
+   (if-let* ((count (plist-get tool :diffs-more)))
        (concat "    "
                (propertize (format "%d more changes, which cannot be shown here" count)
                            'face 'warning)
@@ -204,7 +204,7 @@ that changes files it is the change that counts, and what it runs."
 
 (defun qwen-companion-chat-permissions--message (item)
   "Return the daemon's words to the question of ITEM, or the empty string."
-  (if-let ((message (qwen-companion-chat-permissions--get item :message)))
+  (if-let* ((message (qwen-companion-chat-permissions--get item :message)))
       (propertize (concat (qwen-companion-chat-changes-visible
                            (string-remove-suffix "\n" message))
                           "\n")
@@ -241,7 +241,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
       (front
        (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  no answer: dismiss it\n"))
       (t (propertize "  This waits until the one above is answered.\n" 'face 'shadow)))
-     (if-let ((problem (qwen-companion-chat-permissions--item-problem item)))
+     (if-let* ((problem (qwen-companion-chat-permissions--item-problem item)))
          (propertize (format "  %s\n" (qwen-companion-chat-changes-visible problem))
                      'face 'error)
        ""))))
@@ -300,14 +300,14 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 
 (defun qwen-companion-chat-permissions--settle-front ()
   "Give the keys to the oldest that waits, if they are another's."
-  (when-let ((front (car qwen-companion-chat-permissions--items)))
+  (when-let* ((front (car qwen-companion-chat-permissions--items)))
     (unless (qwen-companion-chat-permissions--item-since front)
       (setf (qwen-companion-chat-permissions--item-since front) (float-time))
       (qwen-companion-chat-permissions--draw front))))
 
 (defun qwen-companion-chat-permissions--tool (item)
   "Return the plist of the tool that ITEM is about, or nil."
-  (when-let ((tool (qwen-companion-chat-permissions--get item :tool)))
+  (when-let* ((tool (qwen-companion-chat-permissions--get item :tool)))
     (qwen-companion-chat-tools-get tool)))
 
 (defun qwen-companion-chat-permissions-on-permission (report)
@@ -458,7 +458,7 @@ Signal a `user-error' when there is none."
     (when allows
       (when (plist-get (qwen-companion-chat-permissions--tool item) :diffs-more)
         (user-error "Not allowed from here: some of the changes cannot be shown; it can be rejected"))
-      (when-let ((reason (qwen-companion-chat-permissions--unseen item)))
+      (when-let* ((reason (qwen-companion-chat-permissions--unseen item)))
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys
                      "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
@@ -538,7 +538,7 @@ of a chat, go to the question that has waited for longest."
   "Choose the option or the answer on this line."
   (interactive nil qwen-companion-chat-mode)
   (let ((item (qwen-companion-chat-permissions--here)))
-    (if-let ((number (get-text-property (point) 'qwen-companion-chat-option)))
+    (if-let* ((number (get-text-property (point) 'qwen-companion-chat-option)))
         (qwen-companion-chat-permissions--answer-number item number)
       (pcase (get-text-property (point) 'qwen-companion-chat-choice)
         (`(,number . ,answer)
@@ -599,8 +599,8 @@ of a chat, go to the question that has waited for longest."
               (car (buffer-local-value 'qwen-companion-chat-permissions--items chat)))))
     (pop-to-buffer chat)
     (goto-char (point-min))
-    (when-let ((match (text-property-search-forward
-                       'qwen-companion-chat-permission id t)))
+    (when-let* ((match (text-property-search-forward
+                        'qwen-companion-chat-permission id t)))
       (goto-char (prop-match-beginning match)))))
 
 (provide 'qwen-companion-chat-permissions)

@@ -111,7 +111,7 @@ What is not taken comes back into the prompt."
   (qwen-companion-chat--call
    'daemon-prompt (list :session qwen-companion-chat--id :parts parts)
    (lambda (reply)
-     (when-let ((error (plist-get reply :error)))
+     (when-let* ((error (plist-get reply :error)))
        (qwen-companion-chat--give-back text)
        (qwen-companion-backend-notice
         (if (eq 'unsure (plist-get reply :problem))

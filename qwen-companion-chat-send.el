@@ -69,7 +69,7 @@
 (defun qwen-companion-chat-send--workspace ()
   "Return the daemon's workspace as a directory of this machine, or nil.
 The daemon's word for it is not trusted: it names no other machine."
-  (when-let ((workspace (qwen-companion-daemon-workspace)))
+  (when-let* ((workspace (qwen-companion-daemon-workspace)))
     (let ((file-name-handler-alist nil))
       (and (file-name-absolute-p workspace)
            (file-directory-p workspace)
@@ -118,11 +118,11 @@ What is quoted in code blocks names none."
       (while (re-search-forward
               (concat qwen-companion-chat-send--link "\\|^[ \t]*\\(?3:```+\\)[^`\n]*$")
               nil t)
-        (if-let ((fence (match-string 3)))
+        (if-let* ((fence (match-string 3)))
             (unless (re-search-forward (format "^[ \t]*%s`*[ \t]*$" fence) nil t)
               (goto-char (point-max)))
-          (when-let ((file (qwen-companion-chat-send--file
-                            (match-string-no-properties 2))))
+          (when-let* ((file (qwen-companion-chat-send--file
+                             (match-string-no-properties 2))))
             (push file links))))
       (delete-dups (nreverse links)))))
 
@@ -185,8 +185,8 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send--complete-file ()
   "Complete the name of a file behind `@'.
 One directory is read at a time, and on this machine only."
-  (when-let ((workspace (qwen-companion-chat-send--workspace))
-             (start (qwen-companion-chat-send--name-start)))
+  (when-let* ((workspace (qwen-companion-chat-send--workspace))
+              (start (qwen-companion-chat-send--name-start)))
     (list start (point)
           (completion-table-with-quoting
            (lambda (string predicate action)
@@ -252,7 +252,7 @@ It is not sent yet."
 
 (defun qwen-companion-chat-send--what ()
   "Return how the text of the current buffer is called: its file or its name."
-  (if-let ((file (buffer-file-name)))
+  (if-let* ((file (buffer-file-name)))
       (string-remove-prefix "@" (qwen-companion-chat-send--name file))
     (buffer-name)))
 
@@ -320,7 +320,7 @@ used last; with a prefix argument, choose."
 
 (defun qwen-companion-chat-send--require-local (files)
   "Refuse FILES of which one is on another machine."
-  (when-let ((remote (cl-find-if #'file-remote-p files)))
+  (when-let* ((remote (cl-find-if #'file-remote-p files)))
     (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
                 (qwen-companion-foreign-text remote))))
 
@@ -328,8 +328,8 @@ used last; with a prefix argument, choose."
   "Put FILES into the prompt of a chat; say of which only the name is sent."
   (qwen-companion-chat-send--put
    (concat (mapconcat #'qwen-companion-chat-send--name files " ") " "))
-  (when-let ((unread (and (qwen-companion-daemon-workspace)
-                          (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
+  (when-let* ((unread (and (qwen-companion-daemon-workspace)
+                           (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
     (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
              (mapconcat #'qwen-companion-foreign-text unread ", "))))
 
@@ -342,7 +342,7 @@ last; with a prefix argument, choose."
   (interactive (list (or (buffer-file-name)
                          (read-file-name "Send file: " nil nil t))))
   (qwen-companion-chat-send--require-local (list file))
-  (when-let ((buffer (find-buffer-visiting file)))
+  (when-let* ((buffer (find-buffer-visiting file)))
     (when (buffer-modified-p buffer)
       (message "%s has unsaved text; what is on disk will be read" buffer)))
   (qwen-companion-chat-send--files (list file)))

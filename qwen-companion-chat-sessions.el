@@ -106,7 +106,7 @@ One that is new or dead may be known to its chat only."
 (defun qwen-companion-chat-sessions--told (id)
   "Return what the chat of the session ID knows of it, a property list.
 That is newer than what was listed.  With no chat, there is nothing."
-  (when-let ((chat (qwen-companion-chat-buffer id)))
+  (when-let* ((chat (qwen-companion-chat-buffer id)))
     (let ((state (buffer-local-value 'qwen-companion-chat--state chat)))
       (cl-loop for key in (if (memq (plist-get state :state) '(closed dead off))
                               '(:state :title)
@@ -134,7 +134,7 @@ That is newer than what was listed.  With no chat, there is nothing."
 
 (defun qwen-companion-chat-sessions--time (session)
   "Return when SESSION changed, in local time, or the empty string."
-  (if-let ((updated (plist-get session :updated)))
+  (if-let* ((updated (plist-get session :updated)))
       (format-time-string "%F %R" (/ updated 1000))
     ""))
 
@@ -150,7 +150,7 @@ That is newer than what was listed.  With no chat, there is nothing."
 
 (defun qwen-companion-chat-sessions--clients (session)
   "Return how many clients SESSION has, as text."
-  (if-let ((clients (plist-get session :clients)))
+  (if-let* ((clients (plist-get session :clients)))
       (number-to-string clients)
     ""))
 
@@ -188,8 +188,8 @@ That is newer than what was listed.  With no chat, there is nothing."
 
 (defun qwen-companion-chat-sessions--refresh ()
   "Print the list anew, if it is there; point stays at its session."
-  (when-let ((buffer (qwen-companion-chat-sessions--buffer)))
-    (if-let ((window (get-buffer-window buffer t)))
+  (when-let* ((buffer (qwen-companion-chat-sessions--buffer)))
+    (if-let* ((window (get-buffer-window buffer t)))
         ;; In its window, so that point stays on its line there.
         (with-selected-window window
           (tabulated-list-print t))
@@ -225,7 +225,7 @@ Its chat, if it has one here, stays and says so."
     (qwen-companion-chat--call
      'daemon-close (list :session id :end end)
      (lambda (reply)
-       (if-let ((error (plist-get reply :error)))
+       (if-let* ((error (plist-get reply :error)))
            (qwen-companion-backend-notice error)
          (qwen-companion-chat-sessions--ask))))))
 

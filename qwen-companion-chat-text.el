@@ -155,7 +155,7 @@ open there, or nil."
             (forward-line 1))
           (setf (qwen-companion-chat-reader-offset reader) (- (point) start))
           ;; The last line may stay without its newline.
-          (when-let ((code (qwen-companion-chat-reader-code reader)))
+          (when-let* ((code (qwen-companion-chat-reader-code reader)))
             (when (qwen-companion-chat-text--fence-p code)
               (qwen-companion-chat-text--close code))))))))
 
@@ -240,7 +240,7 @@ Return which that were, as `jit-lock-functions' have it."
     (let ((start (point))
           (end (line-end-position)))
       (qwen-companion-chat-text--fontify-line end)
-      (when-let ((face (qwen-companion-chat-text-face voice)))
+      (when-let* ((face (qwen-companion-chat-text-face voice)))
         (qwen-companion-chat-text--add-face start end face))
       (goto-char end)
       (forward-line))))
@@ -294,7 +294,7 @@ Return which that were, as `jit-lock-functions' have it."
   (when (buffer-live-p chat)
     (with-current-buffer chat
       (setq qwen-companion-chat-text--timer nil)
-      (when-let ((marker (pop qwen-companion-chat-text--due)))
+      (when-let* ((marker (pop qwen-companion-chat-text--due)))
         (save-excursion
           (save-restriction
             (widen)
@@ -349,8 +349,8 @@ Return non-nil unless the user has typed, and it has to be tried again."
             (put-text-property start end 'face 'qwen-companion-chat-code)
             (with-current-buffer source
               (qwen-companion-chat-text--copy-faces target start))
-            (when-let ((face (qwen-companion-chat-text-face
-                              (get-text-property start 'qwen-companion-chat-voice))))
+            (when-let* ((face (qwen-companion-chat-text-face
+                               (get-text-property start 'qwen-companion-chat-voice))))
               (qwen-companion-chat-text--add-face start end face))))))))
 
 (defun qwen-companion-chat-text--copy-faces (target start)
@@ -358,7 +358,7 @@ Return non-nil unless the user has typed, and it has to be tried again."
   (let ((from (point-min)))
     (while (< from (point-max))
       (let ((to (next-single-property-change from 'face nil (point-max))))
-        (when-let ((face (get-text-property from 'face)))
+        (when-let* ((face (get-text-property from 'face)))
           (let ((begin (+ start from -1))
                 (end (+ start to -1)))
             (with-current-buffer target

@@ -81,16 +81,16 @@
 
 (defun qwen-companion-chat-tools--duration (tool)
   "Return how long TOOL took, nil when that is not known."
-  (when-let ((started (plist-get tool :started))
-             (ended (plist-get tool :ended)))
+  (when-let* ((started (plist-get tool :started))
+              (ended (plist-get tool :ended)))
     (format "%.1f s" (/ (max 0 (- ended started)) 1000.0))))
 
 (defun qwen-companion-chat-tools--body (tool)
   "Return what is known of TOOL, lines below the first."
   (concat
-   (when-let ((name (plist-get tool :name)))
+   (when-let* ((name (plist-get tool :name)))
      (concat (propertize "Tool: " 'face 'shadow) name
-             (when-let ((type (plist-get tool :type)))
+             (when-let* ((type (plist-get tool :type)))
                (format " (%s)" type))
              "\n"))
    (qwen-companion-chat-tools--text tool "Command" :command :command-more 'input)
@@ -108,12 +108,12 @@
   "Return the text KEY of TOOL under the title NAME.
 The value of MORE is how many characters of it are left out; the whole
 is fetched as PART."
-  (if-let ((text (plist-get tool key)))
+  (if-let* ((text (plist-get tool key)))
       (concat (propertize (concat name ":\n") 'face 'shadow)
               (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
               ;; Without the face: of a fold, the last newline is seen.
               "\n"
-              (when-let ((count (plist-get tool more)))
+              (when-let* ((count (plist-get tool more)))
                 (concat (qwen-companion-chat--button
                          (format "%d more characters; show all" count)
                          #'qwen-companion-chat-tools-show-whole
@@ -200,7 +200,7 @@ with nil."
     (qwen-companion-chat--call
      'daemon-fetch (list :session qwen-companion-chat--id :tool tool :part part :index index)
      (lambda (reply)
-       (when-let ((error (plist-get reply :error)))
+       (when-let* ((error (plist-get reply :error)))
          (setq qwen-companion-chat-tools--fetches
                (cl-remove key qwen-companion-chat-tools--fetches
                           :key #'car :test #'equal))

@@ -147,7 +147,7 @@ is about; where it is about no session, once and in any buffer.")
   (qwen-companion-chat--forget-conversation)
   (setq qwen-companion-chat--awaited (plist-get payload :batches))
   (qwen-companion-chat--arrived)
-  (when-let ((text (plist-get payload :text)))
+  (when-let* ((text (plist-get payload :text)))
     (qwen-companion-backend-notice text)))
 
 (defun qwen-companion-chat--forget-conversation ()
@@ -169,13 +169,13 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--place (position)
   "Return POSITION as (BLOCK-ID . OFFSET), nil when it is in no block."
-  (when-let ((block (qwen-companion-chat--block-at position)))
+  (when-let* ((block (qwen-companion-chat--block-at position)))
     (cons (qwen-companion-chat-block-id block)
           (- position (qwen-companion-chat-block-start block)))))
 
 (defun qwen-companion-chat--position (place)
   "Return the position of PLACE, (BLOCK-ID . OFFSET), nil when it is gone."
-  (when-let ((block (gethash (car place) qwen-companion-chat--blocks)))
+  (when-let* ((block (gethash (car place) qwen-companion-chat--blocks)))
     (min (+ (qwen-companion-chat-block-start block) (cdr place))
          (1- (qwen-companion-chat-block-end block)))))
 
@@ -184,9 +184,9 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (when (<= qwen-companion-chat--awaited 0)
     (pcase-dolist (`(,window ,point ,start) qwen-companion-chat--places)
       (when (and (window-live-p window) (eq (window-buffer window) (current-buffer)))
-        (when-let ((point (qwen-companion-chat--position point)))
+        (when-let* ((point (qwen-companion-chat--position point)))
           (set-window-point window point))
-        (when-let ((start (qwen-companion-chat--position start)))
+        (when-let* ((start (qwen-companion-chat--position start)))
           (set-window-start window start t))))
     (setq qwen-companion-chat--places nil))
   (qwen-companion-chat--update))
@@ -224,8 +224,8 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--time (change)
   "Return the time of CHANGE as the user wants to see it, else \"\"."
-  (if-let ((format qwen-companion-chat-time-format)
-           (time (plist-get change :time)))
+  (if-let* ((format qwen-companion-chat-time-format)
+            (time (plist-get change :time)))
       (concat "  " (format-time-string format (/ time 1000)))
     ""))
 
@@ -291,12 +291,12 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, unless it is as it should be."
   (let ((text (plist-get change :text)))
-    (when-let ((said (pcase (plist-get change :outcome)
-                       ('done nil)
-                       ('cancelled "Cancelled")
-                       ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
-                       ('failed (if text (format "Failed: %s" text) "Failed"))
-                       (_ (format "Ended: %s" text)))))
+    (when-let* ((said (pcase (plist-get change :outcome)
+                        ('done nil)
+                        ('cancelled "Cancelled")
+                        ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
+                        ('failed (if text (format "Failed: %s" text) "Failed"))
+                        (_ (format "Ended: %s" text)))))
       (qwen-companion-chat--add
        change (list 'end (plist-get change :turn))
        (propertize said 'face 'warning)))))
@@ -381,7 +381,7 @@ With DUE non-nil, have them loaded again once there is a daemon."
     (qwen-companion-chat--call
      'daemon-open (list :root nil :scope 'new)
      (lambda (reply)
-       (if-let ((error (plist-get reply :error)))
+       (if-let* ((error (plist-get reply :error)))
            (progn
              (qwen-companion-chat--set-state 'off error)
              (qwen-companion-backend-notice error))
@@ -398,7 +398,7 @@ That also brings back a session that has ended or was left."
   (qwen-companion-chat--call
    'daemon-load (list :session qwen-companion-chat--id)
    (lambda (reply)
-     (when-let ((error (plist-get reply :error)))
+     (when-let* ((error (plist-get reply :error)))
        (qwen-companion-backend-notice error)
        ;; Nothing more will be told of it.
        (when (memq (plist-get qwen-companion-chat--state :state) '(nil disconnected off))

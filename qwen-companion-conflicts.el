@@ -80,9 +80,9 @@ and BASE that from which MINE started.  Return how many there are."
   "Return what the conflicts in the current buffer come from.
 That is a list (BASE MINE RESULT) as in `qwen-companion-conflicts-begin',
 or nil: there are none, or it is not known."
-  (when-let (((qwen-companion-conflicts-p))
-             (state qwen-companion-conflicts--state)
-             (result (qwen-companion-conflicts--state-result state)))
+  (when-let* (((qwen-companion-conflicts-p))
+              (state qwen-companion-conflicts--state)
+              (result (qwen-companion-conflicts--state-result state)))
     (list (qwen-companion-conflicts--state-base state)
           (qwen-companion-conflicts--state-mine state)
           result)))
@@ -115,7 +115,7 @@ That is 1 where a marker without its conflict is left over."
 (defun qwen-companion-conflicts-update ()
   "Note how many conflicts are left in the current buffer.
 With none, run `qwen-companion-conflicts-resolved-functions'."
-  (when-let ((state qwen-companion-conflicts--state))
+  (when-let* ((state qwen-companion-conflicts--state))
     (let ((count (qwen-companion-conflicts--count)))
       (cond
        ((= count 0)
@@ -189,11 +189,11 @@ Not if the user insists.  Return nil: saving goes on."
   "Go to the first conflict in BUFFER, in the selected window if it is there."
   (when (buffer-live-p buffer)
     (with-current-buffer buffer
-      (when-let ((place (save-excursion
-                          (goto-char (point-min))
-                          (let ((case-fold-search nil))
-                            (and (re-search-forward qwen-companion-conflicts--marker nil t)
-                                 (match-beginning 0))))))
+      (when-let* ((place (save-excursion
+                           (goto-char (point-min))
+                           (let ((case-fold-search nil))
+                             (and (re-search-forward qwen-companion-conflicts--marker nil t)
+                                  (match-beginning 0))))))
         (unless (= place (point))
           (push-mark nil t)
           (goto-char place)
@@ -212,7 +212,7 @@ Not if the user insists.  Return nil: saving goes on."
 
 (defun qwen-companion-conflicts-lighter ()
   "Return a text for the mode line about conflicts in the current buffer, or nil."
-  (when-let ((state qwen-companion-conflicts--state))
+  (when-let* ((state qwen-companion-conflicts--state))
     (let ((count (qwen-companion-conflicts--state-count state)))
       (propertize (format " %d conflict%s" count (if (= count 1) "" "s"))
                   'face 'warning

@@ -155,7 +155,7 @@ default."
          (buffer (and view (qwen-companion-context--file-buffer view))))
     (if (not buffer)
         (unless qwen-companion-context--left
-          (when-let ((last (qwen-companion-context--last-view)))
+          (when-let* ((last (qwen-companion-context--last-view)))
             (setq qwen-companion-context--left
                   (buffer-chars-modified-tick last))))
       (setq qwen-companion-context--active (list window view buffer)
@@ -198,7 +198,7 @@ It is nil too when that window shows something else now."
 (defun qwen-companion-context-unsaved-p ()
   "Return non-nil when the file in focus has text that is not on disk.
 Quick enough for the mode line."
-  (when-let ((view (qwen-companion-context--last-view)))
+  (when-let* ((view (qwen-companion-context--last-view)))
     (or (buffer-modified-p view)
         (buffer-modified-p (caar qwen-companion-context--focused)))))
 
@@ -206,7 +206,7 @@ Quick enough for the mode line."
 
 (defun qwen-companion-context--point (view)
   "Return the position of the cursor in VIEW."
-  (if-let ((window (qwen-companion-context--window view)))
+  (if-let* ((window (qwen-companion-context--window view)))
       (window-point window)
     (with-current-buffer view (point))))
 
@@ -286,10 +286,10 @@ terminal that shall be asked about it."
 (defun qwen-companion-context-marked (file)
   "Return how many characters are selected in FILE, also those not told.
 Return nil when nothing is, or when it is a rectangle."
-  (when-let ((view (qwen-companion-context--last-view))
-             (region (and (equal file (buffer-file-name
-                                       (caar qwen-companion-context--focused)))
-                          (qwen-companion-context-region view))))
+  (when-let* ((view (qwen-companion-context--last-view))
+              (region (and (equal file (buffer-file-name
+                                        (caar qwen-companion-context--focused)))
+                           (qwen-companion-context-region view))))
     (pcase-let ((`(,start ,end ,each-line) region))
       (unless each-line (- end start)))))
 

@@ -132,7 +132,7 @@ Its files are those of this machine then."
 
 (defun qwen-companion-daemon-workspace-name ()
   "Return the end of the daemon's workspace, of 30 columns at most, or nil."
-  (when-let ((workspace (qwen-companion-daemon-workspace)))
+  (when-let* ((workspace (qwen-companion-daemon-workspace)))
     (let* (;; It may look like a remote name.
            (file-name-handler-alist nil)
            (parts (split-string (if (qwen-companion-daemon-local-p)
@@ -165,7 +165,7 @@ Its files are those of this machine then."
     (let ((before (qwen-companion-daemon-state)))
       (setq qwen-companion-daemon--report payload)
       (unless (eq before (qwen-companion-daemon-state))
-        (when-let ((text (qwen-companion-daemon-description)))
+        (when-let* ((text (qwen-companion-daemon-description)))
           (qwen-companion-backend-notice text))))
     (force-mode-line-update t)))
 

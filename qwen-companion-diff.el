@@ -427,7 +427,7 @@ A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
 (defun qwen-companion-diff-line-ends (proposal)
   "Return a text: how line ends and byte order mark of PROPOSAL change, or nil.
 They are one change of the whole text, which can be dropped."
-  (when-let ((changes (qwen-companion-diff--line-end-changes proposal)))
+  (when-let* ((changes (qwen-companion-diff--line-end-changes proposal)))
     (if (qwen-companion-proposal-as-on-disk proposal)
         (concat (mapconcat #'car changes " and ") " as on disk")
       (mapconcat (pcase-lambda (`(,what ,proposed ,disk))
@@ -470,15 +470,15 @@ that waits; FILE names another one by its file."
   "Return the part of a header line about a text that is turned around, or nil.
 Only a text in which that was seen when the review began is searched."
   (let ((proposal qwen-companion-diff-proposal))
-    (when-let (((qwen-companion-proposal-bidi proposal))
-               (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                            (qwen-companion-foreign-bidi-control))))
+    (when-let* (((qwen-companion-proposal-bidi proposal))
+                (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                             (qwen-companion-foreign-bidi-control))))
       (concat "  " (propertize (format "text turned around (U+%04X)" character)
                                'face 'warning)))))
 
 (defun qwen-companion-diff-line-ends-hint (key)
   "Return the part of a header line about line ends, KEY being for these."
-  (when-let ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+  (when-let* ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
     (concat "  " key " " (propertize text 'face 'warning))))
 
 ;;; What a review says
@@ -528,7 +528,7 @@ It is short: there is not much room beside the keys."
 
 (defun qwen-companion-diff--unwatch-disk (proposal)
   "Let the disk side of PROPOSAL follow its file no longer."
-  (when-let ((watch (qwen-companion-proposal-watch proposal)))
+  (when-let* ((watch (qwen-companion-proposal-watch proposal)))
     (setf (qwen-companion-proposal-watch proposal) nil)
     (file-notify-rm-watch watch)))
 
@@ -607,7 +607,7 @@ What a link leads to has its real name where that matters."
 
 (defun qwen-companion-diff-warning-hint (proposal)
   "Return the part of a header line that warns of the file of PROPOSAL."
-  (if-let ((warning (qwen-companion-proposal-warning proposal)))
+  (if-let* ((warning (qwen-companion-proposal-warning proposal)))
       (concat "  " (propertize warning 'face 'warning))
     ""))
 
@@ -768,7 +768,7 @@ A text that is no longer unsaved may be on disk now."
 
 (defun qwen-companion-diff--drop-yours (proposal)
   "Kill the buffer of the third party of PROPOSAL, if there is one."
-  (when-let ((yours (qwen-companion-proposal-yours-buffer proposal)))
+  (when-let* ((yours (qwen-companion-proposal-yours-buffer proposal)))
     (setf (qwen-companion-proposal-yours-buffer proposal) nil)
     (with-current-buffer yours
       (qwen-companion-diff-buffer-mode -1))
@@ -801,7 +801,7 @@ Its own buffer is left to the caller."
     (when shown
       (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
     (qwen-companion-diff--unwatch-disk proposal)
-    (when-let ((disk (qwen-companion-proposal-disk-buffer proposal)))
+    (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
     (qwen-companion-diff--drop-yours proposal)
     (force-mode-line-update t)
@@ -1119,7 +1119,7 @@ One that is known is the same review, proposed again."
       nil)
      (t
       (qwen-companion-diff--supersede session path)
-      (if-let ((refusal (qwen-companion-diff--refusal payload)))
+      (if-let* ((refusal (qwen-companion-diff--refusal payload)))
           (progn (qwen-companion-backend-drop-text payload)
                  refusal)
         (qwen-companion-diff--begin payload)
@@ -1195,11 +1195,11 @@ its way is void."
   (let ((older-p (lambda (proposal)
                    (and (equal session (qwen-companion-proposal-session proposal))
                         (equal path (qwen-companion-proposal-path proposal))))))
-    (when-let ((older (cl-find-if older-p qwen-companion-diff--proposals)))
+    (when-let* ((older (cl-find-if older-p qwen-companion-diff--proposals)))
       (qwen-companion-diff--end-by-cli older 'superseded)
       (qwen-companion-diff--keep-or-kill older "a newer proposal has come"))
-    (when-let ((undelivered (cl-find-if older-p qwen-companion-diff--undelivered
-                                        :key #'car)))
+    (when-let* ((undelivered (cl-find-if older-p qwen-companion-diff--undelivered
+                                         :key #'car)))
       (qwen-companion-diff--void
        undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
 
@@ -1250,7 +1250,7 @@ It may have been accepted already, only that the CLI never got to know."
      (undelivered
       (setq proposal (car undelivered))
       (setf (qwen-companion-proposal-edited proposal) nil)
-      (when-let ((text (qwen-companion-diff--void undelivered nil)))
+      (when-let* ((text (qwen-companion-diff--void undelivered nil)))
         (qwen-companion-diff--revive proposal text)
         (qwen-companion-diff--keep-orphan proposal))))
     (when proposal
@@ -1273,8 +1273,8 @@ It may have been accepted already, only that the CLI never got to know."
 
 (defun qwen-companion-diff-on-delivered (payload)
   "Forget the outcome in PAYLOAD: the CLI has it."
-  (when-let ((undelivered (qwen-companion-diff--undelivered-by-id
-                           (plist-get payload :id))))
+  (when-let* ((undelivered (qwen-companion-diff--undelivered-by-id
+                            (plist-get payload :id))))
     (setq qwen-companion-diff--undelivered
           (delq undelivered qwen-companion-diff--undelivered))
     (qwen-companion-diff--count-time
@@ -1348,7 +1348,7 @@ Called after each change of the open proposals and of their states."
   "Return the terminal buffers that may be those of PROPOSAL's CLI.
 One when that is known, else all in which one was started that may
 change the file."
-  (if-let ((buffer (qwen-companion-diff--own-terminal proposal)))
+  (if-let* ((buffer (qwen-companion-diff--own-terminal proposal)))
       (list buffer)
     (cl-remove-if-not
      (lambda (buffer)
@@ -1379,7 +1379,7 @@ It may be on any terminal: `get-buffer-window' with the argument
 That of its terminal, else the selected one.  When the terminal is in
 a tab that is not selected there is none."
   (let ((terminals (qwen-companion-diff-terminals proposal)))
-    (if-let ((window (cl-some #'qwen-companion-diff-seen-window terminals)))
+    (if-let* ((window (cl-some #'qwen-companion-diff-seen-window terminals)))
         (window-frame window)
       (unless (cl-some (lambda (buffer) (tab-bar-get-buffer-tab buffer t t))
                        terminals)
@@ -1415,15 +1415,15 @@ a tab that is not selected there is none."
 (defun qwen-companion-diff--idle-p ()
   "Return non-nil when no input has come for long enough."
   (or (not (eq qwen-companion-diff-arrival 'idle))
-      (when-let ((idle (current-idle-time)))
+      (when-let* ((idle (current-idle-time)))
         (>= (float-time idle) qwen-companion-diff--idle-delay))))
 
 (defun qwen-companion-diff--show-next ()
   "Show the oldest unseen proposal that can be, unless that would disturb."
   (when (and (qwen-companion-diff--idle-p)
              (not (qwen-companion-diff--busy-p)))
-    (when-let ((proposal (cl-find-if #'qwen-companion-diff-frame-for
-                                     (qwen-companion-diff--unseen))))
+    (when-let* ((proposal (cl-find-if #'qwen-companion-diff-frame-for
+                                      (qwen-companion-diff--unseen))))
       (qwen-companion-diff--display proposal qwen-companion-diff-select))))
 
 (defun qwen-companion-diff--display (proposal select)
@@ -1572,8 +1572,8 @@ waits; FILE names another one by its file."
     (qwen-companion-diff--decide proposal 'accepted text)
     (message "qwen-companion: accepted %s%s"
              (qwen-companion-diff-file proposal)
-             (if-let ((others (qwen-companion-diff--of-file
-                               (qwen-companion-proposal-path proposal))))
+             (if-let* ((others (qwen-companion-diff--of-file
+                                (qwen-companion-proposal-path proposal))))
                  (format "; the proposal of %s for it still waits"
                          (mapconcat #'qwen-companion-proposal-client others ", "))
                ""))))

@@ -88,7 +88,7 @@ LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."
   (let ((file-name-handler-alist nil))
-    (when-let ((attributes (file-attributes (file-chase-links path))))
+    (when-let* ((attributes (file-attributes (file-chase-links path))))
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)
@@ -226,10 +226,10 @@ too."
 A CLI that changes a file may keep its encoding, its byte order mark and
 its line ends, of which TEXT need not know.  A file that cannot be read
 does not hold it."
-  (when-let ((bytes (and (file-regular-p path)
-                         (condition-case nil
-                             (qwen-companion-disk--bytes path)
-                           (file-error nil)))))
+  (when-let* ((bytes (and (file-regular-p path)
+                          (condition-case nil
+                              (qwen-companion-disk--bytes path)
+                            (file-error nil)))))
     (let* ((text (string-remove-prefix "\ufeff" text))
            (plain (string-replace "\r\n" "\n" text))
            (forms (list (cons plain 'unix) (cons plain 'dos))))
@@ -341,7 +341,7 @@ It is what comes of WRITE and of those before it."
 
 (defun qwen-companion-disk-expect-later (write)
   "Count no time: the CLI of WRITE waits for something else first."
-  (when-let ((timer (qwen-companion-disk--write-timer write)))
+  (when-let* ((timer (qwen-companion-disk--write-timer write)))
     (cancel-timer timer)
     (setf (qwen-companion-disk--write-timer write) nil)))
 
@@ -377,12 +377,12 @@ It is what comes of WRITE and of those before it."
                        "(looked at once, after %d s)")
                      qwen-companion-disk--patience)))
     (qwen-companion-disk-forget write)
-    (when-let ((done (qwen-companion-disk--write-done write)))
+    (when-let* ((done (qwen-companion-disk--write-done write)))
       (funcall done result how))))
 
 (defun qwen-companion-disk--unwatch (write)
   "Stop watching the directory of WRITE."
-  (when-let ((watch (qwen-companion-disk--write-watch write)))
+  (when-let* ((watch (qwen-companion-disk--write-watch write)))
     (file-notify-rm-watch watch)
     (setf (qwen-companion-disk--write-watch write) nil)))
 
@@ -420,7 +420,7 @@ Return what `file-notify-rm-watch' ends, or nil when no watch is to be had."
 
 (defun qwen-companion-disk--check (path)
   "See whether the writes to PATH that are expected have come."
-  (when-let ((row (qwen-companion-disk--row path)))
+  (when-let* ((row (qwen-companion-disk--row path)))
     (let ((last (car (last row)))
           (file-name-handler-alist nil))
       (mapc #'qwen-companion-disk--watch row)

@@ -345,7 +345,7 @@ Before that it cannot draw its control panel."
   "End the Ediff session of PROPOSAL; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-windows-restore proposal)
-  (when-let ((control (qwen-companion-windows-control proposal)))
+  (when-let* ((control (qwen-companion-windows-control proposal)))
     (qwen-companion-ediff--quit
      control
      (qwen-companion-windows-view-frame (qwen-companion-proposal-view proposal))))
@@ -366,14 +366,14 @@ The part of the review that was selected still is."
         (with-selected-frame frame
           (qwen-companion-ediff--start proposal))
       (error (qwen-companion-diff-fall-back proposal err (eq buffer control))))
-    (when-let ((window (cond
-                        ((eq buffer control)
-                         (get-buffer-window
-                          (qwen-companion-windows-control proposal) t))
-                        ((and (window-live-p selected)
-                              (eq buffer (window-buffer selected)))
-                         selected)
-                        ((get-buffer-window buffer frame)))))
+    (when-let* ((window (cond
+                         ((eq buffer control)
+                          (get-buffer-window
+                           (qwen-companion-windows-control proposal) t))
+                         ((and (window-live-p selected)
+                               (eq buffer (window-buffer selected)))
+                          selected)
+                         ((get-buffer-window buffer frame)))))
       (select-window window))))
 
 (cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
@@ -387,14 +387,14 @@ The part of the review that was selected still is."
 
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
-  (when-let ((control (qwen-companion-windows-control proposal))
-             ((qwen-companion-ediff--compared-p control))
-             ((qwen-companion-diff-visible-p 'ediff proposal)))
+  (when-let* ((control (qwen-companion-windows-control proposal))
+              ((qwen-companion-ediff--compared-p control))
+              ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
       (condition-case err
           (save-current-buffer
             ;; Ediff loses its way where another window is selected.
-            (if-let ((window (get-buffer-window control t)))
+            (if-let* ((window (get-buffer-window control t)))
                 (select-window window 'norecord)
               (set-buffer control))
             (qwen-companion-ediff--attempt proposal #'ediff-update-diffs))

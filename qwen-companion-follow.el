@@ -218,7 +218,7 @@ A file of the same size and time that has taken its place is read."
                (not (qwen-companion-follow--link-base link))
                (verify-visited-file-modtime)
                (not (qwen-companion-follow--odd-p)))
-      (when-let ((request (qwen-companion-follow--read)))
+      (when-let* ((request (qwen-companion-follow--read)))
         (with-current-buffer (qwen-companion-follow--request-source request)
           (setf (qwen-companion-follow--link-base link)
                 (qwen-companion-follow--text)))
@@ -448,17 +448,17 @@ Return a request without base and tick, or nil when it cannot be read."
   "Free what belongs to REQUEST."
   (setq qwen-companion-follow--requests
         (delq request qwen-companion-follow--requests))
-  (when-let ((timer (qwen-companion-follow--request-timer request)))
+  (when-let* ((timer (qwen-companion-follow--request-timer request)))
     (cancel-timer timer))
   (kill-buffer (qwen-companion-follow--request-source request)))
 
 (defun qwen-companion-follow--cancel ()
   "Forget the edits on their way to the current buffer, if there are any."
   (let ((link qwen-companion-follow--link))
-    (when-let ((timer (qwen-companion-follow--link-timer link)))
+    (when-let* ((timer (qwen-companion-follow--link-timer link)))
       (cancel-timer timer)
       (setf (qwen-companion-follow--link-timer link) nil))
-    (when-let ((request (qwen-companion-follow--link-request link)))
+    (when-let* ((request (qwen-companion-follow--link-request link)))
       (setf (qwen-companion-follow--link-request link) nil)
       (qwen-companion-follow--drop request))))
 
@@ -570,7 +570,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
           (qwen-companion-follow--link-expected qwen-companion-follow--link)
           (qwen-companion-follow--link-request qwen-companion-follow--link) request)
     (push request qwen-companion-follow--requests)
-    (if-let ((origin (qwen-companion-conflicts-origin)))
+    (if-let* ((origin (qwen-companion-conflicts-origin)))
         (qwen-companion-follow--merge-again buffer request origin)
       (qwen-companion-texts-merge
        (qwen-companion-follow--request-base request) buffer
@@ -656,7 +656,7 @@ about saving on what it was asked about."
 
 (defun qwen-companion-follow--drop-answer (merged)
   "Free what belongs to MERGED."
-  (when-let ((buffer (and merged (qwen-companion-texts-merged-text-buffer merged))))
+  (when-let* ((buffer (and merged (qwen-companion-texts-merged-text-buffer merged))))
     (kill-buffer buffer)))
 
 (defun qwen-companion-follow--apply (request merged)
@@ -832,7 +832,7 @@ It starts programs, which takes longer than the change of the text."
 (defun qwen-companion-follow--restore-time ()
   "Undo `qwen-companion-follow--put-time-aside'."
   (let ((link qwen-companion-follow--link))
-    (when-let ((time (qwen-companion-follow--link-time link)))
+    (when-let* ((time (qwen-companion-follow--link-time link)))
       (setf (qwen-companion-follow--link-time link) nil)
       (set-visited-file-modtime time))))
 
@@ -845,27 +845,27 @@ It starts programs, which takes longer than the change of the text."
 Wait a moment for the merge.  If it does not come, or there is something
 to look at before saving, see to it that saving is refused: an error
 here would only be reported."
-  (when-let ((link (and buffer-file-name qwen-companion-follow--link))
-             ;; Else Emacs has asked already.
-             ((verify-visited-file-modtime)))
+  (when-let* ((link (and buffer-file-name qwen-companion-follow--link))
+              ;; Else Emacs has asked already.
+              ((verify-visited-file-modtime)))
     (let ((qwen-companion-follow--saving t)
           (name (qwen-companion-foreign-path buffer-file-name)))
       (qwen-companion-follow--check)
       (qwen-companion-follow--wait)
-      (when-let ((refusal
-                  (cond
-                   ((qwen-companion-follow--on-its-way-p link)
-                    (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
-                            name))
-                   ((qwen-companion-follow--held-p)
-                    (format "%s has been written by a CLI again: resolve the conflicts, and that is merged too"
-                            name))
-                   ((eq qwen-companion-follow--saving 'conflicts)
-                    (format "%s has been written by a CLI: there are conflicts to resolve before you save"
-                            name))
-                   ((not (verify-visited-file-modtime))
-                    (format "%s has changed on disk; compare it with M-x ediff-current-file, or save again"
-                            name)))))
+      (when-let* ((refusal
+                   (cond
+                    ((qwen-companion-follow--on-its-way-p link)
+                     (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
+                             name))
+                    ((qwen-companion-follow--held-p)
+                     (format "%s has been written by a CLI again: resolve the conflicts, and that is merged too"
+                             name))
+                    ((eq qwen-companion-follow--saving 'conflicts)
+                     (format "%s has been written by a CLI: there are conflicts to resolve before you save"
+                             name))
+                    ((not (verify-visited-file-modtime))
+                     (format "%s has changed on disk; compare it with M-x ediff-current-file, or save again"
+                             name)))))
         (setf (qwen-companion-follow--link-refusal link) refusal)
         (add-hook 'write-contents-functions
                   #'qwen-companion-follow--refuse-save -100 t)))))
@@ -873,7 +873,7 @@ here would only be reported."
 (defun qwen-companion-follow--refuse-save ()
   "Signal a `user-error': the current buffer is not to be saved now."
   (remove-hook 'write-contents-functions #'qwen-companion-follow--refuse-save t)
-  (when-let ((link qwen-companion-follow--link))
+  (when-let* ((link qwen-companion-follow--link))
     (user-error "%s" (cl-shiftf (qwen-companion-follow--link-refusal link) nil))))
 
 (defun qwen-companion-follow--wait ()
@@ -881,7 +881,7 @@ here would only be reported."
   (let ((end (+ (float-time) qwen-companion-follow--save-wait))
         (buffer (current-buffer)))
     (while (and (buffer-live-p buffer)
-                (when-let ((link (qwen-companion-follow--link-of buffer)))
+                (when-let* ((link (qwen-companion-follow--link-of buffer)))
                   (qwen-companion-follow--on-its-way-p link))
                 (< (float-time) end))
       (accept-process-output nil 0.01))))
@@ -889,7 +889,7 @@ here would only be reported."
 (defun qwen-companion-follow--first-change ()
   "Keep the text of the current buffer, which is about to be modified.
 It is what is on disk, as far as the buffer knows."
-  (when-let ((link (qwen-companion-follow--link-of)))
+  (when-let* ((link (qwen-companion-follow--link-of)))
     (unless (and (qwen-companion-follow--link-expected link)
                  (qwen-companion-follow--link-base link))
       (setf (qwen-companion-follow--link-base link)
@@ -914,7 +914,7 @@ Its file has changed already, or is about to."
 (defun qwen-companion-follow--synced ()
   "Note that the current buffer was saved or reverted."
   (qwen-companion-conflicts-update)
-  (when-let ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
+  (when-let* ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
     (qwen-companion-follow--cancel)
     (setf (qwen-companion-follow--link-time link) nil
           (qwen-companion-follow--link-stamp link) nil)
@@ -939,7 +939,7 @@ Its file has changed already, or is about to."
 (defun qwen-companion-follow--renamed ()
   "Note that the current buffer visits another file than before, or none."
   (unless (buffer-base-buffer)
-    (when-let ((link qwen-companion-follow--link))
+    (when-let* ((link qwen-companion-follow--link))
       ;; The time that was put aside is that of the other file.
       (setf (qwen-companion-follow--link-time link) nil)
       (qwen-companion-follow--end))
@@ -1041,7 +1041,7 @@ Unsaved text stays unsaved."
 (defun qwen-companion-follow-lighter ()
   "Return a text for the mode line about the current buffer's file, or nil."
   (or (qwen-companion-conflicts-lighter)
-      (when-let ((link (qwen-companion-follow--link-of)))
+      (when-let* ((link (qwen-companion-follow--link-of)))
         (pcase (qwen-companion-follow--link-mark link)
           ('deleted
            (propertize " deleted" 'face 'warning
@@ -1135,7 +1135,7 @@ The symbol `off' while the mode is off.")
   (qwen-companion-follow--enqueue
    (cl-remove-if-not
     (lambda (buffer)
-      (when-let ((link (buffer-local-value 'qwen-companion-follow--link buffer)))
+      (when-let* ((link (buffer-local-value 'qwen-companion-follow--link buffer)))
         (eq 'changed (qwen-companion-follow--link-mark link))))
     (buffer-list))))
 

@@ -333,7 +333,7 @@ That is needed for those that are dropped only."
 (defun qwen-companion-hunks-proposed-lines (difference change &optional limit)
   "Return the proposed lines of CHANGE in DIFFERENCE, dropped or not.
 LIMIT, if non-nil, is the number of lines that are enough."
-  (if-let ((text (qwen-companion-hunks-change-text change)))
+  (if-let* ((text (qwen-companion-hunks-change-text change)))
       (if limit
           (qwen-companion-hunks--first-lines text limit)
         text)
@@ -536,7 +536,7 @@ by itself."
   "Return the first COUNT lines of TEXT."
   (let ((end 0))
     (dotimes (_ count)
-      (setq end (if-let ((next (string-search "\n" text end)))
+      (setq end (if-let* ((next (string-search "\n" text end)))
                     (1+ next)
                   (length text))))
     (substring text 0 end)))

@@ -148,7 +148,7 @@ It may wait for an answer that only its terminal knows of."
 
 (defun qwen-companion-kept--unwatch ()
   "Watch no longer for the text kept in the current buffer."
-  (when-let ((watch (qwen-companion-kept-watch qwen-companion-kept--about)))
+  (when-let* ((watch (qwen-companion-kept-watch qwen-companion-kept--about)))
     (setf (qwen-companion-kept-watch qwen-companion-kept--about) nil)
     (file-notify-rm-watch watch)))
 
@@ -162,9 +162,9 @@ It may wait for an answer that only its terminal knows of."
 (defun qwen-companion-kept-waited (buffer result)
   "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
 RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
-  (when-let (((buffer-live-p buffer))
-             (about (buffer-local-value 'qwen-companion-kept--about buffer))
-             ((qwen-companion-kept-awaited about)))
+  (when-let* (((buffer-live-p buffer))
+              (about (buffer-local-value 'qwen-companion-kept--about buffer))
+              ((qwen-companion-kept-awaited about)))
     (if (eq result 'changed)
         (qwen-companion-kept--say-missing about)
       (setf (qwen-companion-kept-awaited about) nil))))

@@ -123,7 +123,7 @@ them.")
 
 (defun qwen-companion-privacy-exposure-payload (buffer)
   "Return the user's word on the file of BUFFER as part of a payload."
-  (when-let ((exposure (qwen-companion-privacy-exposure buffer)))
+  (when-let* ((exposure (qwen-companion-privacy-exposure buffer)))
     (list :exposure exposure)))
 
 (defun qwen-companion-privacy-set-exposure (buffer exposure)

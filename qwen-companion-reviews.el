@@ -41,7 +41,7 @@
 (defun qwen-companion-reviews--next ()
   "Return the proposal to go to from the current buffer, or nil."
   (let ((all (qwen-companion-diff-proposals)))
-    (if-let ((here (memq qwen-companion-diff-proposal all)))
+    (if-let* ((here (memq qwen-companion-diff-proposal all)))
         (or (cadr here) (car all))
       (or (car (qwen-companion-diff-of-terminal (current-buffer)))
           (qwen-companion-diff-shown)
@@ -97,12 +97,12 @@ lines, or nil where they were not counted.")
 (defun qwen-companion-reviews--count ()
   "Count the next change of which the size is not known, if any."
   (unless (process-live-p qwen-companion-reviews--process)
-    (when-let ((proposal
-                (cl-find-if-not
-                 (lambda (proposal)
-                   (equal (qwen-companion-reviews--versions proposal)
-                          (car (gethash proposal qwen-companion-reviews--sizes))))
-                 (qwen-companion-diff-proposals))))
+    (when-let* ((proposal
+                 (cl-find-if-not
+                  (lambda (proposal)
+                    (equal (qwen-companion-reviews--versions proposal)
+                           (car (gethash proposal qwen-companion-reviews--sizes))))
+                  (qwen-companion-diff-proposals))))
       (let ((versions (qwen-companion-reviews--versions proposal)))
         (puthash proposal
                  (cons versions
@@ -205,8 +205,8 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-reviews--refresh ()
   "Bring the list up to date if it is in a window."
-  (when-let ((buffer (qwen-companion-reviews--buffer)))
-    (when-let ((window (get-buffer-window buffer t)))
+  (when-let* ((buffer (qwen-companion-reviews--buffer)))
+    (when-let* ((window (get-buffer-window buffer t)))
       ;; In its window, so that point stays on its line there.
       (with-selected-window window
         (revert-buffer)))))
@@ -252,7 +252,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-reviews-close ()
   "Close the list, if it is there."
-  (when-let ((buffer (qwen-companion-reviews--buffer)))
+  (when-let* ((buffer (qwen-companion-reviews--buffer)))
     (kill-buffer buffer)))
 
 (defun qwen-companion-reviews--at-point ()

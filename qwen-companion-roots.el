@@ -80,23 +80,23 @@ The name has no slash at its end.  Remote directories have no root."
 (defun qwen-companion-roots--look-up (directory)
   "Ask project.el for the root of DIRECTORY; see `qwen-companion-roots-of'."
   (unless (file-remote-p directory)
-    (when-let ((project (ignore-errors (project-current nil directory))))
+    (when-let* ((project (ignore-errors (project-current nil directory))))
       (directory-file-name (expand-file-name (project-root project))))))
 
 (defun qwen-companion-roots--known (directory)
   "Return what was looked up for DIRECTORY, nil when that is old or missing."
-  (when-let ((known (gethash directory qwen-companion-roots--table)))
+  (when-let* ((known (gethash directory qwen-companion-roots--table)))
     ;; Less than nothing when the clock was set back.
     (when (<= 0 (- (float-time) (cdr known)) qwen-companion-roots--age)
       known)))
 
 (defun qwen-companion-roots--or-directory (directory)
   "Return the root that stands for DIRECTORY, or nil."
-  (when-let ((root (or (qwen-companion-roots-of directory)
-                       (and qwen-companion-roots-outside-projects
-                            (not (file-remote-p directory))
-                            (directory-file-name
-                             (expand-file-name directory))))))
+  (when-let* ((root (or (qwen-companion-roots-of directory)
+                        (and qwen-companion-roots-outside-projects
+                             (not (file-remote-p directory))
+                             (directory-file-name
+                              (expand-file-name directory))))))
     (if (qwen-companion-backend-text-p root)
         root
       (qwen-companion-backend-notice-once
@@ -128,8 +128,8 @@ roots are sent when all are known."
     (while (and directories
                 (or (< (float-time) end)
                     (qwen-companion-roots--known (car directories))))
-      (when-let ((root (qwen-companion-roots--or-directory
-                        (pop directories))))
+      (when-let* ((root (qwen-companion-roots--or-directory
+                         (pop directories))))
         (cl-pushnew root roots :test #'equal)))
     (if directories
         (setq qwen-companion-roots--timer

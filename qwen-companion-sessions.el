@@ -308,22 +308,22 @@ names in what goes over the wire are known here and nowhere else."
   "Return a hash table of the names of visited files and their buffers."
   (let ((buffers (make-hash-table :test #'equal)))
     (dolist (buffer (buffer-list) buffers)
-      (when-let ((file (buffer-local-value 'buffer-file-name buffer)))
+      (when-let* ((file (buffer-local-value 'buffer-file-name buffer)))
         (puthash file buffer buffers)))))
 
 (defun qwen-companion-sessions--state-items (sessions)
   "Return what is to say of the companion as a whole, given its SESSIONS."
-  (when-let ((text (pcase (qwen-companion-state)
-                     ('error (concat "The companion is not running: "
-                                     (qwen-companion-backend-failure)))
-                     ((and 'starting (guard sessions))
-                      "The Python process is starting anew; this is what was told before.")
-                     ('starting "The companion is starting.")
-                     ((guard sessions) nil)
-                     (_ (concat "No CLI is connected.  "
-                                (or (qwen-companion-roots-unreachable)
-                                    (substitute-command-keys
-                                     "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
+  (when-let* ((text (pcase (qwen-companion-state)
+                      ('error (concat "The companion is not running: "
+                                      (qwen-companion-backend-failure)))
+                      ((and 'starting (guard sessions))
+                       "The Python process is starting anew; this is what was told before.")
+                      ('starting "The companion is starting.")
+                      ((guard sessions) nil)
+                      (_ (concat "No CLI is connected.  "
+                                 (or (qwen-companion-roots-unreachable)
+                                     (substitute-command-keys
+                                      "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
     (list (cons '(state)
                 (concat (propertize (qwen-companion-foreign-text text)
                                     'face 'qwen-companion-sessions-warning)
@@ -455,7 +455,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 
 (defun qwen-companion-sessions--selection (file key)
   "Return the lines about the selection in FILE, the item KEY, or nil."
-  (when-let ((text (qwen-companion-sessions--file-selection file)))
+  (when-let* ((text (qwen-companion-sessions--file-selection file)))
     (let* ((length (length text))
            (marked (qwen-companion-context-marked
                     (qwen-companion-sessions--file-path file)))
@@ -496,10 +496,10 @@ BUFFER visits it, if any does; NOW is the time in seconds."
   "Return the files of which SESSION is not told, of which none is for nil."
   (let* ((id (plist-get session :id))
          (key (list 'exclusions id)))
-    (when-let ((exclusions
-                (cl-remove-if-not
-                 (lambda (exclusion) (equal id (plist-get exclusion :session)))
-                 qwen-companion-sessions--exclusions)))
+    (when-let* ((exclusions
+                 (cl-remove-if-not
+                  (lambda (exclusion) (equal id (plist-get exclusion :session)))
+                  qwen-companion-sessions--exclusions)))
       (let ((folded (qwen-companion-sessions--folded-p key nil))
             (heading (if session
                          (format "Not told to %s"
@@ -793,7 +793,7 @@ count again."
 
 (defun qwen-companion-sessions--outside-p (path id)
   "Return non-nil when the session ID hears of no file at the place of PATH."
-  (let ((roots (when-let ((report (qwen-companion-sessions--report-of id)))
+  (let ((roots (when-let* ((report (qwen-companion-sessions--report-of id)))
                  (qwen-companion-sessions--report-roots report))))
     (and id (listp roots)
          (not (cl-some (lambda (root) (file-in-directory-p path root))

@@ -93,9 +93,9 @@ user asks for it is not among them: build files, tests, scripts.")
 Only the name counts: the file may be on another machine."
   ;; There are disks to which .GIT is .git.
   (let ((case-fold-search t))
-    (when-let ((entry (cl-assoc path qwen-companion-target--runners
-                                :test (lambda (path regexp)
-                                        (string-match-p regexp path)))))
+    (when-let* ((entry (cl-assoc path qwen-companion-target--runners
+                                 :test (lambda (path regexp)
+                                         (string-match-p regexp path)))))
       (format "can run code (%s)" (cdr entry)))))
 
 (defun qwen-companion-target-examine (path roots)

@@ -329,7 +329,7 @@ DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
   (let ((directory (directory-file-name (expand-file-name directory))))
     (unless (file-directory-p directory)
       (user-error "No directory %s" directory))
-    (if-let ((buffer (qwen-companion-terminal--buffer-for directory)))
+    (if-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
         (pop-to-buffer buffer)
       (qwen-companion-terminal--command)
       (unless qwen-companion-mode

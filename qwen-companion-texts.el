@@ -135,7 +135,7 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
   "Forget REQUEST and what belongs to it."
   (setq qwen-companion-texts--requests
         (cl-delete request qwen-companion-texts--requests :key #'cdr))
-  (when-let ((timer (qwen-companion-texts--request-timer request)))
+  (when-let* ((timer (qwen-companion-texts--request-timer request)))
     (cancel-timer timer))
   (mapc #'qwen-companion-backend-drop-text
         (qwen-companion-texts--request-files request)))
@@ -176,8 +176,8 @@ Not now: this may run where the caller expects nothing of the kind."
 (defun qwen-companion-texts--answer (payload reader keys)
   "Pass the value of READER for PAYLOAD to who asked, unless forgotten.
 KEYS are those in PAYLOAD that may carry a text."
-  (if-let ((request (alist-get (plist-get payload :id)
-                               qwen-companion-texts--requests)))
+  (if-let* ((request (alist-get (plist-get payload :id)
+                                qwen-companion-texts--requests)))
       (let ((answer (condition-case nil
                         (funcall reader payload)
                       (file-error (qwen-companion-texts--request-failure request)))))
@@ -189,13 +189,13 @@ KEYS are those in PAYLOAD that may carry a text."
 
 (defun qwen-companion-texts--hunks (payload)
   "Return the list of hunks in PAYLOAD, or `failed'."
-  (if-let ((hunks (plist-get payload :hunks)))
+  (if-let* ((hunks (plist-get payload :hunks)))
       (seq-partition (append (qwen-companion-texts--numbers hunks) nil) 4)
     'failed))
 
 (defun qwen-companion-texts--merge (payload)
   "Return the `qwen-companion-texts-merged' in PAYLOAD, nil if it failed."
-  (when-let ((edits (plist-get payload :edits)))
+  (when-let* ((edits (plist-get payload :edits)))
     (let ((text (plist-get payload :result)))
       (make-qwen-companion-texts-merged
        :edits (qwen-companion-texts--numbers edits)
@@ -249,7 +249,7 @@ buffer counts as modified is not dealt with."
 
 (defun qwen-companion-texts-take (merged theirs)
   "Return the text of MERGED, which is used up; THEIRS is that string."
-  (if-let ((own (qwen-companion-texts-merged-text-buffer merged)))
+  (if-let* ((own (qwen-companion-texts-merged-text-buffer merged)))
       (prog1 (with-current-buffer own (buffer-string))
         (kill-buffer own))
     theirs))

@@ -214,7 +214,7 @@ The count comes early: it must not be pushed off the screen."
 (defun qwen-companion-unified--draw ()
   "Show the hunks anew, and point in the one it was in."
   (let ((inhibit-read-only t)
-        (change (when-let ((hunk (qwen-companion-unified--hunk-at (point))))
+        (change (when-let* ((hunk (qwen-companion-unified--hunk-at (point))))
                   (car (qwen-companion-hunks-hunk-changes hunk))))
         (shown (count-lines (point-min) (point-max)))
         (difference (qwen-companion-unified--difference)))
@@ -281,7 +281,7 @@ A character that reorders others may have come, and nothing is to save."
             (if (file-exists-p path) (concat "a/" name) null-device)
             "\n+++ b/" name "\n")
     (put-text-property start (point) 'face 'diff-file-header)
-    (if-let ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+    (if-let* ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
         (let ((start (point)))
           (insert "\\ " (upcase-initials (substring text 0 1)) (substring text 1)
                   (if (qwen-companion-proposal-as-on-disk qwen-companion-diff-proposal)
@@ -535,19 +535,19 @@ at the end of the buffer, or at its beginning."
 
 (defun qwen-companion-unified--goto-change (change)
   "Go to the hunk in which CHANGE is shown; return nil when it is in none."
-  (when-let ((hunk (cl-find-if
-                    (lambda (hunk)
-                      (memq change (qwen-companion-hunks-hunk-changes hunk)))
-                    qwen-companion-unified--hunks))
-             (place (text-property-any (point-min) (point-max)
-                                       'qwen-companion-unified-hunk hunk)))
+  (when-let* ((hunk (cl-find-if
+                     (lambda (hunk)
+                       (memq change (qwen-companion-hunks-hunk-changes hunk)))
+                     qwen-companion-unified--hunks))
+              (place (text-property-any (point-min) (point-max)
+                                        'qwen-companion-unified-hunk hunk)))
     (goto-char place)))
 
 (defun qwen-companion-unified--source-at (position)
   "Return where the line at POSITION is from: (KIND WHAT . INDEX), or nil.
 KIND and WHAT are as in `qwen-companion-unified--draw-run', INDEX counts
 the lines of the run from 0."
-  (when-let ((source (get-text-property position 'qwen-companion-unified-source)))
+  (when-let* ((source (get-text-property position 'qwen-companion-unified-source)))
     (let ((start (qwen-companion-unified--run-start position)))
       `(,@source
         . ,(count-lines start (save-excursion (goto-char position)
@@ -696,8 +696,8 @@ when it has answered."
 
 (defun qwen-companion-unified--recolour (change)
   "Have the lines of CHANGE coloured again, if they are shown."
-  (when-let ((start (save-excursion (qwen-companion-unified--goto-change change)))
-             (hunk (qwen-companion-unified--hunk-at start)))
+  (when-let* ((start (save-excursion (qwen-companion-unified--goto-change change)))
+              (hunk (qwen-companion-unified--hunk-at start)))
     (with-silent-modifications
       (put-text-property start (cdr (qwen-companion-unified--bounds hunk))
                          'fontified nil))))
@@ -733,8 +733,8 @@ These count from 0 and without the signs before the lines."
         (qwen-companion-hunks-compare
          difference
          (lambda (done)
-           (when-let ((buffer (qwen-companion-windows-control proposal))
-                      ((eq 'unified (qwen-companion-proposal-style proposal))))
+           (when-let* ((buffer (qwen-companion-windows-control proposal))
+                       ((eq 'unified (qwen-companion-proposal-style proposal))))
              (with-current-buffer buffer
                (qwen-companion-unified--settle done)))))))))
 
@@ -806,7 +806,7 @@ These count from 0 and without the signs before the lines."
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-windows-restore proposal)
   (qwen-companion-unified--watch proposal nil)
-  (when-let ((buffer (qwen-companion-windows-control proposal)))
+  (when-let* ((buffer (qwen-companion-windows-control proposal)))
     (kill-buffer buffer))
   (qwen-companion-windows-forget-view proposal))
 
@@ -838,7 +838,7 @@ If the user has put other things on the screen meanwhile, they stay."
 
 (cl-defmethod qwen-companion-diff-note-line-ends ((_style (eql 'unified)) proposal)
   "Show how the line ends of PROPOSAL differ from those on disk now."
-  (when-let ((buffer (qwen-companion-windows-control proposal)))
+  (when-let* ((buffer (qwen-companion-windows-control proposal)))
     (with-current-buffer buffer
       (unless qwen-companion-unified--state
         (let ((there (get-text-property (point) 'qwen-companion-unified-line-ends)))
@@ -1022,7 +1022,7 @@ Without context, each change is a hunk."
 Where there is no file yet, go to it in the proposed text.  On a line
 that stands for others, show these."
   (interactive)
-  (if-let ((press (get-text-property (point) 'qwen-companion-unified-press)))
+  (if-let* ((press (get-text-property (point) 'qwen-companion-unified-press)))
       (funcall press)
     (let ((lines (qwen-companion-unified--lines-here))
           (path (qwen-companion-proposal-path qwen-companion-diff-proposal)))
@@ -1048,7 +1048,7 @@ that stands for others, show these."
      (cons (qwen-companion-hunks-change-old change)
            (+ (qwen-companion-hunks-change-new change)
               (if (eq kind 'added) index 0))))
-    (_ (if-let ((hunk (qwen-companion-unified--hunk-at (point))))
+    (_ (if-let* ((hunk (qwen-companion-unified--hunk-at (point))))
            (let ((change (car (qwen-companion-hunks-hunk-changes hunk))))
              (cons (qwen-companion-hunks-change-old change)
                    (qwen-companion-hunks-change-new change)))

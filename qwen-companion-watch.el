@@ -120,12 +120,12 @@ nearest one above is watched; so call this again when it may exist."
   "Watch nothing any more for the current buffer."
   (pcase-let ((`(,file . ,directories)
                (gethash (current-buffer) qwen-companion-watch--places)))
-    (if-let ((buffers (remq (current-buffer)
-                            (gethash file qwen-companion-watch--files))))
+    (if-let* ((buffers (remq (current-buffer)
+                             (gethash file qwen-companion-watch--files))))
         (puthash file buffers qwen-companion-watch--files)
       (remhash file qwen-companion-watch--files))
     (dolist (directory directories)
-      (when-let ((watch (gethash directory qwen-companion-watch--watches)))
+      (when-let* ((watch (gethash directory qwen-companion-watch--watches)))
         (setf (qwen-companion-watch--watch-buffers watch)
               (delq (current-buffer) (qwen-companion-watch--watch-buffers watch)))
         (unless (qwen-companion-watch--watch-buffers watch)
@@ -136,7 +136,7 @@ nearest one above is watched; so call this again when it may exist."
 (defun qwen-companion-watch-written-p (file)
   "Return non-nil while a program is writing the watched FILE.
 That is until it closes the file or rests; it is known with inotify only."
-  (when-let ((time (gethash file qwen-companion-watch--written)))
+  (when-let* ((time (gethash file qwen-companion-watch--written)))
     (or (< (- (float-time) time) qwen-companion-watch--rest)
         (ignore (remhash file qwen-companion-watch--written)))))
 
@@ -186,10 +186,10 @@ That is until it closes the file or rests; it is known with inotify only."
 
 (defun qwen-companion-watch--close (watch)
   "Stop to watch the directory of WATCH."
-  (when-let ((timer (qwen-companion-watch--watch-timer watch)))
+  (when-let* ((timer (qwen-companion-watch--watch-timer watch)))
     (cancel-timer timer)
     (setf (qwen-companion-watch--watch-timer watch) nil))
-  (when-let ((descriptor (qwen-companion-watch--watch-descriptor watch)))
+  (when-let* ((descriptor (qwen-companion-watch--watch-descriptor watch)))
     ;; First, because the end of a watch is an event too.
     (setf (qwen-companion-watch--watch-descriptor watch) nil)
     (file-notify-rm-watch descriptor))
@@ -197,7 +197,7 @@ That is until it closes the file or rests; it is known with inotify only."
 
 (defun qwen-companion-watch--close-closed (watch)
   "Learn no more which files of WATCH are closed: none is known to be open."
-  (when-let ((descriptor (qwen-companion-watch--watch-closed watch)))
+  (when-let* ((descriptor (qwen-companion-watch--watch-closed watch)))
     (setf (qwen-companion-watch--watch-closed watch) nil)
     ;; It may be gone with its directory.
     (ignore-error file-notify-error

@@ -202,13 +202,13 @@ The tab is not the selected one; it looks as before when it is again."
                             (qwen-companion-windows-buffers proposal)))
               (configuration (assq 'wc tab)))
     (setcdr configuration (qwen-companion-windows-view-before view))
-    (when-let ((point (assq 'wc-point tab)))
+    (when-let* ((point (assq 'wc-point tab)))
       (setcdr point (qwen-companion-windows-view-point view)))))
 
 (defun qwen-companion-windows-restore (proposal)
   "Take the review of PROPOSAL out of the windows, where it is in any.
 If the user has put other things on the screen meanwhile, they stay."
-  (when-let ((view (qwen-companion-proposal-view proposal)))
+  (when-let* ((view (qwen-companion-proposal-view proposal)))
     (let ((frame (qwen-companion-windows-view-frame view)))
       (cond
        ((not (frame-live-p frame)))
@@ -311,12 +311,12 @@ that cannot be changed takes no harm from it."
 
 (cl-defmethod qwen-companion-diff-frame (_style proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."
-  (when-let ((view (qwen-companion-proposal-view proposal)))
+  (when-let* ((view (qwen-companion-proposal-view proposal)))
     (qwen-companion-windows-view-frame view)))
 
 (defun qwen-companion-windows-forget-view (proposal)
   "Forget what has shown PROPOSAL."
-  (when-let ((view (qwen-companion-proposal-view proposal)))
+  (when-let* ((view (qwen-companion-proposal-view proposal)))
     (setf (qwen-companion-proposal-view proposal) nil)
     (when (frame-live-p (qwen-companion-windows-view-panel-frame view))
       (delete-frame (qwen-companion-windows-view-panel-frame view)))))

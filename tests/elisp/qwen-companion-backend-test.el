@@ -474,7 +474,7 @@ sys.stdin.read()'" (shell-quote-argument
           (kill-buffer "*qwen-companion log*")
           (signal-process qwen-companion-backend--process signal))
         (qwen-companion-test-wait-for
-         (when-let ((buffer (get-buffer "*qwen-companion log*")))
+         (when-let* ((buffer (get-buffer "*qwen-companion log*")))
            (equal text (with-current-buffer buffer (buffer-string))))))
       (should (process-live-p qwen-companion-backend--process)))))
 

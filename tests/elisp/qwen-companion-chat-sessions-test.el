@@ -20,7 +20,7 @@
      (qwen-companion-chats)
      (unwind-protect
          (progn ,@body)
-       (when-let ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
+       (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
          (kill-buffer buffer)))
      (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))
      (should-not qwen-companion-chat-sessions--known)))

@@ -34,7 +34,7 @@
 
 (defun qwen-companion-context-test--active ()
   "Return the name of the active file in the newest context, after a snapshot."
-  (when-let ((file (plist-get (qwen-companion-context-test--last) :active)))
+  (when-let* ((file (plist-get (qwen-companion-context-test--last) :active)))
     (file-name-nondirectory file)))
 
 (defun qwen-companion-context-test--files ()

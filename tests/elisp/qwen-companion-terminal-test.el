@@ -115,7 +115,7 @@ RUN is called with the command line in a new window configuration."
         (delete-file answer)
         (dolist (buffer (buffer-list))
           (unless (memq buffer before)
-            (when-let ((process (get-buffer-process buffer)))
+            (when-let* ((process (get-buffer-process buffer)))
               (set-process-query-on-exit-flag process nil))
             (let (kill-buffer-hook kill-buffer-query-functions)
               (kill-buffer buffer))))))))

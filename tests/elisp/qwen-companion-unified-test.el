@@ -893,7 +893,7 @@ A text that is nil removes the line."
 LINE-END is what ends the lines in the file."
   (let ((patch "--- old\n+++ new\n") (place (point-min)))
     (while place
-      (when-let ((hunk (qwen-companion-unified--hunk-at place)))
+      (when-let* ((hunk (qwen-companion-unified--hunk-at place)))
         (unless (qwen-companion-hunks-dropped-p hunk)
           (let ((lines (split-string
                         (buffer-substring-no-properties

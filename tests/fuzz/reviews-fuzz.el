@@ -235,7 +235,7 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--show ()
   "Open a review."
-  (when-let ((sent (reviews-fuzz--one (reviews-fuzz--open))))
+  (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
     (let ((proposal (reviews-fuzz--sent-proposal sent)))
       (qwen-companion-diff-open proposal)
       (unless (eq proposal (qwen-companion-diff-shown))
@@ -243,12 +243,12 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--shown ()
   "Return the proposal that is shown, as the test knows it, or nil."
-  (when-let ((shown (qwen-companion-diff-shown)))
+  (when-let* ((shown (qwen-companion-diff-shown)))
     (cl-find shown reviews-fuzz--all :key #'reviews-fuzz--sent-proposal)))
 
 (defun reviews-fuzz--edit ()
   "Edit a proposal as a user does."
-  (when-let ((sent (reviews-fuzz--one (reviews-fuzz--open))))
+  (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
     (with-current-buffer (qwen-companion-proposal-buffer
                           (reviews-fuzz--sent-proposal sent))
       (goto-char (1+ (random (1+ (buffer-size)))))
@@ -262,8 +262,8 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--decide (command)
   "Answer any proposal by COMMAND, that shown rather than others."
-  (when-let ((sent (or (and (< (random 3) 2) (reviews-fuzz--shown))
-                       (reviews-fuzz--one (reviews-fuzz--open)))))
+  (when-let* ((sent (or (and (< (random 3) 2) (reviews-fuzz--shown))
+                        (reviews-fuzz--one (reviews-fuzz--open)))))
     (let* ((proposal (reviews-fuzz--sent-proposal sent))
            (accept (eq command #'qwen-companion-diff-accept))
            (shown (reviews-fuzz--shown-text sent)))
@@ -293,7 +293,7 @@ That is when the user has edited it, or ALWAYS."
               (view (qwen-companion-windows-control proposal)))
     (with-current-buffer view
       (qwen-companion-unified--revert)
-      (when-let ((hunk (reviews-fuzz--one qwen-companion-unified--hunks)))
+      (when-let* ((hunk (reviews-fuzz--one qwen-companion-unified--hunks)))
         (goto-char (car (qwen-companion-unified--bounds hunk)))
         (if (qwen-companion-hunks-dropped-p hunk)
             (qwen-companion-unified-restore)
@@ -375,7 +375,7 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--answer-merge ()
   "Answer what is to be merged."
-  (when-let ((merge (car (last reviews-fuzz--merges))))
+  (when-let* ((merge (car (last reviews-fuzz--merges))))
     (setq reviews-fuzz--merges (butlast reviews-fuzz--merges))
     (pcase-let ((`(,base ,mine ,theirs ,callback) merge))
       (let ((result (reviews-fuzz--combine base mine theirs)))
@@ -389,12 +389,12 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--close ()
   "Let a proposal be answered in the terminal."
-  (when-let ((sent (reviews-fuzz--one
-                    (cl-remove-if (lambda (sent)
-                                    (or (reviews-fuzz--sent-known sent)
-                                        (memq (reviews-fuzz--sent-end sent)
-                                              '(closed orphaned superseded written))))
-                                  reviews-fuzz--all))))
+  (when-let* ((sent (reviews-fuzz--one
+                     (cl-remove-if (lambda (sent)
+                                     (or (reviews-fuzz--sent-known sent)
+                                         (memq (reviews-fuzz--sent-end sent)
+                                               '(closed orphaned superseded written))))
+                                   reviews-fuzz--all))))
     (pcase-let* ((`(,_ ,ends-lines ,keeps ,_)
                   (assoc (reviews-fuzz--sent-cli sent) reviews-fuzz--clis))
                  (owed (reviews-fuzz--owed sent nil))
@@ -477,10 +477,10 @@ That is when the user has edited it, or ALWAYS."
     (3 . ,(lambda () (mapc #'reviews-fuzz--notify reviews-fuzz--files)))
     (3 . ,(lambda () (when (qwen-companion-diff-shown)
                        (qwen-companion-diff-switch (qwen-companion-diff-shown)))))
-    (2 . ,(lambda () (when-let ((shown (qwen-companion-diff-shown)))
+    (2 . ,(lambda () (when-let* ((shown (qwen-companion-diff-shown)))
                        (with-current-buffer (qwen-companion-proposal-buffer shown)
                          (qwen-companion-diff-bury)))))
-    (1 . ,(lambda () (when-let ((sent (reviews-fuzz--one (reviews-fuzz--open))))
+    (1 . ,(lambda () (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
                        (setf (reviews-fuzz--sent-end sent) 'rejected)
                        (kill-buffer (qwen-companion-proposal-buffer
                                      (reviews-fuzz--sent-proposal sent)))))))
