@@ -31,7 +31,7 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
 (defvar ediff-after-quit-hook-internal)
@@ -59,7 +59,7 @@ twice where they could not be had."
 
 (defun qwen-companion-chat-changes-visible (text)
   "Return TEXT, of one line or more, with all that is in it visible."
-  (qwen-companion-foreign-text text t))
+  (qwen-companion-untrusted-text text t))
 
 (defconst qwen-companion-chat-changes--script
   "LC_ALL=C diff -a -u -- \"$1\" \"$2\" | tail -n +3"
@@ -160,12 +160,12 @@ CALLBACK is as for `qwen-companion-chat-changes-show'."
   "Return a new buffer with TEXT, the side KIND of a change of PATH."
   (with-current-buffer (generate-new-buffer
                         (format "*qwen-companion %s: %s*" kind
-                                (qwen-companion-foreign-text
+                                (qwen-companion-untrusted-text
                                  (file-name-nondirectory path))))
     (insert text)
     (goto-char (point-min))
     (let ((file-name-handler-alist nil))
-      (qwen-companion-foreign-set-major-mode path))
+      (qwen-companion-untrusted-set-major-mode path))
     (set-buffer-modified-p nil)
     (setq buffer-read-only t)
     (current-buffer)))
@@ -197,7 +197,7 @@ Ediff cannot compare them, and say why."
       (error
        (funcall clean)
        (message "qwen-companion: Ediff cannot show %s (%s); here it is as a difference"
-                (qwen-companion-foreign-path path) (error-message-string err))
+                (qwen-companion-untrusted-path path) (error-message-string err))
        nil))))
 
 (provide 'qwen-companion-chat-changes)

@@ -33,7 +33,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-base)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-choices--kinds
   '((model :title "Model" :all :models :in-use :model :told-by :name
@@ -70,7 +70,7 @@ is that of the completion, and :method sets it.")
 
 (defun qwen-companion-chat-choices--name (choice)
   "Return the name of CHOICE as it is shown."
-  (qwen-companion-foreign-line (plist-get choice :name)))
+  (qwen-companion-untrusted-line (plist-get choice :name)))
 
 (defun qwen-companion-chat-choices--current-name (kind)
   "Return how that of KIND that is in use is called, nil when not known."
@@ -78,12 +78,12 @@ is that of the completion, and :method sets it.")
       (qwen-companion-chat-choices--name choice)
     (when-let* ((told (plist-get qwen-companion-chat--state
                                  (qwen-companion-chat-choices--fact kind :in-use))))
-      (qwen-companion-foreign-line told))))
+      (qwen-companion-untrusted-line told))))
 
 (defun qwen-companion-chat-choices--description (choice)
   "Return the description of CHOICE on one line, or nil."
   (when-let* ((description (plist-get choice :description)))
-    (truncate-string-to-width (qwen-companion-foreign-line description)
+    (truncate-string-to-width (qwen-companion-untrusted-line description)
                               120 nil nil t)))
 
 (defun qwen-companion-chat-choices--in-words (choice)

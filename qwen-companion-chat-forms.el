@@ -32,7 +32,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defun qwen-companion-chat-forms--labels (question)
   "Return the answers to QUESTION that can be chosen."
@@ -73,9 +73,9 @@ ACTIVE is as for `qwen-companion-chat-forms-text'."
                      line)))))
     (concat
      "  " (if-let* ((header (plist-get question :header)))
-              (concat (propertize (qwen-companion-foreign-text header t) 'face 'bold) ": ")
+              (concat (propertize (qwen-companion-untrusted-text header t) 'face 'bold) ": ")
             "")
-     (qwen-companion-foreign-text (plist-get question :text) t)
+     (qwen-companion-untrusted-text (plist-get question :text) t)
      (propertize (if multiple "  (one or more)" "") 'face 'shadow)
      "\n"
      (mapconcat
@@ -83,16 +83,16 @@ ACTIVE is as for `qwen-companion-chat-forms-text'."
         (let ((label (plist-get choice :label))
               (description (plist-get choice :description)))
           (funcall line label (member label chosen)
-                   (concat (qwen-companion-foreign-line label)
+                   (concat (qwen-companion-untrusted-line label)
                            (if description
                                (propertize
-                                (concat "  " (qwen-companion-foreign-line description))
+                                (concat "  " (qwen-companion-untrusted-line description))
                                 'face 'shadow)
                              "")))))
       (plist-get question :choices) "")
      (funcall line nil own
               (if own
-                  (mapconcat #'qwen-companion-foreign-line own ", ")
+                  (mapconcat #'qwen-companion-untrusted-line own ", ")
                 "an answer of your own")))))
 
 (defun qwen-companion-chat-forms--mark (multiple on)

@@ -42,9 +42,9 @@
 (require 'qwen-companion-chat-forms)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-chat-turns)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-sessions)
 (require 'qwen-companion-target)
+(require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-permission
   '((t :inherit warning))
@@ -130,7 +130,7 @@ one before it has failed."
                                 (if (< number 10) (format "C-c %d" number) "RET"))
                              "     ")
                            "  "
-                           (qwen-companion-foreign-line (plist-get option :label))
+                           (qwen-companion-untrusted-line (plist-get option :label))
                            (qwen-companion-chat-permissions--writes option)
                            "\n")))
          (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)
@@ -503,7 +503,7 @@ Signal a `user-error' when there is none."
                                          number))
                   '(("0 no answer: dismiss it" . 0)))))
     (alist-get (completing-read
-                (format "%s: " (qwen-companion-foreign-line
+                (format "%s: " (qwen-companion-untrusted-line
                                 (or (qwen-companion-chat-permissions--get item :title)
                                     "Answer")))
                 choices nil t)

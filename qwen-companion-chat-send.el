@@ -36,7 +36,7 @@
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (declare-function dired-get-marked-files "dired"
                   (&optional localp arg filter distinguish-one-marked error))
@@ -180,7 +180,7 @@ For `completion-at-point-functions'."
     (if (string-empty-p text)
         ""
       (concat "  " (truncate-string-to-width
-                    (qwen-companion-foreign-text text) 80 nil nil t)))))
+                    (qwen-companion-untrusted-text text) 80 nil nil t)))))
 
 (defun qwen-companion-chat-send--complete-file ()
   "Complete the name of a file behind `@'.
@@ -322,7 +322,7 @@ used last; with a prefix argument, choose."
   "Refuse FILES of which one is on another machine."
   (when-let* ((remote (cl-find-if #'file-remote-p files)))
     (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
-                (qwen-companion-foreign-text remote))))
+                (qwen-companion-untrusted-text remote))))
 
 (defun qwen-companion-chat-send--files (files)
   "Put FILES into the prompt of a chat; say of which only the name is sent."
@@ -331,7 +331,7 @@ used last; with a prefix argument, choose."
   (when-let* ((unread (and (qwen-companion-daemon-workspace)
                            (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
     (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
-             (mapconcat #'qwen-companion-foreign-text unread ", "))))
+             (mapconcat #'qwen-companion-untrusted-text unread ", "))))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-file (file)

@@ -34,7 +34,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
 
@@ -129,7 +129,7 @@ That is newer than what was listed.  With no chat, there is nothing."
 
 (defun qwen-companion-chat-sessions--title (session)
   "Return the title of SESSION on one line."
-  (let ((title (qwen-companion-foreign-text (or (plist-get session :title) ""))))
+  (let ((title (qwen-companion-untrusted-text (or (plist-get session :title) ""))))
     (if (string-blank-p title) "(no title)" title)))
 
 (defun qwen-companion-chat-sessions--time (session)

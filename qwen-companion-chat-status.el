@@ -27,10 +27,10 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-daemon)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-choices)
+(require 'qwen-companion-daemon)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-chat-rename-buffer t
   "Whether the buffer of a chat is named after its session.
@@ -65,7 +65,7 @@ A cons; they differ where another buffer had the name.")
 
 (defun qwen-companion-chat--short (text width)
   "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
-  (truncate-string-to-width (qwen-companion-foreign-text text) width nil nil "…"))
+  (truncate-string-to-width (qwen-companion-untrusted-text text) width nil nil "…"))
 
 (defun qwen-companion-chat--rename ()
   "Name the current buffer after its session, unless the user has named it."

@@ -34,7 +34,7 @@
 (require 'outline)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-tables)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-code
   '((((class color) (min-colors 88) (background light))
@@ -329,7 +329,7 @@ Return non-nil unless the user has typed, and it has to be tried again."
     (or (not name)
         (>= (- end start) qwen-companion-chat-text--code-limit)
         ;; The mode is loaded in any case: half of it would be of no use.
-        (not (qwen-companion-foreign-major-mode name))
+        (not (qwen-companion-untrusted-major-mode name))
         (not (eq t (while-no-input
                      (qwen-companion-chat-text--colour-as name start end)
                      'done)))
@@ -341,7 +341,7 @@ Return non-nil unless the user has typed, and it has to be tried again."
         (target (current-buffer)))
     (with-temp-buffer
       (insert text)
-      (qwen-companion-foreign-set-major-mode name)
+      (qwen-companion-untrusted-set-major-mode name)
       (ignore-errors (font-lock-ensure))
       (let ((source (current-buffer)))
         (with-current-buffer target

@@ -33,7 +33,7 @@
 (require 'qwen-companion-chat-text)
 (require 'qwen-companion-chat-turns)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (declare-function qwen-companion-chat-changes-show "qwen-companion-chat-changes"
                   (tool diffs &optional callback))
@@ -172,7 +172,7 @@ than the daemon: from another host, out of an archive, or from a device."
   "Visit the file PATH of this machine, at LINE if non-nil, in another window."
   (find-file-other-window
    (or (qwen-companion-chat-tools--here path)
-       (user-error "%s is not there any more" (qwen-companion-foreign-text path))))
+       (user-error "%s is not there any more" (qwen-companion-untrusted-text path))))
   (when line
     (push-mark nil t)
     (let ((position (save-restriction
@@ -248,7 +248,7 @@ Emacs goes through all of a line to show any of it: the end of one of
     (insert text)
     (let ((broken (qwen-companion-chat-tools--break-lines)))
       (special-mode)
-      (qwen-companion-foreign-show-bidi-controls)
+      (qwen-companion-untrusted-show-bidi-controls)
       (when broken
         (setq-local header-line-format
                     (format " Lines are broken after %d characters; what is copied has them whole"

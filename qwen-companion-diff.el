@@ -43,12 +43,12 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-kept)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-target)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-diff-arrival 'idle
   "When a proposal that has arrived is shown.
@@ -177,7 +177,7 @@ The outcome is the state of the proposal.")
 
 (defun qwen-companion-diff-file (proposal)
   "Return the file of PROPOSAL as shown to the user."
-  (qwen-companion-foreign-path (qwen-companion-proposal-path proposal)))
+  (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal)))
 
 ;;; Front ends
 
@@ -257,7 +257,7 @@ A third party just goes."
          (buffer (generate-new-buffer
                   (format "*qwen-companion %s: %s*"
                           kind (file-name-nondirectory
-                                (qwen-companion-foreign-path path))))))
+                                (qwen-companion-untrusted-path path))))))
     (with-current-buffer buffer
       (setq default-directory (file-name-directory path)
             qwen-companion-diff-proposal proposal)
@@ -267,7 +267,7 @@ A third party just goes."
 (defun qwen-companion-diff--set-mode (path)
   "Give the current buffer, a side of a review, the major mode for PATH."
   (let ((proposal qwen-companion-diff-proposal))
-    (qwen-companion-foreign-set-major-mode path)
+    (qwen-companion-untrusted-set-major-mode path)
     ;; The major mode has killed what was local.
     (setq qwen-companion-diff-proposal proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
@@ -380,7 +380,7 @@ then the CLI has not seen that either."
           (qwen-companion-diff--loses-text-p proposal)
           (qwen-companion-proposal-bidi proposal)
           (with-current-buffer (qwen-companion-proposal-buffer proposal)
-            (qwen-companion-foreign-bidi-control)))
+            (qwen-companion-untrusted-bidi-control)))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
         (qwen-companion-diff--set-mode path)
@@ -392,7 +392,7 @@ then the CLI has not seen that either."
 Some CLIs take every file for UTF-8, and what is not for U+FFFD."
   (let ((lost-p (lambda (buffer)
                   (with-current-buffer buffer
-                    (unless (qwen-companion-foreign-ascii-p)
+                    (unless (qwen-companion-untrusted-ascii-p)
                       (save-excursion
                         (goto-char (point-min))
                         (search-forward "\ufffd" nil t)))))))
@@ -472,7 +472,7 @@ Only a text in which that was seen when the review began is searched."
   (let ((proposal qwen-companion-diff-proposal))
     (when-let* (((qwen-companion-proposal-bidi proposal))
                 (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                             (qwen-companion-foreign-bidi-control))))
+                             (qwen-companion-untrusted-bidi-control))))
       (concat "  " (propertize (format "text turned around (U+%04X)" character)
                                'face 'warning)))))
 
@@ -501,7 +501,7 @@ It is short: there is not much room beside the keys."
    (qwen-companion-diff--loss-hint proposal)
    (mapconcat
     (lambda (warning)
-      (propertize (concat "  " (qwen-companion-foreign-text warning)) 'face 'warning))
+      (propertize (concat "  " (qwen-companion-untrusted-text warning)) 'face 'warning))
     (delq nil
           (list (qwen-companion-proposal-note proposal)
                 (and (qwen-companion-diff-edited-p proposal)
@@ -557,7 +557,7 @@ Only the side that shows the disk changes, never a proposed text."
               (qwen-companion-proposal-stamp proposal))
       (let ((inhibit-read-only t))
         (replace-buffer-contents source 0.1))
-      (qwen-companion-foreign-show-bidi-controls)
+      (qwen-companion-untrusted-show-bidi-controls)
       (set-buffer-modified-p nil)
       (qwen-companion-diff--set-header "on disk, changed meanwhile")
       (setf (qwen-companion-proposal-note proposal)
@@ -599,10 +599,10 @@ What a link leads to has its real name where that matters."
         (real (qwen-companion-proposal-real proposal))
         (root (qwen-companion-roots-of default-directory)))
     (cond
-     (real (qwen-companion-foreign-path real))
+     (real (qwen-companion-untrusted-path real))
      (root (format "%s [%s]"
-                   (qwen-companion-foreign-path (file-relative-name path root))
-                   (qwen-companion-foreign-path (file-name-nondirectory root))))
+                   (qwen-companion-untrusted-path (file-relative-name path root))
+                   (qwen-companion-untrusted-path (file-name-nondirectory root))))
      (t (qwen-companion-diff-file proposal)))))
 
 (defun qwen-companion-diff-warning-hint (proposal)
@@ -627,15 +627,15 @@ What the user has edited or not saved is said as long as that is so."
               ;; The name of the file has room on the other side.
               '(:eval (if buffer-read-only
                           (qwen-companion-diff--loss-hint qwen-companion-diff-proposal)
-                        (qwen-companion-foreign-mode-line
+                        (qwen-companion-untrusted-mode-line
                          (qwen-companion-diff-warnings qwen-companion-diff-proposal))))
               '(:eval (qwen-companion-diff-bidi-hint))
-              (qwen-companion-foreign-mode-line
+              (qwen-companion-untrusted-mode-line
                (qwen-companion-diff-warning-hint qwen-companion-diff-proposal))
-              (qwen-companion-foreign-mode-line
+              (qwen-companion-untrusted-mode-line
                (format "  %s: %s"
                        (qwen-companion-diff-place qwen-companion-diff-proposal)
-                       (qwen-companion-foreign-text text)))
+                       (qwen-companion-untrusted-text text)))
               '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
                         ", edited by you"))
               '(:eval (when (qwen-companion-diff--outdated-p)
@@ -984,7 +984,7 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
     ('unchanged
      (qwen-companion-diff--keep-accepted
       proposal text (format "%s has not written %s %s"
-                            (qwen-companion-foreign-text
+                            (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))
                             (qwen-companion-diff-file proposal) how))
      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
@@ -1287,7 +1287,7 @@ It may have been accepted already, only that the CLI never got to know."
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
   (message "qwen-companion: %s proposes a change of %s%s%s"
-           (qwen-companion-foreign-text
+           (qwen-companion-untrusted-text
             (qwen-companion-proposal-client proposal))
            (qwen-companion-diff-file proposal)
            (qwen-companion-diff-warning-hint proposal)
@@ -1545,7 +1545,7 @@ when there is none or several."
     (dolist (proposal proposals (nreverse choices))
       (let* ((label (format "%s (%s)"
                             (qwen-companion-diff-file proposal)
-                            (qwen-companion-foreign-text
+                            (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))))
              (distinct label)
              (number 1))

@@ -29,7 +29,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defvar diff-font-lock-syntax)
 (defvar ediff-session-registry)
@@ -87,7 +87,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
   "Return a buffer with OUTPUT of diff, which is about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"
-                         (file-name-nondirectory (qwen-companion-foreign-path path)))))
+                         (file-name-nondirectory (qwen-companion-untrusted-path path)))))
         (enable-local-variables nil))
     (with-current-buffer buffer
       (let ((inhibit-read-only t))
@@ -100,7 +100,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
       (setq-local diff-font-lock-syntax nil
                   diff-font-lock-prettify nil)
       (font-lock-mode 1)
-      (qwen-companion-foreign-show-bidi-controls)
+      (qwen-companion-untrusted-show-bidi-controls)
       (goto-char (point-min))
       (set-buffer-modified-p nil)
       (setq buffer-read-only t))

@@ -26,8 +26,8 @@
 ;;; Code:
 
 (require 'qwen-companion-diff)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-hunks)
+(require 'qwen-companion-untrusted)
 
 (defvar-local qwen-companion-edit--about nil
   "What the text in the current buffer is of: (PROPOSAL START END TEXT).
@@ -51,7 +51,7 @@ between them.")
             #'qwen-companion-edit--query nil t)
   (setq-local buffer-offer-save t)
   (setq header-line-format
-        (qwen-companion-foreign-mode-line
+        (qwen-companion-untrusted-mode-line
          (concat (substitute-command-keys
                   " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  ")
                  (qwen-companion-diff-file
@@ -72,7 +72,7 @@ Without these edit all of them, with point in the line AT if non-nil."
           (let ((text (buffer-substring-no-properties (car bounds) (cdr bounds))))
             (with-current-buffer buffer (insert text)))))
       (goto-char (point-min))
-      (qwen-companion-foreign-set-major-mode (qwen-companion-proposal-path proposal))
+      (qwen-companion-untrusted-set-major-mode (qwen-companion-proposal-path proposal))
       (when at
         (qwen-companion-hunks-goto at))
       (setq buffer-undo-list nil

@@ -47,9 +47,9 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
+(require 'qwen-companion-untrusted)
 (require 'qwen-companion-watch)
 
 (defvar qwen-companion-diff-size-limit)
@@ -558,7 +558,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
     (qwen-companion-follow--mark 'changed)
     (when (buffer-modified-p)
       (message "qwen-companion: %s changed on disk, and %s has unsaved text; M-x ediff-current-file compares them"
-               (qwen-companion-foreign-path buffer-file-name) (buffer-name)))))
+               (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))))
 
 ;;; Editing
 
@@ -734,7 +734,7 @@ No question is asked, whatever happens to the file meanwhile."
 No key asks about it, and the buffer is not saved before."
   (unless (qwen-companion-follow--held-p)
     (message "qwen-companion: %s was written to disk again; that is merged into %s when its conflicts are resolved"
-             (qwen-companion-foreign-path buffer-file-name) (buffer-name)))
+             (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))
   (qwen-companion-follow--put-time-aside)
   (setf (qwen-companion-follow--link-held qwen-companion-follow--link) t))
 
@@ -849,7 +849,7 @@ here would only be reported."
               ;; Else Emacs has asked already.
               ((verify-visited-file-modtime)))
     (let ((qwen-companion-follow--saving t)
-          (name (qwen-companion-foreign-path buffer-file-name)))
+          (name (qwen-companion-untrusted-path buffer-file-name)))
       (qwen-companion-follow--check)
       (qwen-companion-follow--wait)
       (when-let* ((refusal
@@ -979,7 +979,7 @@ Its file has changed already, or is about to."
   (unless (equal new (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark new)
     (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
-             (buffer-name) (qwen-companion-foreign-path new))))
+             (buffer-name) (qwen-companion-untrusted-path new))))
 
 (defun qwen-companion-follow--search ()
   "Look for the file of the current buffer, which has gone, under its root.
@@ -1030,7 +1030,7 @@ Unsaved text stays unsaved."
     (unless (stringp new)
       (user-error "The file of %s was not renamed, as far as is known" (buffer-name)))
     (when other
-      (user-error "%s is visited in %s already" (qwen-companion-foreign-path new)
+      (user-error "%s is visited in %s already" (qwen-companion-untrusted-path new)
                   (buffer-name other)))
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
       (let ((time (qwen-companion-follow--recorded-time)))
@@ -1052,7 +1052,7 @@ Unsaved text stays unsaved."
           ((and (pred stringp) name)
            (propertize " renamed" 'face 'warning
                        'help-echo (format "M-x qwen-companion-follow-rename visits the file where it is now: %s"
-                                          (qwen-companion-foreign-path name))))))))
+                                          (qwen-companion-untrusted-path name))))))))
 
 ;;; Writes that are expected, and commands
 

@@ -34,7 +34,7 @@
 (require 'qwen-companion-difference)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-kept (:copier nil))
   "What a kept text is about.
@@ -69,7 +69,7 @@ WATCH tells of changes in the directory of the file if it may be late."
 
 (defun qwen-companion-kept--header ()
   "Return the header line for the current buffer with its kept text."
-  (let ((name (qwen-companion-foreign-path
+  (let ((name (qwen-companion-untrusted-path
                (qwen-companion-kept-path qwen-companion-kept--about))))
     (string-replace
      "%" "%%"
@@ -92,7 +92,7 @@ Tell the user."
     (rename-buffer
      (format "*qwen-companion kept: %s*"
              (file-name-nondirectory
-              (qwen-companion-foreign-path (qwen-companion-kept-path about))))
+              (qwen-companion-untrusted-path (qwen-companion-kept-path about))))
      t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"
@@ -123,7 +123,7 @@ CLI had proposed, the user is told that the edits can now be applied."
           (message (if (qwen-companion-kept-watch about)
                        "qwen-companion: %s holds the accepted text now"
                      "qwen-companion: %s holds your edits")
-                   (qwen-companion-foreign-path path))
+                   (qwen-companion-untrusted-path path))
           (kill-buffer buffer))
          ((and (qwen-companion-kept-awaited about)
                (equal (qwen-companion-disk-digest path)
@@ -173,7 +173,7 @@ RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
   "Say once that the text ABOUT which this is was not written."
   (setf (qwen-companion-kept-awaited about) nil)
   (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
-           (qwen-companion-foreign-path (qwen-companion-kept-path about))))
+           (qwen-companion-untrusted-path (qwen-companion-kept-path about))))
 
 (defun qwen-companion-kept--on-disk-p (buffer)
   "Return non-nil when the text kept in BUFFER is in its file."
@@ -241,10 +241,10 @@ file visited here, else the only one; BUFFER names another one."
     (when (and (qwen-companion-disk-expected-p path)
                (equal stamp (qwen-companion-kept-stamp about)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
-                  (qwen-companion-foreign-path path)))
+                  (qwen-companion-untrusted-path path)))
     (unless (qwen-companion-follow-now path)
       (user-error "%s has just changed on disk; try again in a moment"
-                  (qwen-companion-foreign-path path)))
+                  (qwen-companion-untrusted-path path)))
     (let ((target (qwen-companion-disk-visit path)))
       (if (and (not (buffer-modified-p target))
                (verify-visited-file-modtime target)
@@ -257,7 +257,7 @@ file visited here, else the only one; BUFFER names another one."
 (defun qwen-companion-kept--merge (kept target)
   "Let Ediff show TARGET, the buffer of a file, beside the kept text in KEPT.
 Signal a `user-error' and leave the windows alone if Ediff cannot do that."
-  (let ((file (qwen-companion-foreign-path (qwen-companion-kept--path kept)))
+  (let ((file (qwen-companion-untrusted-path (qwen-companion-kept--path kept)))
         (windows (current-window-configuration)))
     (condition-case err
         (qwen-companion-difference-with-ediff
@@ -310,7 +310,7 @@ Which text that is, and what BUFFER means, is as in
   "Compare the file on disk with the kept text in BUFFER, and say the result.
 DISPLAY is called with the buffer that shows it."
   (let* ((path (qwen-companion-kept--path buffer))
-         (file (qwen-companion-foreign-path path)))
+         (file (qwen-companion-untrusted-path path)))
     (condition-case err
         (qwen-companion-difference-with-disk
          (qwen-companion-disk-text buffer "\n") path

@@ -33,8 +33,8 @@
 (require 'tabulated-list)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-untrusted)
 
 ;;; The next one
 
@@ -171,7 +171,7 @@ lines, or nil where they were not counted.")
          (root (qwen-companion-roots-of (file-name-directory path))))
     (list (qwen-companion-proposal-id proposal)
           (vconcat
-           (mapcar #'qwen-companion-foreign-text
+           (mapcar #'qwen-companion-untrusted-text
                    (list (if root
                              (file-relative-name path root)
                            (abbreviate-file-name path))

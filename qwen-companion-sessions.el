@@ -37,10 +37,10 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
 
 (defface qwen-companion-sessions-heading
   '((t :inherit (bold font-lock-keyword-face)))
@@ -196,7 +196,7 @@ names in what goes over the wire are known here and nowhere else."
   (or (qwen-companion-sessions--report-pretty report)
       (setf (qwen-companion-sessions--report-pretty report)
             (let ((text (qwen-companion-sessions--report-text report)))
-              (qwen-companion-foreign-text
+              (qwen-companion-untrusted-text
                (if (qwen-companion-sessions--report-context report)
                    (qwen-companion-sessions--indent-json text)
                  text)
@@ -232,7 +232,7 @@ names in what goes over the wire are known here and nowhere else."
 
 (defun qwen-companion-sessions--label (session)
   "Return the name of the CLI of SESSION."
-  (let ((name (qwen-companion-foreign-text
+  (let ((name (qwen-companion-untrusted-text
                (string-trim (concat (plist-get session :client) " "
                                     (plist-get session :version))))))
     (if (string-empty-p name) "A CLI that has not said its name" name)))
@@ -249,7 +249,7 @@ names in what goes over the wire are known here and nowhere else."
   "Return PATH for a reader: below the only one of ROOTS, else abbreviated."
   (let ((root (and (consp roots) (null (cdr roots))
                    (file-name-as-directory (car roots)))))
-    (qwen-companion-foreign-text
+    (qwen-companion-untrusted-text
      (if (and root (string-prefix-p root path))
          (substring path (length root))
        (let ((directory-abbrev-alist nil)
@@ -325,7 +325,7 @@ names in what goes over the wire are known here and nowhere else."
                                      (substitute-command-keys
                                       "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
     (list (cons '(state)
-                (concat (propertize (qwen-companion-foreign-text text)
+                (concat (propertize (qwen-companion-untrusted-text text)
                                     'face 'qwen-companion-sessions-warning)
                         "\n\n")))))
 
@@ -373,7 +373,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
      (when terminal
        (qwen-companion-sessions--field
         "Terminal" (qwen-companion-sessions--link
-                    (qwen-companion-foreign-text (buffer-name terminal))
+                    (qwen-companion-untrusted-text (buffer-name terminal))
                     'link)))
      (when report
        (qwen-companion-sessions--field
@@ -474,7 +474,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
          (qwen-companion-sessions--say " ..."))
        "\n"
        (qwen-companion-sessions--block
-        (qwen-companion-foreign-text shown t))))))
+        (qwen-companion-untrusted-text shown t))))))
 
 (defun qwen-companion-sessions--json-item (id report)
   "Return the item of the JSON of REPORT, told to the session ID."
@@ -532,7 +532,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
                           (qwen-companion-sessions--pad name width 'default)
                           "  "
                           (qwen-companion-sessions--say
-                           (qwen-companion-foreign-text
+                           (qwen-companion-untrusted-text
                             (plist-get exclusion :rule)))
                           "\n")))
                  exclusions names))

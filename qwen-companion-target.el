@@ -28,7 +28,7 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'qwen-companion-foreign)
+(require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-target-run-files
   '(("git" ".git" ".git/*" ".gitconfig" ".config/git/*" ".husky/*"
@@ -119,8 +119,8 @@ WARNING is one line, or nil."
                 hidden
                 (when (or out hidden)
                   (format (if out "a link out of the workspace to %s" "a link to %s")
-                          (qwen-companion-foreign-path real)))
-                (unless (equal path (qwen-companion-foreign-text path))
+                          (qwen-companion-untrusted-path real)))
+                (unless (equal path (qwen-companion-untrusted-text path))
                   "its name has characters that cannot be seen, written out here"))))
     (cons (and (or out hidden) real)
           (when (setq warnings (delq nil warnings))

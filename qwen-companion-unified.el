@@ -37,10 +37,10 @@
 (require 'subr-x)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-edit)
-(require 'qwen-companion-foreign)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
+(require 'qwen-companion-untrusted)
 (require 'qwen-companion-windows)
 
 (defcustom qwen-companion-unified-context 3
@@ -176,7 +176,7 @@ This mode has a hook of its own.
 (defun qwen-companion-unified--header ()
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
-  (qwen-companion-foreign-mode-line
+  (qwen-companion-untrusted-mode-line
    (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
            (car qwen-companion-unified--keys)
            qwen-companion-unified--status
@@ -187,7 +187,7 @@ The count comes early: it must not be pushed off the screen."
                    (qwen-companion-diff-bidi-hint))
            (cdr qwen-companion-unified--keys)
            qwen-companion-unified--place
-           (qwen-companion-foreign-text
+           (qwen-companion-untrusted-text
             (qwen-companion-proposal-client qwen-companion-diff-proposal))
            (if (qwen-companion-diff-edited-p qwen-companion-diff-proposal)
                ", edited by you"
@@ -241,7 +241,7 @@ The count comes early: it must not be pushed off the screen."
 (defun qwen-companion-unified--drawn ()
   "Finish drawing; point is right here, and has to be so in the windows.
 A character that reorders others may have come, and nothing is to save."
-  (qwen-companion-foreign-show-bidi-controls)
+  (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)
   (qwen-companion-unified--note-status)
   (dolist (window (get-buffer-window-list nil nil t))
@@ -274,7 +274,7 @@ A character that reorders others may have come, and nothing is to save."
   (let* ((path (qwen-companion-proposal-path qwen-companion-diff-proposal))
          (root (qwen-companion-roots-of default-directory))
          (real (qwen-companion-proposal-real qwen-companion-diff-proposal))
-         (name (qwen-companion-foreign-text
+         (name (qwen-companion-untrusted-text
                 (cond (real) (root (file-relative-name path root)) (path))))
          (start (point)))
     (insert "--- "

@@ -735,10 +735,10 @@ that of the unified review."
 
 (ert-deftest qwen-companion-diff-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."
-  (should (eq 'python-mode (qwen-companion-foreign-major-mode "/x/a.py")))
-  (should (eq 'emacs-lisp-mode (qwen-companion-foreign-major-mode "/x/a.el")))
+  (should (eq 'python-mode (qwen-companion-untrusted-major-mode "/x/a.py")))
+  (should (eq 'emacs-lisp-mode (qwen-companion-untrusted-major-mode "/x/a.el")))
   (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
-    (should-not (qwen-companion-foreign-major-mode name))))
+    (should-not (qwen-companion-untrusted-major-mode name))))
 
 ;;; Several changes of one file in one message of the model
 

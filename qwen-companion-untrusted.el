@@ -1,4 +1,4 @@
-;;; qwen-companion-foreign.el --- Text that strangers wrote, shown safely  -*- lexical-binding: t; -*-
+;;; qwen-companion-untrusted.el --- Display untrusted text safely  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -30,18 +30,18 @@
 
 ;;; In one line
 
-(defconst qwen-companion-foreign--unseen
+(defconst qwen-companion-untrusted--unseen
   "[\u0000-\u001F\u007F-\u009F\u00AD\u061C\u200B-\u200F\u2028-\u202E\u2060-\u206F\uFEFF]"
   "Matches what is not seen or changes how the text around it is laid out.")
 
-(defun qwen-companion-foreign-text (text &optional lines)
+(defun qwen-companion-untrusted-text (text &optional lines)
   "Return TEXT without properties and with all that is in it visible.
 With LINES non-nil, line ends and tabs stay what they are."
   (let ((text (substring-no-properties text)))
-    (if (not (string-match-p qwen-companion-foreign--unseen text))
+    (if (not (string-match-p qwen-companion-untrusted--unseen text))
         text
       (replace-regexp-in-string
-       qwen-companion-foreign--unseen
+       qwen-companion-untrusted--unseen
        (lambda (unseen)
          (pcase (aref unseen 0)
            ((and (or ?\n ?\t) (guard lines)) unseen)
@@ -50,37 +50,37 @@ With LINES non-nil, line ends and tabs stay what they are."
                                   'face 'escape-glyph))))
        text t t))))
 
-(defun qwen-companion-foreign-line (text)
-  "Return TEXT like `qwen-companion-foreign-text', with its lines as one."
-  (qwen-companion-foreign-text
+(defun qwen-companion-untrusted-line (text)
+  "Return TEXT like `qwen-companion-untrusted-text', with its lines as one."
+  (qwen-companion-untrusted-text
    (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
 
-(defun qwen-companion-foreign-path (path)
+(defun qwen-companion-untrusted-path (path)
   "Return PATH as it is shown to the user."
-  (qwen-companion-foreign-text (abbreviate-file-name path)))
+  (qwen-companion-untrusted-text (abbreviate-file-name path)))
 
-(defun qwen-companion-foreign-mode-line (text)
+(defun qwen-companion-untrusted-mode-line (text)
   "Return TEXT as a mode line construct that stands for itself."
   (string-replace "%" "%%" text))
 
 ;;; In a buffer
 
-(defconst qwen-companion-foreign--mode-limit 250000
+(defconst qwen-companion-untrusted--mode-limit 250000
   "Characters above which a text goes without syntax colours.
 To colour the end of a text, some major modes parse all of it: that of
 C took 0.8 seconds for so much, and four times that for four times it.")
 
-(defconst qwen-companion-foreign--line-limit 5000
+(defconst qwen-companion-untrusted--line-limit 5000
   "Characters in a line above which a text goes without syntax colours.
 A line is coloured as a whole.")
 
-(defun qwen-companion-foreign-set-major-mode (path)
+(defun qwen-companion-untrusted-set-major-mode (path)
   "Give the current buffer the major mode for PATH, and nothing more.
 No mode hook runs, no global minor mode gets at the buffer and no local
 variable is read.  The text is put aside meanwhile: a mode that reads
 it at its start may take seconds, and it may choose by it what to do."
-  (let ((mode (and (qwen-companion-foreign--short-p)
-                   (qwen-companion-foreign-major-mode path)))
+  (let ((mode (and (qwen-companion-untrusted--short-p)
+                   (qwen-companion-untrusted-major-mode path)))
         (enable-local-variables nil))
     (when mode
       (let ((undo buffer-undo-list)
@@ -101,17 +101,17 @@ it at its start may take seconds, and it may choose by it what to do."
         (goto-char point)
         (setq buffer-undo-list undo))
       (font-lock-mode 1))
-    (qwen-companion-foreign-show-bidi-controls)))
+    (qwen-companion-untrusted-show-bidi-controls)))
 
-(defun qwen-companion-foreign--short-p ()
+(defun qwen-companion-untrusted--short-p ()
   "Return non-nil when the text and its lines are short enough to be coloured."
-  (and (< (buffer-size) qwen-companion-foreign--mode-limit)
+  (and (< (buffer-size) qwen-companion-untrusted--mode-limit)
        (save-excursion
          (goto-char (point-min))
          (not (re-search-forward
-               (format "^.\\{%d\\}" qwen-companion-foreign--line-limit) nil t)))))
+               (format "^.\\{%d\\}" qwen-companion-untrusted--line-limit) nil t)))))
 
-(defun qwen-companion-foreign-major-mode (path)
+(defun qwen-companion-untrusted-major-mode (path)
   "Return the major mode that the name PATH alone chooses, or nil.
 Only modes for text and programs: others act on the text they get."
   (let* ((case-fold-search nil)
@@ -126,51 +126,51 @@ Only modes for text and programs: others act on the text they get."
                     '(prog-mode text-mode conf-mode))
            mode))))
 
-(defconst qwen-companion-foreign--bidi-controls
+(defconst qwen-companion-untrusted--bidi-controls
   '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
   "Characters that change the order in which others are shown.")
 
-(defconst qwen-companion-foreign--bidi-limit 1000
+(defconst qwen-companion-untrusted--bidi-limit 1000
   "How many of these in a text are displayed by overlays.
 A text with more of them is suspicious enough as it is.")
 
-(defun qwen-companion-foreign-ascii-p ()
+(defun qwen-companion-untrusted-ascii-p ()
   "Return non-nil when the current buffer, widened, has ASCII only.
 In no time, however large the text is."
   (= (buffer-size) (1- (position-bytes (1+ (buffer-size))))))
 
-(defun qwen-companion-foreign-bidi-control ()
+(defun qwen-companion-untrusted-bidi-control ()
   "Return the first character of the current buffer that reorders others, or nil."
   (save-excursion
     (save-restriction
       (widen)
-      (unless (qwen-companion-foreign-ascii-p)
+      (unless (qwen-companion-untrusted-ascii-p)
         (goto-char (point-min))
         (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
         (char-after)))))
 
-(defun qwen-companion-foreign-show-bidi-controls ()
+(defun qwen-companion-untrusted-show-bidi-controls ()
   "Show characters that reorder the text as their codes, and reorder nothing.
 Else a text could look like another.  Call this again when the text has
 changed.  Does nothing where there are none."
-  (when (qwen-companion-foreign-bidi-control)
+  (when (qwen-companion-untrusted-bidi-control)
     (setq bidi-paragraph-direction 'left-to-right)
     (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
-    (dolist (range qwen-companion-foreign--bidi-controls)
+    (dolist (range qwen-companion-untrusted--bidi-controls)
       (set-char-table-range glyphless-char-display range 'hex-code))
     ;; To the display, what stands in for another character is neutral.
-    (remove-overlays nil nil 'qwen-companion-foreign t)
+    (remove-overlays nil nil 'qwen-companion-untrusted t)
     (save-excursion
       (goto-char (point-min))
-      (cl-loop repeat qwen-companion-foreign--bidi-limit
+      (cl-loop repeat qwen-companion-untrusted--bidi-limit
                while (re-search-forward
                       "[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]" nil t)
                do (let ((overlay (make-overlay (1- (point)) (point) nil t)))
-                    (overlay-put overlay 'qwen-companion-foreign t)
+                    (overlay-put overlay 'qwen-companion-untrusted t)
                     (overlay-put overlay 'evaporate t)
                     (overlay-put overlay 'display
                                  (propertize (format "%04X" (char-before))
                                              'face 'escape-glyph)))))))
 
-(provide 'qwen-companion-foreign)
-;;; qwen-companion-foreign.el ends here
+(provide 'qwen-companion-untrusted)
+;;; qwen-companion-untrusted.el ends here
