@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
 # Several workers: each starts programs and waits for them.  The tests of a file may share a stage, so they share a
 # worker; the slow files are the first ones, see tests/conftest.py.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
+
+docs: build ## Write anew the lists of messages in docs/protocol.org
+	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py
 
 test: build lint ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)

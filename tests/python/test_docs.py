@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the texts in docs/ name is there, and what the code cites is in them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+DOCS = sorted([*CHECKOUT.glob("*.org"), *(CHECKOUT / "docs").rglob("*.org")])
+
+CLAUSE = r"(?:G-)?[TDCFLA]\d+"
+
+
+def tracked_files() -> list[str]:
+    listing = subprocess.run(["git", "ls-files"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    return listing.stdout.splitlines()
+
+
+def test_the_tests_that_the_security_text_names_are_there() -> None:
+    text = (CHECKOUT / "docs/security.org").read_text(encoding="utf-8")
+    named = re.findall(r"^- =(tests/\S+): (\S+)=$", text, re.MULTILINE)
+    assert len(named) == len(re.findall("=tests/", text)) > 0
+    missing = [
+        (file, name)
+        for file, name in named
+        if not re.search(rf"(def|ert-deftest) {re.escape(name)} ?\(", (CHECKOUT / file).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
+
+
+def spelled_out(citation: str) -> list[str]:
+    """Return the clauses that `citation` names, such as "D1-D3, L1"."""
+    clauses: list[str] = []
+    for first, last in re.findall(rf"({CLAUSE})(?:-({CLAUSE}))?", citation):
+        letter = first.rstrip("0123456789")
+        end = int((last or first).removeprefix(letter))
+        clauses += [f"{letter}{number}" for number in range(int(first.removeprefix(letter)), end + 1)]
+    return clauses
+
+
+def test_every_clause_that_the_code_cites_is_in_the_specification() -> None:
+    definitions = [
+        clause
+        for file in (CHECKOUT / "docs/spec").glob("*.org")
+        for clause in re.findall(rf"^- ({CLAUSE}) ::", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(set(definitions)) == len(definitions)
+    citations = {
+        f"{name}: {clause}": clause
+        for name in tracked_files()
+        if name.endswith((".py", ".el")) and (CHECKOUT / name).is_file()
+        for citation in re.findall(
+            rf"\b[Ss]pec ({CLAUSE}(?:(?:-|, ){CLAUSE})*)", (CHECKOUT / name).read_text(encoding="utf-8")
+        )
+        for clause in spelled_out(citation)
+    }
+    assert len(citations) > 30
+    assert [place for place, clause in citations.items() if clause not in definitions] == []
+
+
+@pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
+def test_the_files_that_a_text_names_are_there(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\[\[file:([^]:]+)", text)
+    assert [link for link in links if not (document.parent / link).exists()] == []
+    # A changelog also names what is no more.
+    if document.name != "CHANGELOG.org":
+        files = tracked_files()
+        named = chain.from_iterable(
+            re.findall(r"(?<![\w./-])\w[\w./-]*\.(?:py|el)\b", code) for code in re.findall(r"[=~]([^=~\n]+)[=~]", text)
+        )
+        missing = [name for name in named if not any(file == name or file.endswith("/" + name) for file in files)]
+        assert missing == []
+
+
+def test_the_lists_of_messages_are_current() -> None:
+    script = [sys.executable, str(CHECKOUT / "scripts/document_messages.py"), "--check"]
+    result = subprocess.run(script, env={"PYTHONPATH": str(CHECKOUT / "python")}, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
