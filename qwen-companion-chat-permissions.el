@@ -42,7 +42,7 @@
 (require 'qwen-companion-chat-forms)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-chat-turns)
-(require 'qwen-companion-sessions)
+(require 'qwen-companion-inspector)
 (require 'qwen-companion-target)
 (require 'qwen-companion-untrusted)
 
@@ -160,7 +160,7 @@ that changes files it is the change that counts, and what it runs."
                            (string-remove-suffix "\n" text))
                           "\n")
                   'line-prefix "    " 'wrap-prefix "    "
-                  'face 'qwen-companion-sessions-text)
+                  'face 'qwen-companion-inspector-text)
       (if more
           (qwen-companion-chat-permissions--rest
            (format "%d characters more" more))

@@ -45,9 +45,9 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-ediff)
 (require 'qwen-companion-follow)
+(require 'qwen-companion-inspector)
 (require 'qwen-companion-reviews)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-sessions)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
 (require 'qwen-companion-unified)
@@ -113,8 +113,8 @@ character for all of it; hence one for each part that has its own."
     (files . qwen-companion-backend-on-files)
     (serving . qwen-companion-backend-on-serving)
     (sessions . qwen-companion--on-sessions)
-    (context-sent . qwen-companion-sessions-on-context-sent)
-    (exclusions . qwen-companion-sessions-on-exclusions)
+    (context-sent . qwen-companion-inspector-on-context-sent)
+    (exclusions . qwen-companion-inspector-on-exclusions)
     (notice . qwen-companion-backend-on-notice)
     (diff-open . qwen-companion-diff-on-open)
     (diff-close . qwen-companion-diff-on-close)
@@ -138,7 +138,7 @@ character for all of it; hence one for each part that has its own."
   "Use the news about the connected CLIs in PAYLOAD."
   (qwen-companion-backend-on-sessions payload)
   (qwen-companion-follow-update)
-  (qwen-companion-sessions-changed)
+  (qwen-companion-inspector-changed)
   nil)
 
 (defun qwen-companion--state-changed (state)
@@ -150,7 +150,7 @@ character for all of it; hence one for each part that has its own."
   "Tell a Python process that has just come up what it must know."
   (qwen-companion-context-resend)
   (qwen-companion-diff-resend)
-  (qwen-companion-sessions-resend))
+  (qwen-companion-inspector-resend))
 
 (defun qwen-companion--enable ()
   "Start everything."
@@ -181,7 +181,7 @@ character for all of it; hence one for each part that has its own."
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-texts-forget)
-  (qwen-companion-sessions-forget)
+  (qwen-companion-inspector-forget)
   (qwen-companion-diff-end-all)
   (qwen-companion-reviews-close)
   (qwen-companion-disk-forget-all)

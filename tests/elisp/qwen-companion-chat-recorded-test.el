@@ -320,8 +320,8 @@ folded, indented, an option or a choice, and whether a button is in them."
     (qwen-companion-chat-recorded-test--play
      "run" #'qwen-companion-chat-recorded-test--asks)
     (should (equal '(("Permission: touch x; echo done" permission)
-                     ("command: touch x; echo done" qwen-companion-sessions-text indented)
-                     ("is_background: false" qwen-companion-sessions-text indented)
+                     ("command: touch x; echo done" qwen-companion-inspector-text indented)
+                     ("is_background: false" qwen-companion-inspector-text indented)
                      ("  C-c 1  Always Allow in project: touch *  writes a rule into the settings of the workspace on the daemon's host"
                       option)
                      ("  C-c 2  Always Allow for user: touch *  writes a rule into the user's settings on the daemon's host"

@@ -1,4 +1,4 @@
-;;; qwen-companion-sessions.el --- What each CLI is told  -*- lexical-binding: t; -*-
+;;; qwen-companion-inspector.el --- Inspect what each CLI was told  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -42,134 +42,134 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
-(defface qwen-companion-sessions-heading
+(defface qwen-companion-inspector-heading
   '((t :inherit (bold font-lock-keyword-face)))
   "Face of the name of a CLI and of other headings."
   :group 'qwen-companion)
 
-(defface qwen-companion-sessions-label
+(defface qwen-companion-inspector-label
   '((t :inherit shadow))
   "Face of what is said about a CLI or a file."
   :group 'qwen-companion)
 
-(defface qwen-companion-sessions-active
+(defface qwen-companion-inspector-active
   '((t :inherit bold))
   "Face of the file a CLI takes for the one the user is in."
   :group 'qwen-companion)
 
-(defface qwen-companion-sessions-text
+(defface qwen-companion-inspector-text
   '((t :inherit font-lock-string-face))
   "Face of the selection and the JSON that a CLI was told."
   :group 'qwen-companion)
 
-(defface qwen-companion-sessions-warning
+(defface qwen-companion-inspector-warning
   '((t :inherit warning))
   "Face of what the user should know: text that is unsaved or cut."
   :group 'qwen-companion)
 
-(defconst qwen-companion-sessions--buffer-name "*qwen-companion context*")
+(defconst qwen-companion-inspector--buffer-name "*qwen-companion context*")
 
-(defconst qwen-companion-sessions--delay 0.1
+(defconst qwen-companion-inspector--delay 0.1
   "Seconds during which changes are collected before the buffer is redrawn.")
 
-(defconst qwen-companion-sessions--tick 1
+(defconst qwen-companion-inspector--tick-seconds 1
   "Seconds after which the ages are looked at again.")
 
-(defconst qwen-companion-sessions--head '(3 . 240)
+(defconst qwen-companion-inspector--head '(3 . 240)
   "How much of a selection is shown at first: (LINES . CHARACTERS).")
 
-(defvar qwen-companion-sessions--buffer nil
+(defvar qwen-companion-inspector--buffer nil
   "The inspector, nil when there is none.")
 
-(defvar-local qwen-companion-sessions--told nil
+(defvar-local qwen-companion-inspector--told nil
   "What the CLIs were told last: an alist of session ids and reports.")
-(defvar-local qwen-companion-sessions--exclusions nil
+(defvar-local qwen-companion-inspector--exclusions nil
   "The files not told: property lists (:path :rule :session).")
-(defvar-local qwen-companion-sessions--toggled nil
+(defvar-local qwen-companion-inspector--toggled nil
   "Keys of the items that the user has folded or unfolded.")
-(defvar-local qwen-companion-sessions--places nil
+(defvar-local qwen-companion-inspector--places nil
   "The items in the buffer, from the top: (KEY START . END).")
-(defvar-local qwen-companion-sessions--drawn nil
+(defvar-local qwen-companion-inspector--drawn nil
   "The text of the buffer as it was drawn last.")
-(defvar-local qwen-companion-sessions--redraw nil
+(defvar-local qwen-companion-inspector--redraw nil
   "Timer that redraws the buffer soon, nil when none is waiting.")
-(defvar-local qwen-companion-sessions--clock nil
+(defvar-local qwen-companion-inspector--clock nil
   "Timer that keeps the ages right, nil while no window shows the buffer.")
 
 ;;; What the Python process reports
 
-(defmacro qwen-companion-sessions--with-buffer (&rest body)
+(defmacro qwen-companion-inspector--with-buffer (&rest body)
   "Run BODY in the inspector if there is one."
   (declare (indent 0) (debug t))
-  `(when (buffer-live-p qwen-companion-sessions--buffer)
-     (with-current-buffer qwen-companion-sessions--buffer
+  `(when (buffer-live-p qwen-companion-inspector--buffer)
+     (with-current-buffer qwen-companion-inspector--buffer
        ,@body)))
 
-(cl-defstruct (qwen-companion-sessions--report
-               (:constructor qwen-companion-sessions--make-report)
+(cl-defstruct (qwen-companion-inspector--report
+               (:constructor qwen-companion-inspector--make-report)
                (:copier nil))
   "What a CLI was told last.
 TEXT is the exact JSON, SENT when it went out in milliseconds, ROOTS the
 directories below which the CLI hears of files, or t for everywhere.
-CONTEXT is what `qwen-companion-sessions--parse' makes of TEXT; PRETTY
+CONTEXT is what `qwen-companion-inspector--parse' makes of TEXT; PRETTY
 is TEXT on many lines, made when it is first needed."
   text sent roots context pretty)
 
-(defun qwen-companion-sessions-on-context-sent (payload)
+(defun qwen-companion-inspector-on-context-sent (payload)
   "Note the report in PAYLOAD: what the CLI of a session was told."
   (let ((text (with-temp-buffer
                 (qwen-companion-backend-insert-text payload)
                 (buffer-substring-no-properties (point-min) (point-max)))))
-    (qwen-companion-sessions--with-buffer
+    (qwen-companion-inspector--with-buffer
       (setf (alist-get (plist-get payload :session)
-                       qwen-companion-sessions--told nil nil #'equal)
-            (qwen-companion-sessions--make-report
+                       qwen-companion-inspector--told nil nil #'equal)
+            (qwen-companion-inspector--make-report
              :text text
              :sent (plist-get payload :sent)
-             :context (qwen-companion-sessions--parse text)
+             :context (qwen-companion-inspector--parse text)
              :roots (or (plist-get payload :everywhere)
                         (plist-get payload :roots))))
-      (qwen-companion-sessions--redraw-soon)))
+      (qwen-companion-inspector--redraw-soon)))
   nil)
 
-(defun qwen-companion-sessions-on-exclusions (payload)
+(defun qwen-companion-inspector-on-exclusions (payload)
   "Note the files in PAYLOAD, of which CLIs are not told."
-  (qwen-companion-sessions--with-buffer
-    (setq qwen-companion-sessions--exclusions (plist-get payload :exclusions))
-    (qwen-companion-sessions--redraw-soon))
+  (qwen-companion-inspector--with-buffer
+    (setq qwen-companion-inspector--exclusions (plist-get payload :exclusions))
+    (qwen-companion-inspector--redraw-soon))
   nil)
 
-(defun qwen-companion-sessions-changed (&rest _)
+(defun qwen-companion-inspector-changed (&rest _)
   "Note that a CLI has come or gone, or that the state has changed."
-  (qwen-companion-sessions--with-buffer
-    (setq qwen-companion-sessions--told
+  (qwen-companion-inspector--with-buffer
+    (setq qwen-companion-inspector--told
           (cl-delete-if-not #'qwen-companion-backend-session
-                            qwen-companion-sessions--told :key #'car))
-    (qwen-companion-sessions--redraw-soon)))
+                            qwen-companion-inspector--told :key #'car))
+    (qwen-companion-inspector--redraw-soon)))
 
 ;;; What was told
 
-(cl-defstruct (qwen-companion-sessions--file
-               (:constructor qwen-companion-sessions--make-file)
+(cl-defstruct (qwen-companion-inspector--file
+               (:constructor qwen-companion-inspector--make-file)
                (:copier nil))
   "A file in a context.
 TIME is in milliseconds; LINE, CHARACTER and SELECTION are there for the
 ACTIVE one, and nil where nothing was told."
   path time active line character selection)
 
-(defun qwen-companion-sessions--parse (text)
+(defun qwen-companion-inspector--parse (text)
   "Return the content of the JSON TEXT as (TRUST . FILES), or nil if unreadable.
 TRUST is `trusted', `untrusted' or nil.  This is for display only; the
 names in what goes over the wire are known here and nowhere else."
   (condition-case nil
-      (let-alist (qwen-companion-sessions--read-json text)
+      (let-alist (qwen-companion-inspector--read-json text)
         (cons (pcase (assq 'isTrusted .params.workspaceState)
                 ('nil nil)
                 ('(isTrusted . t) 'trusted)
                 (_ 'untrusted))
               (mapcar (lambda (file)
                         (let-alist file
-                          (qwen-companion-sessions--make-file
+                          (qwen-companion-inspector--make-file
                            :path .path
                            :time .timestamp
                            :active (eq t .isActive)
@@ -179,7 +179,7 @@ names in what goes over the wire are known here and nowhere else."
                       .params.workspaceState.openFiles)))
     (error nil)))
 
-(defun qwen-companion-sessions--read-json (text)
+(defun qwen-companion-inspector--read-json (text)
   "Return the value of the JSON TEXT: alists, lists, :json-false for false."
   (condition-case nil
       (json-parse-string text :object-type 'alist :array-type 'list
@@ -191,18 +191,18 @@ names in what goes over the wire are known here and nowhere else."
                  (json-false :json-false))
              (json-read-from-string text)))))
 
-(defun qwen-companion-sessions--pretty (report)
+(defun qwen-companion-inspector--pretty (report)
   "Return the JSON of REPORT on many lines; only white space is added."
-  (or (qwen-companion-sessions--report-pretty report)
-      (setf (qwen-companion-sessions--report-pretty report)
-            (let ((text (qwen-companion-sessions--report-text report)))
+  (or (qwen-companion-inspector--report-pretty report)
+      (setf (qwen-companion-inspector--report-pretty report)
+            (let ((text (qwen-companion-inspector--report-text report)))
               (qwen-companion-untrusted-text
-               (if (qwen-companion-sessions--report-context report)
-                   (qwen-companion-sessions--indent-json text)
+               (if (qwen-companion-inspector--report-context report)
+                   (qwen-companion-inspector--indent-json text)
                  text)
                t)))))
 
-(defun qwen-companion-sessions--indent-json (text)
+(defun qwen-companion-inspector--indent-json (text)
   "Return TEXT, valid JSON, with lines and indentation outside of strings."
   (with-temp-buffer
     (insert text)
@@ -230,14 +230,14 @@ names in what goes over the wire are known here and nowhere else."
 
 ;;; In words
 
-(defun qwen-companion-sessions--label (session)
+(defun qwen-companion-inspector--label (session)
   "Return the name of the CLI of SESSION."
   (let ((name (qwen-companion-untrusted-text
                (string-trim (concat (plist-get session :client) " "
                                     (plist-get session :version))))))
     (if (string-empty-p name) "A CLI that has not said its name" name)))
 
-(defun qwen-companion-sessions--age (milliseconds now)
+(defun qwen-companion-inspector--age (milliseconds now)
   "Return how long MILLISECONDS is before NOW, in seconds, as text."
   (let ((seconds (max 0 (floor (- now (/ milliseconds 1000.0))))))
     (cond ((< seconds 60) (format "%d s" seconds))
@@ -245,7 +245,7 @@ names in what goes over the wire are known here and nowhere else."
           ((< seconds 86400) (format "%d h" (/ seconds 3600)))
           (t (format "%d d" (/ seconds 86400))))))
 
-(defun qwen-companion-sessions--short (path &optional roots)
+(defun qwen-companion-inspector--short (path &optional roots)
   "Return PATH for a reader: below the only one of ROOTS, else abbreviated."
   (let ((root (and (consp roots) (null (cdr roots))
                    (file-name-as-directory (car roots)))))
@@ -256,9 +256,9 @@ names in what goes over the wire are known here and nowhere else."
              (file-name-handler-alist nil))
          (abbreviate-file-name path))))))
 
-(defun qwen-companion-sessions--head (text)
+(defun qwen-companion-inspector--head (text)
   "Return as much of TEXT as is shown of a folded selection."
-  (pcase-let* ((`(,lines . ,characters) qwen-companion-sessions--head)
+  (pcase-let* ((`(,lines . ,characters) qwen-companion-inspector--head)
                (end -1))
     (while (and end (> lines 0))
       (setq end (string-search "\n" text (1+ end)))
@@ -267,51 +267,51 @@ names in what goes over the wire are known here and nowhere else."
 
 ;;; Items
 
-(defun qwen-companion-sessions--folded-p (key by-default)
+(defun qwen-companion-inspector--folded-p (key by-default)
   "Return non-nil when the item KEY is folded, as it is BY-DEFAULT or not."
-  (xor by-default (member key qwen-companion-sessions--toggled)))
+  (xor by-default (member key qwen-companion-inspector--toggled)))
 
-(defun qwen-companion-sessions--say (text)
+(defun qwen-companion-inspector--annotate (text)
   "Return TEXT as a remark."
-  (propertize text 'face 'qwen-companion-sessions-label))
+  (propertize text 'face 'qwen-companion-inspector-label))
 
-(defun qwen-companion-sessions--link (text face)
+(defun qwen-companion-inspector--link (text face)
   "Return TEXT in FACE as something that can be clicked."
   (propertize text 'face face 'mouse-face 'highlight 'follow-link t))
 
-(defun qwen-companion-sessions--block (text)
+(defun qwen-companion-inspector--block (text)
   "Return TEXT, of one line or more, set off from what is around it."
   (propertize (concat text "\n")
-              'face 'qwen-companion-sessions-text
+              'face 'qwen-companion-inspector-text
               'line-prefix "      "
               'wrap-prefix "      "))
 
-(defun qwen-companion-sessions--field (name &rest values)
+(defun qwen-companion-inspector--field (name &rest values)
   "Return a line of NAME and VALUES, strings or nil."
-  (concat "  " (qwen-companion-sessions--say (format "%-10s" name))
+  (concat "  " (qwen-companion-inspector--annotate (format "%-10s" name))
           (apply #'concat values) "\n"))
 
-(defun qwen-companion-sessions--items ()
+(defun qwen-companion-inspector--items ()
   "Return all there is to show: a list of (KEY . TEXT)."
   (let ((sessions (qwen-companion-backend-sessions))
-        (buffers (qwen-companion-sessions--file-buffers))
+        (buffers (qwen-companion-inspector--file-buffers))
         (now (float-time)))
     (append
-     (qwen-companion-sessions--state-items sessions)
+     (qwen-companion-inspector--state-items sessions)
      (mapcan (lambda (session)
-               (qwen-companion-sessions--session-items session buffers now))
+               (qwen-companion-inspector--session-items session buffers now))
              sessions)
-     (mapcan #'qwen-companion-sessions--exclusion-items
+     (mapcan #'qwen-companion-inspector--exclusion-items
              (cons nil sessions)))))
 
-(defun qwen-companion-sessions--file-buffers ()
+(defun qwen-companion-inspector--file-buffers ()
   "Return a hash table of the names of visited files and their buffers."
   (let ((buffers (make-hash-table :test #'equal)))
     (dolist (buffer (buffer-list) buffers)
       (when-let* ((file (buffer-local-value 'buffer-file-name buffer)))
         (puthash file buffer buffers)))))
 
-(defun qwen-companion-sessions--state-items (sessions)
+(defun qwen-companion-inspector--state-items (sessions)
   "Return what is to say of the companion as a whole, given its SESSIONS."
   (when-let* ((text (pcase (qwen-companion-state)
                       ('error (concat "The companion is not running: "
@@ -326,212 +326,212 @@ names in what goes over the wire are known here and nowhere else."
                                       "\\[qwen-companion-run] starts one here; in another terminal, start one in a project that is open in Emacs.")))))))
     (list (cons '(state)
                 (concat (propertize (qwen-companion-untrusted-text text)
-                                    'face 'qwen-companion-sessions-warning)
+                                    'face 'qwen-companion-inspector-warning)
                         "\n\n")))))
 
-(defun qwen-companion-sessions--session-items (session buffers now)
+(defun qwen-companion-inspector--session-items (session buffers now)
   "Return what is to say of SESSION.
 BUFFERS are those of the visited files, NOW the time in seconds."
   (let* ((id (plist-get session :id))
          (key (list 'session id))
-         (report (qwen-companion-sessions--report-of id))
-         (context (and report (qwen-companion-sessions--report-context report)))
-         (heading (qwen-companion-sessions--link
-                   (qwen-companion-sessions--label session)
-                   'qwen-companion-sessions-heading)))
-    (if (qwen-companion-sessions--folded-p key nil)
+         (report (qwen-companion-inspector--report-of id))
+         (context (and report (qwen-companion-inspector--report-context report)))
+         (heading (qwen-companion-inspector--link
+                   (qwen-companion-inspector--label session)
+                   'qwen-companion-inspector-heading)))
+    (if (qwen-companion-inspector--folded-p key nil)
         (list (cons key (concat heading
-                                (qwen-companion-sessions--say " ...") "\n\n")))
+                                (qwen-companion-inspector--annotate " ...") "\n\n")))
       (append
        (list (cons key (concat heading "\n"
-                               (qwen-companion-sessions--facts
+                               (qwen-companion-inspector--facts
                                 session report context now)
                                (unless report "\n"))))
        (when context
-         (qwen-companion-sessions--file-items id report (cdr context)
-                                              buffers now))
+         (qwen-companion-inspector--file-items id report (cdr context)
+                                               buffers now))
        (when report
-         (list (qwen-companion-sessions--json-item id report)))))))
+         (list (qwen-companion-inspector--json-item id report)))))))
 
-(defun qwen-companion-sessions--report-of (id)
+(defun qwen-companion-inspector--report-of (id)
   "Return what the CLI of the session ID was told last, or nil."
-  (cdr (assoc id qwen-companion-sessions--told)))
+  (cdr (assoc id qwen-companion-inspector--told)))
 
-(defun qwen-companion-sessions--facts (session report context now)
+(defun qwen-companion-inspector--facts (session report context now)
   "Return the lines about SESSION, told the CONTEXT of REPORT, at NOW."
   (let ((pid (plist-get session :pid))
         (directory (plist-get session :directory))
         (terminal (qwen-companion-terminal-session-buffer session))
-        (roots (and report (qwen-companion-sessions--report-roots report))))
+        (roots (and report (qwen-companion-inspector--report-roots report))))
     (concat
-     (qwen-companion-sessions--field
+     (qwen-companion-inspector--field
       "Process"
       (if pid (number-to-string pid) "not known")
       (when directory
-        (concat (qwen-companion-sessions--say " in ")
-                (qwen-companion-sessions--short directory))))
+        (concat (qwen-companion-inspector--annotate " in ")
+                (qwen-companion-inspector--short directory))))
      (when terminal
-       (qwen-companion-sessions--field
-        "Terminal" (qwen-companion-sessions--link
+       (qwen-companion-inspector--field
+        "Terminal" (qwen-companion-inspector--link
                     (qwen-companion-untrusted-text (buffer-name terminal))
                     'link)))
      (when report
-       (qwen-companion-sessions--field
+       (qwen-companion-inspector--field
         "Hears of"
         (cond ((eq roots t) "files everywhere")
-              (roots (mapconcat #'qwen-companion-sessions--short roots ", "))
+              (roots (mapconcat #'qwen-companion-inspector--short roots ", "))
               (t "no file: no root is open"))))
-     (qwen-companion-sessions--field
+     (qwen-companion-inspector--field
       "Trust" (pcase (car context)
                 ('trusted "told that the workspace is trusted")
                 ('untrusted "told that the workspace is not trusted")
-                (_ (qwen-companion-sessions--say "told nothing"))))
-     (qwen-companion-sessions--field
+                (_ (qwen-companion-inspector--annotate "told nothing"))))
+     (qwen-companion-inspector--field
       "Last told"
       (if report
-          (concat (qwen-companion-sessions--age
-                   (qwen-companion-sessions--report-sent report) now)
+          (concat (qwen-companion-inspector--age
+                   (qwen-companion-inspector--report-sent report) now)
                   " ago")
         "nothing yet")
       (unless (plist-get session :streaming)
         (propertize ", does not listen now"
-                    'face 'qwen-companion-sessions-warning)))
+                    'face 'qwen-companion-inspector-warning)))
      (cond ((and report (null context))
-            (qwen-companion-sessions--field
+            (qwen-companion-inspector--field
              "Files" "what was told cannot be shown in parts"))
            ((and context (null (cdr context)))
-            (qwen-companion-sessions--field
-             "Files" (qwen-companion-sessions--say "none")))))))
+            (qwen-companion-inspector--field
+             "Files" (qwen-companion-inspector--annotate "none")))))))
 
-(defun qwen-companion-sessions--file-items (id report files buffers now)
+(defun qwen-companion-inspector--file-items (id report files buffers now)
   "Return what the session ID was told of FILES in REPORT.
-BUFFERS and NOW are as in `qwen-companion-sessions--session-items'."
-  (let* ((roots (qwen-companion-sessions--report-roots report))
+BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
+  (let* ((roots (qwen-companion-inspector--report-roots report))
          (names (mapcar (lambda (file)
-                          (qwen-companion-sessions--short
-                           (qwen-companion-sessions--file-path file) roots))
+                          (qwen-companion-inspector--short
+                           (qwen-companion-inspector--file-path file) roots))
                         files))
-         (width (qwen-companion-sessions--width names)))
+         (width (qwen-companion-inspector--width names)))
     (cl-mapcar
      (lambda (file name)
-       (let* ((path (qwen-companion-sessions--file-path file))
+       (let* ((path (qwen-companion-inspector--file-path file))
               (key (list 'file id path)))
          (cons key
                (concat
                 "    "
-                (qwen-companion-sessions--describe-file
+                (qwen-companion-inspector--describe-file
                  file name width (gethash path buffers) now)
-                (qwen-companion-sessions--selection file key)))))
+                (qwen-companion-inspector--selection file key)))))
      files names)))
 
-(defun qwen-companion-sessions--width (names)
+(defun qwen-companion-inspector--width (names)
   "Return how many columns NAMES, shown one below the other, get."
   (min 48 (apply #'max 0 (mapcar #'string-width names))))
 
-(defun qwen-companion-sessions--pad (name width face)
+(defun qwen-companion-inspector--pad (name width face)
   "Return NAME in FACE as a link, filled up to WIDTH columns."
-  (concat (qwen-companion-sessions--link name face)
+  (concat (qwen-companion-inspector--link name face)
           (make-string (max 0 (- width (string-width name))) ?\s)))
 
-(defun qwen-companion-sessions--describe-file (file name width buffer now)
+(defun qwen-companion-inspector--describe-file (file name width buffer now)
   "Return the line about FILE, shown as NAME in WIDTH columns.
 BUFFER visits it, if any does; NOW is the time in seconds."
-  (let ((active (qwen-companion-sessions--file-active file))
-        (line (qwen-companion-sessions--file-line file)))
+  (let ((active (qwen-companion-inspector--file-active file))
+        (line (qwen-companion-inspector--file-line file)))
     (concat
-     (qwen-companion-sessions--pad
-      name width (if active 'qwen-companion-sessions-active 'default))
-     (qwen-companion-sessions--say
-      (format "  %6s" (qwen-companion-sessions--age
-                       (qwen-companion-sessions--file-time file) now)))
+     (qwen-companion-inspector--pad
+      name width (if active 'qwen-companion-inspector-active 'default))
+     (qwen-companion-inspector--annotate
+      (format "  %6s" (qwen-companion-inspector--age
+                       (qwen-companion-inspector--file-time file) now)))
      (when active "  active")
      (when line
-       (format " at %d:%d" line (qwen-companion-sessions--file-character file)))
+       (format " at %d:%d" line (qwen-companion-inspector--file-character file)))
      (when (and buffer (buffer-modified-p buffer))
-       (propertize "  unsaved" 'face 'qwen-companion-sessions-warning))
+       (propertize "  unsaved" 'face 'qwen-companion-inspector-warning))
      (when (and buffer (eq 'show (qwen-companion-privacy-exposure buffer)))
-       (qwen-companion-sessions--say "  shown by you"))
+       (qwen-companion-inspector--annotate "  shown by you"))
      "\n")))
 
-(defun qwen-companion-sessions--selection (file key)
+(defun qwen-companion-inspector--selection (file key)
   "Return the lines about the selection in FILE, the item KEY, or nil."
-  (when-let* ((text (qwen-companion-sessions--file-selection file)))
+  (when-let* ((text (qwen-companion-inspector--file-selection file)))
     (let* ((length (length text))
            (marked (qwen-companion-context-marked
-                    (qwen-companion-sessions--file-path file)))
-           (shown (if (qwen-companion-sessions--folded-p key t)
-                      (qwen-companion-sessions--head text)
+                    (qwen-companion-inspector--file-path file)))
+           (shown (if (qwen-companion-inspector--folded-p key t)
+                      (qwen-companion-inspector--head text)
                     text)))
       (concat
-       (qwen-companion-sessions--say
+       (qwen-companion-inspector--annotate
         (format "      %d %s selected" length
                 (if (= length 1) "character" "characters")))
        (when (and marked (> marked length)
                   (qwen-companion-context-selection-full-p text))
          (propertize (format ", %d more are not told" (- marked length))
-                     'face 'qwen-companion-sessions-warning))
+                     'face 'qwen-companion-inspector-warning))
        (when (< (length shown) length)
-         (qwen-companion-sessions--say " ..."))
+         (qwen-companion-inspector--annotate " ..."))
        "\n"
-       (qwen-companion-sessions--block
+       (qwen-companion-inspector--block
         (qwen-companion-untrusted-text shown t))))))
 
-(defun qwen-companion-sessions--json-item (id report)
+(defun qwen-companion-inspector--json-item (id report)
   "Return the item of the JSON of REPORT, told to the session ID."
   (let* ((key (list 'json id))
-         (folded (qwen-companion-sessions--folded-p key t)))
+         (folded (qwen-companion-inspector--folded-p key t)))
     (cons key
           (concat
-           (qwen-companion-sessions--field
+           (qwen-companion-inspector--field
             "JSON"
             (format "%d bytes"
-                    (string-bytes (qwen-companion-sessions--report-text report)))
-            (when folded (qwen-companion-sessions--say " ...")))
+                    (string-bytes (qwen-companion-inspector--report-text report)))
+            (when folded (qwen-companion-inspector--annotate " ...")))
            (unless folded
-             (qwen-companion-sessions--block
-              (qwen-companion-sessions--pretty report)))
+             (qwen-companion-inspector--block
+              (qwen-companion-inspector--pretty report)))
            "\n"))))
 
-(defun qwen-companion-sessions--exclusion-items (session)
+(defun qwen-companion-inspector--exclusion-items (session)
   "Return the files of which SESSION is not told, of which none is for nil."
   (let* ((id (plist-get session :id))
          (key (list 'exclusions id)))
     (when-let* ((exclusions
                  (cl-remove-if-not
                   (lambda (exclusion) (equal id (plist-get exclusion :session)))
-                  qwen-companion-sessions--exclusions)))
-      (let ((folded (qwen-companion-sessions--folded-p key nil))
+                  qwen-companion-inspector--exclusions)))
+      (let ((folded (qwen-companion-inspector--folded-p key nil))
             (heading (if session
                          (format "Not told to %s"
-                                 (qwen-companion-sessions--label session))
+                                 (qwen-companion-inspector--label session))
                        "Not told to any CLI")))
         (append
          (list (cons key
                      (concat
-                      (propertize heading 'face 'qwen-companion-sessions-heading)
+                      (propertize heading 'face 'qwen-companion-inspector-heading)
                       (when (plist-get session :pid)
-                        (qwen-companion-sessions--say
+                        (qwen-companion-inspector--annotate
                          (format ", process %d" (plist-get session :pid))))
-                      (when folded (qwen-companion-sessions--say " ..."))
+                      (when folded (qwen-companion-inspector--annotate " ..."))
                       (if folded "\n\n" "\n"))))
          (unless folded
-           (qwen-companion-sessions--excluded-items id exclusions)))))))
+           (qwen-companion-inspector--excluded-items id exclusions)))))))
 
-(defun qwen-companion-sessions--excluded-items (id exclusions)
+(defun qwen-companion-inspector--excluded-items (id exclusions)
   "Return an item for each of EXCLUSIONS, those of the session ID."
   (let* ((names (mapcar (lambda (exclusion)
-                          (qwen-companion-sessions--short
+                          (qwen-companion-inspector--short
                            (plist-get exclusion :path)))
                         exclusions))
-         (width (qwen-companion-sessions--width names))
+         (width (qwen-companion-inspector--width names))
          (items (cl-mapcar
                  (lambda (exclusion name)
                    (cons (list 'excluded id (plist-get exclusion :path))
                          (concat
                           "    "
-                          (qwen-companion-sessions--pad name width 'default)
+                          (qwen-companion-inspector--pad name width 'default)
                           "  "
-                          (qwen-companion-sessions--say
+                          (qwen-companion-inspector--annotate
                            (qwen-companion-untrusted-text
                             (plist-get exclusion :rule)))
                           "\n")))
@@ -542,93 +542,93 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 
 ;;; Drawing
 
-(defun qwen-companion-sessions--redraw-soon ()
+(defun qwen-companion-inspector--redraw-soon ()
   "Redraw the inspector, the current buffer, soon if it is in a window."
-  (when (and (qwen-companion-sessions--shown-p)
-             (not qwen-companion-sessions--redraw))
-    (setq qwen-companion-sessions--redraw
-          (run-at-time qwen-companion-sessions--delay nil
-                       #'qwen-companion-sessions--draw-now))))
+  (when (and (qwen-companion-inspector--shown-p)
+             (not qwen-companion-inspector--redraw))
+    (setq qwen-companion-inspector--redraw
+          (run-at-time qwen-companion-inspector--delay nil
+                       #'qwen-companion-inspector--draw-now))))
 
-(defun qwen-companion-sessions--draw-now ()
+(defun qwen-companion-inspector--draw-now ()
   "Redraw the inspector, for a timer."
-  (qwen-companion-sessions--with-buffer
-    (setq qwen-companion-sessions--redraw nil)
-    (qwen-companion-sessions--draw)))
+  (qwen-companion-inspector--with-buffer
+    (setq qwen-companion-inspector--redraw nil)
+    (qwen-companion-inspector--draw)))
 
-(defun qwen-companion-sessions--shown-p ()
+(defun qwen-companion-inspector--shown-p ()
   "Return non-nil when the current buffer is in a window.
 That of an iconified frame counts: nothing is run when it comes back."
   (get-buffer-window (current-buffer) 0))
 
-(defun qwen-companion-sessions--wake (&rest _)
+(defun qwen-companion-inspector--start-updates (&rest _)
   "Draw the inspector and keep it up to date while it is in a window."
-  (qwen-companion-sessions--with-buffer
-    (when (qwen-companion-sessions--shown-p)
-      (qwen-companion-sessions--draw)
-      (unless qwen-companion-sessions--clock
-        (setq qwen-companion-sessions--clock
-              (run-at-time qwen-companion-sessions--tick
-                           qwen-companion-sessions--tick
-                           #'qwen-companion-sessions--keep-up))))))
+  (qwen-companion-inspector--with-buffer
+    (when (qwen-companion-inspector--shown-p)
+      (qwen-companion-inspector--draw)
+      (unless qwen-companion-inspector--clock
+        (setq qwen-companion-inspector--clock
+              (run-at-time qwen-companion-inspector--tick-seconds
+                           qwen-companion-inspector--tick-seconds
+                           #'qwen-companion-inspector--tick))))))
 
-(defun qwen-companion-sessions--keep-up ()
+(defun qwen-companion-inspector--tick ()
   "Let the ages follow the clock, until they are in no window."
-  (qwen-companion-sessions--with-buffer
-    (if (qwen-companion-sessions--shown-p)
-        (qwen-companion-sessions--draw)
-      (qwen-companion-sessions--stop-timers))))
+  (qwen-companion-inspector--with-buffer
+    (if (qwen-companion-inspector--shown-p)
+        (qwen-companion-inspector--draw)
+      (qwen-companion-inspector--stop-timers))))
 
-(defun qwen-companion-sessions--stop-timers ()
+(defun qwen-companion-inspector--stop-timers ()
   "Stop the timers of the current buffer."
-  (mapc #'cancel-timer (delq nil (list qwen-companion-sessions--redraw
-                                       qwen-companion-sessions--clock)))
-  (setq qwen-companion-sessions--redraw nil
-        qwen-companion-sessions--clock nil))
+  (mapc #'cancel-timer (delq nil (list qwen-companion-inspector--redraw
+                                       qwen-companion-inspector--clock)))
+  (setq qwen-companion-inspector--redraw nil
+        qwen-companion-inspector--clock nil))
 
-(defun qwen-companion-sessions--draw ()
+(defun qwen-companion-inspector--draw ()
   "Make the text of the current buffer what there is to show now.
 Point, the mark and the windows stay at the items they are at."
-  (let* ((items (qwen-companion-sessions--items))
+  (let* ((items (qwen-companion-inspector--items))
          (text (mapconcat #'cdr items "")))
-    (unless (equal-including-properties text qwen-companion-sessions--drawn)
-      (let ((point (qwen-companion-sessions--place (point)))
-            (mark (and (mark t) (qwen-companion-sessions--place (mark t))))
-            (windows (mapcar #'qwen-companion-sessions--window-places
+    (unless (equal-including-properties text qwen-companion-inspector--drawn)
+      (let ((point (qwen-companion-inspector--place (point)))
+            (mark (and (mark t) (qwen-companion-inspector--place (mark t))))
+            (windows (mapcar #'qwen-companion-inspector--window-places
                              (get-buffer-window-list nil nil t)))
-            (before (mapcar #'car qwen-companion-sessions--places))
+            (before (mapcar #'car qwen-companion-inspector--places))
             (inhibit-read-only t))
         (erase-buffer)
         (insert text)
         (restore-buffer-modified-p nil)
-        (setq qwen-companion-sessions--drawn text
-              qwen-companion-sessions--places
+        (setq qwen-companion-inspector--drawn text
+              qwen-companion-inspector--places
               (let ((start (point-min)))
                 (cl-loop for (key . text) in items
                          for end = (+ start (length text))
                          collect (cons key (cons start end))
                          do (setq start end))))
-        (goto-char (qwen-companion-sessions--position point before))
+        (goto-char (qwen-companion-inspector--position point before))
         (when mark
           (set-marker (mark-marker)
-                      (qwen-companion-sessions--position mark before)))
+                      (qwen-companion-inspector--position mark before)))
         (pcase-dolist (`(,window ,point ,start) windows)
           (set-window-point
-           window (qwen-companion-sessions--position point before))
+           window (qwen-companion-inspector--position point before))
           (set-window-start
-           window (qwen-companion-sessions--position start before) t))))))
+           window (qwen-companion-inspector--position start before) t))))))
 
-(defun qwen-companion-sessions--window-places (window)
+(defun qwen-companion-inspector--window-places (window)
   "Return WINDOW and the places of its point and its start."
   (list window
-        (qwen-companion-sessions--place (window-point window))
+        (qwen-companion-inspector--place (window-point window))
         ;; The top stays the top.
         (when (< (point-min) (window-start window))
-          (qwen-companion-sessions--place (window-start window)))))
+          (qwen-companion-inspector--place (window-start window)))))
 
-(defun qwen-companion-sessions--place (position)
+(defun qwen-companion-inspector--place (position)
   "Return what POSITION is at as (KEY LINES COLUMN), KEY nil for none."
-  (pcase-let ((`(,key ,start . ,_) (qwen-companion-sessions--at position)))
+  (pcase-let ((`(,key ,start . ,_) (qwen-companion-inspector--at position)))
     (when key
       (save-excursion
         (goto-char position)
@@ -636,19 +636,19 @@ Point, the mark and the windows stay at the items they are at."
               (count-lines start (line-beginning-position))
               (current-column))))))
 
-(defun qwen-companion-sessions--at (position)
+(defun qwen-companion-inspector--at (position)
   "Return the item at POSITION as (KEY START . END), or nil."
   (or (cl-find-if (lambda (place) (< position (cddr place)))
-                  qwen-companion-sessions--places)
-      (car (last qwen-companion-sessions--places))))
+                  qwen-companion-inspector--places)
+      (car (last qwen-companion-inspector--places))))
 
-(defun qwen-companion-sessions--position (place before)
+(defun qwen-companion-inspector--position (place before)
   "Return the position of PLACE in the text that has just been drawn.
 That of nil is the top.
 BEFORE are the keys of the items there were.  If that of PLACE has gone,
 it is the nearest that is still there."
   (pcase-let* ((`(,key ,lines ,column) place)
-               (found (assoc key qwen-companion-sessions--places)))
+               (found (assoc key qwen-companion-inspector--places)))
     (cond
      ((null key) (point-min))
      (found
@@ -663,21 +663,21 @@ it is the nearest that is still there."
      (t
       (let ((rest (member key before)))
         (or (cl-some (lambda (key)
-                       (cadr (assoc key qwen-companion-sessions--places)))
+                       (cadr (assoc key qwen-companion-inspector--places)))
                      (append rest (reverse (butlast before (length rest)))))
             (point-min)))))))
 
 ;;; Commands
 
-(defun qwen-companion-sessions--key ()
+(defun qwen-companion-inspector--key ()
   "Return the key of the item at point, or nil."
-  (car (qwen-companion-sessions--at (point))))
+  (car (qwen-companion-inspector--at (point))))
 
-(defun qwen-companion-sessions-next (&optional count)
+(defun qwen-companion-inspector-next (&optional count)
   "Go to the next item, or COUNT items on."
-  (interactive "p" qwen-companion-sessions-mode)
-  (let* ((starts (mapcar #'cadr qwen-companion-sessions--places))
-         (here (cl-position (cadr (qwen-companion-sessions--at (point)))
+  (interactive "p" qwen-companion-inspector-mode)
+  (let* ((starts (mapcar #'cadr qwen-companion-inspector--places))
+         (here (cl-position (cadr (qwen-companion-inspector--at (point)))
                             starts))
          (there (and here (+ here (or count 1)))))
     (unless (and there (<= 0 there) (< there (length starts)))
@@ -685,97 +685,97 @@ it is the nearest that is still there."
     (goto-char (nth there starts))
     (skip-chars-forward " ")))
 
-(defun qwen-companion-sessions-previous (&optional count)
+(defun qwen-companion-inspector-previous (&optional count)
   "Go to the previous item, or COUNT items back."
-  (interactive "p" qwen-companion-sessions-mode)
-  (qwen-companion-sessions-next (- (or count 1))))
+  (interactive "p" qwen-companion-inspector-mode)
+  (qwen-companion-inspector-next (- (or count 1))))
 
-(defun qwen-companion-sessions-visit ()
+(defun qwen-companion-inspector-visit ()
   "Go to what is at point in another window.
 That is the buffer of a file or the terminal of a CLI."
-  (interactive nil qwen-companion-sessions-mode)
-  (pcase (qwen-companion-sessions--key)
+  (interactive nil qwen-companion-inspector-mode)
+  (pcase (qwen-companion-inspector--key)
     (`(,(or 'file 'excluded) ,_ ,path)
-     (qwen-companion-sessions--visit-file path))
+     (qwen-companion-inspector--visit-file path))
     (`(,(or 'session 'json) ,id)
-     (qwen-companion-sessions--visit-terminal id))
+     (qwen-companion-inspector--visit-terminal id))
     (_ (user-error "There is no file and no CLI here"))))
 
-(defun qwen-companion-sessions-visit-clicked (event)
+(defun qwen-companion-inspector-visit-clicked (event)
   "Go to what was clicked with EVENT in another window."
-  (interactive "e" qwen-companion-sessions-mode)
+  (interactive "e" qwen-companion-inspector-mode)
   (mouse-set-point event)
-  (qwen-companion-sessions-visit))
+  (qwen-companion-inspector-visit))
 
-(defun qwen-companion-sessions--visit-file (path)
+(defun qwen-companion-inspector--visit-file (path)
   "Show the file PATH in another window and select it."
-  (let ((buffer (gethash path (qwen-companion-sessions--file-buffers))))
+  (let ((buffer (gethash path (qwen-companion-inspector--file-buffers))))
     (unless (or buffer (file-remote-p path) (file-exists-p path))
       (user-error "%s is not there any more"
-                  (qwen-companion-sessions--short path)))
+                  (qwen-companion-inspector--short path)))
     (if buffer
         (switch-to-buffer-other-window buffer)
       (find-file-other-window path))))
 
-(defun qwen-companion-sessions--visit-terminal (id)
+(defun qwen-companion-inspector--visit-terminal (id)
   "Show the terminal of the session ID in another window and select it."
   (let ((session (or (qwen-companion-backend-session id)
                      (user-error "This CLI has gone"))))
     (switch-to-buffer-other-window
      (or (qwen-companion-terminal-session-buffer session)
          (user-error "%s runs in no terminal of this Emacs"
-                     (qwen-companion-sessions--label session))))))
+                     (qwen-companion-inspector--label session))))))
 
-(defun qwen-companion-sessions-copy-json ()
+(defun qwen-companion-inspector-copy-json ()
   "Copy the exact JSON that the CLI at point was told last."
-  (interactive nil qwen-companion-sessions-mode)
-  (let* ((id (or (nth 1 (qwen-companion-sessions--key))
+  (interactive nil qwen-companion-inspector-mode)
+  (let* ((id (or (nth 1 (qwen-companion-inspector--key))
                  (user-error "There is no CLI here")))
-         (report (or (qwen-companion-sessions--report-of id)
+         (report (or (qwen-companion-inspector--report-of id)
                      (user-error "This CLI has been told nothing yet"))))
-    (kill-new (qwen-companion-sessions--report-text report))
+    (kill-new (qwen-companion-inspector--report-text report))
     (message "Copied the JSON that was told last")))
 
-(defun qwen-companion-sessions-toggle-fold ()
+(defun qwen-companion-inspector-toggle-fold ()
   "Fold or unfold what is at point.
 That is the selection of a file, the JSON, or else the whole section."
-  (interactive nil qwen-companion-sessions-mode)
-  (let ((key (pcase (qwen-companion-sessions--key)
+  (interactive nil qwen-companion-inspector-mode)
+  (let ((key (pcase (qwen-companion-inspector--key)
                ((and `(file ,id ,path) key)
-                (if (qwen-companion-sessions--selected-in id path)
+                (if (qwen-companion-inspector--selected-in id path)
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
                ((and `(,(or 'session 'json 'exclusions) ,_) key) key)
                (_ (user-error "There is nothing to fold here")))))
-    (setq qwen-companion-sessions--toggled
-          (if (member key qwen-companion-sessions--toggled)
-              (remove key qwen-companion-sessions--toggled)
-            (cons key qwen-companion-sessions--toggled)))
+    (setq qwen-companion-inspector--toggled
+          (if (member key qwen-companion-inspector--toggled)
+              (remove key qwen-companion-inspector--toggled)
+            (cons key qwen-companion-inspector--toggled)))
     ;; What point is in may be about to go.
-    (goto-char (cadr (assoc key qwen-companion-sessions--places)))
+    (goto-char (cadr (assoc key qwen-companion-inspector--places)))
     (skip-chars-forward " ")
-    (qwen-companion-sessions--draw)))
+    (qwen-companion-inspector--draw)))
 
-(defun qwen-companion-sessions--selected-in (id path)
+(defun qwen-companion-inspector--selected-in (id path)
   "Return the selection in PATH of which the session ID was told, or nil."
-  (let ((report (qwen-companion-sessions--report-of id)))
+  (let ((report (qwen-companion-inspector--report-of id)))
     (cl-some (lambda (file)
-               (and (equal path (qwen-companion-sessions--file-path file))
-                    (qwen-companion-sessions--file-selection file)))
-             (cdr (qwen-companion-sessions--report-context report)))))
+               (and (equal path (qwen-companion-inspector--file-path file))
+                    (qwen-companion-inspector--file-selection file)))
+             (cdr (qwen-companion-inspector--report-context report)))))
 
-(defun qwen-companion-sessions-toggle-exclusion ()
+(defun qwen-companion-inspector-toggle-exclusion ()
   "Change whether CLIs are told of the file at point.
 One that they are told of is kept from them; one that a rule keeps from
 them is shown; and for one that you have hidden or shown, the rules
 count again."
-  (interactive nil qwen-companion-sessions-mode)
+  (interactive nil qwen-companion-inspector-mode)
   (pcase-let*
-      ((`(,kind ,id ,path) (qwen-companion-sessions--key))
+      ((`(,kind ,id ,path) (qwen-companion-inspector--key))
        (_ (unless path (user-error "There is no file here")))
-       (name (qwen-companion-sessions--short path))
-       (buffer (or (gethash path (qwen-companion-sessions--file-buffers))
+       (name (qwen-companion-inspector--short path))
+       (buffer (or (gethash path (qwen-companion-inspector--file-buffers))
                    (user-error "No buffer visits %s any more" name))))
     (qwen-companion-privacy-set-exposure
      buffer
@@ -786,104 +786,104 @@ count again."
                         name))
            ((not (file-exists-p path))
             (user-error "%s is not on disk: save it first" name))
-           ((qwen-companion-sessions--outside-p path id)
+           ((qwen-companion-inspector--outside-p path id)
             (user-error "%s is outside of the project of this CLI; see `qwen-companion-tell-all-roots'"
                         name))
            (t 'show)))))
 
-(defun qwen-companion-sessions--outside-p (path id)
+(defun qwen-companion-inspector--outside-p (path id)
   "Return non-nil when the session ID hears of no file at the place of PATH."
-  (let ((roots (when-let* ((report (qwen-companion-sessions--report-of id)))
-                 (qwen-companion-sessions--report-roots report))))
+  (let ((roots (when-let* ((report (qwen-companion-inspector--report-of id)))
+                 (qwen-companion-inspector--report-roots report))))
     (and id (listp roots)
          (not (cl-some (lambda (root) (file-in-directory-p path root))
                        roots)))))
 
 ;;; The buffer
 
-(defvar qwen-companion-sessions-mode-map
+(defvar qwen-companion-inspector-mode-map
   (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-sessions-visit)
-    (define-key map [mouse-2] #'qwen-companion-sessions-visit-clicked)
-    (define-key map (kbd "TAB") #'qwen-companion-sessions-toggle-fold)
-    (define-key map "n" #'qwen-companion-sessions-next)
-    (define-key map "p" #'qwen-companion-sessions-previous)
-    (define-key map "t" #'qwen-companion-sessions-toggle-exclusion)
-    (define-key map "w" #'qwen-companion-sessions-copy-json)
+    (define-key map (kbd "RET") #'qwen-companion-inspector-visit)
+    (define-key map [mouse-2] #'qwen-companion-inspector-visit-clicked)
+    (define-key map (kbd "TAB") #'qwen-companion-inspector-toggle-fold)
+    (define-key map "n" #'qwen-companion-inspector-next)
+    (define-key map "p" #'qwen-companion-inspector-previous)
+    (define-key map "t" #'qwen-companion-inspector-toggle-exclusion)
+    (define-key map "w" #'qwen-companion-inspector-copy-json)
     map)
   "Keys of the context inspector.")
 
-(define-derived-mode qwen-companion-sessions-mode special-mode "CLI-Context"
+(define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
   "Shows what each connected CLI was told last, and of what none hears.
 
 The text is kept up to date while a window shows it.
 
-\\{qwen-companion-sessions-mode-map}"
+\\{qwen-companion-inspector-mode-map}"
   :group 'qwen-companion
   :interactive nil
   (buffer-disable-undo)
   ;; What a name begins with must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
-              revert-buffer-function #'qwen-companion-sessions--revert
-              header-line-format (qwen-companion-sessions--keys))
+              revert-buffer-function #'qwen-companion-inspector--revert
+              header-line-format (qwen-companion-inspector--keys))
   (add-hook 'window-buffer-change-functions
-            #'qwen-companion-sessions--wake nil t)
-  (add-hook 'kill-buffer-hook #'qwen-companion-sessions--close nil t)
-  (add-hook 'change-major-mode-hook #'qwen-companion-sessions--close nil t))
+            #'qwen-companion-inspector--start-updates nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-inspector--close nil t)
+  (add-hook 'change-major-mode-hook #'qwen-companion-inspector--close nil t))
 
-(defun qwen-companion-sessions--keys ()
+(defun qwen-companion-inspector--keys ()
   "Return the line of keys at the top."
   (concat
    " "
    (mapconcat
     (pcase-lambda (`(,command . ,label))
       (substitute-command-keys
-       (format "\\<qwen-companion-sessions-mode-map>\\[%s] %s" command label)))
-    '((qwen-companion-sessions-visit . "go to")
-      (qwen-companion-sessions-toggle-fold . "fold")
-      (qwen-companion-sessions-toggle-exclusion . "hide or show")
-      (qwen-companion-sessions-copy-json . "copy JSON")
+       (format "\\<qwen-companion-inspector-mode-map>\\[%s] %s" command label)))
+    '((qwen-companion-inspector-visit . "go to")
+      (qwen-companion-inspector-toggle-fold . "fold")
+      (qwen-companion-inspector-toggle-exclusion . "hide or show")
+      (qwen-companion-inspector-copy-json . "copy JSON")
       (revert-buffer . "refresh")
       (describe-mode . "all keys"))
     "   ")))
 
-(defun qwen-companion-sessions--revert (&rest _)
+(defun qwen-companion-inspector--revert (&rest _)
   "Have everything told anew, and redraw."
-  (qwen-companion-sessions-resend)
-  (qwen-companion-sessions--draw))
+  (qwen-companion-inspector-resend)
+  (qwen-companion-inspector--draw))
 
-(defun qwen-companion-sessions-resend ()
+(defun qwen-companion-inspector-resend ()
   "Ask the Python process to report, if there is an inspector.
 One that has just come up knows nothing of it."
-  (when qwen-companion-sessions--buffer
+  (when qwen-companion-inspector--buffer
     (qwen-companion-backend-call 'watch '(:on t))))
 
-(defun qwen-companion-sessions--close ()
+(defun qwen-companion-inspector--close ()
   "Cease to look, as the inspector, the current buffer, is closed."
-  (qwen-companion-sessions--stop-timers)
-  (remove-hook 'qwen-companion-state-functions #'qwen-companion-sessions-changed)
-  (when (eq qwen-companion-sessions--buffer (current-buffer))
-    (setq qwen-companion-sessions--buffer nil)
+  (qwen-companion-inspector--stop-timers)
+  (remove-hook 'qwen-companion-state-functions #'qwen-companion-inspector-changed)
+  (when (eq qwen-companion-inspector--buffer (current-buffer))
+    (setq qwen-companion-inspector--buffer nil)
     (qwen-companion-backend-call 'watch '(:on nil))))
 
-(defun qwen-companion-sessions-forget ()
+(defun qwen-companion-inspector-forget ()
   "Close the inspector, if there is one, and its window."
-  (when qwen-companion-sessions--buffer
-    (quit-windows-on qwen-companion-sessions--buffer t)
+  (when qwen-companion-inspector--buffer
+    (quit-windows-on qwen-companion-inspector--buffer t)
     ;; No window has shown it.
-    (qwen-companion-sessions--with-buffer (kill-buffer))))
+    (qwen-companion-inspector--with-buffer (kill-buffer))))
 
-(defun qwen-companion-sessions--open ()
+(defun qwen-companion-inspector--open ()
   "Return the inspector, made if need be."
-  (unless qwen-companion-sessions--buffer
+  (unless qwen-companion-inspector--buffer
     (with-current-buffer
-        (generate-new-buffer qwen-companion-sessions--buffer-name)
-      (qwen-companion-sessions-mode)
-      (setq qwen-companion-sessions--buffer (current-buffer))
+        (generate-new-buffer qwen-companion-inspector--buffer-name)
+      (qwen-companion-inspector-mode)
+      (setq qwen-companion-inspector--buffer (current-buffer))
       (add-hook 'qwen-companion-state-functions
-                #'qwen-companion-sessions-changed)
-      (qwen-companion-sessions-resend)))
-  qwen-companion-sessions--buffer)
+                #'qwen-companion-inspector-changed)
+      (qwen-companion-inspector-resend)))
+  qwen-companion-inspector--buffer)
 
 ;;;###autoload
 (defun qwen-companion-context ()
@@ -893,8 +893,8 @@ buffer follows all changes while a window shows it."
   (interactive)
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and no CLI is told anything; turn it on with M-x qwen-companion-mode"))
-  (pop-to-buffer (qwen-companion-sessions--open))
-  (qwen-companion-sessions--wake))
+  (pop-to-buffer (qwen-companion-inspector--open))
+  (qwen-companion-inspector--start-updates))
 
-(provide 'qwen-companion-sessions)
-;;; qwen-companion-sessions.el ends here
+(provide 'qwen-companion-inspector)
+;;; qwen-companion-inspector.el ends here

@@ -1,0 +1,591 @@
+;;; qwen-companion-inspector-test.el --- Tests of the context inspector  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'json)
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-inspector-test--with (files &rest body)
+  "Run BODY in a project with FILES as if the mode were on and ready."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-backend--state 'ready)
+             (qwen-companion-backend--sessions nil)
+             (kill-ring nil)
+             (interprogram-cut-function nil))
+         (save-window-excursion
+           (delete-other-windows)
+           (unwind-protect
+               (progn ,@body)
+             (qwen-companion-inspector-forget)))))))
+
+(defun qwen-companion-inspector-test--connect (id &rest more)
+  "Let a CLI connect as session ID; MORE are keys and values about it."
+  (qwen-companion--on-sessions
+   (list :sessions
+         (append (qwen-companion-backend-sessions)
+                 (list (append more
+                               (list :id id :protocol "2025-06-18" :client "Qwen Code"
+                                     :version "0.15.1" :streaming t)))))))
+
+(defun qwen-companion-inspector-test--json (files &rest state)
+  "Return the notification about FILES and what else STATE says."
+  (json-encode
+   `((jsonrpc . "2.0") (method . "ide/contextUpdate")
+     (params (workspaceState (openFiles . ,(vconcat files)) ,@state)))))
+
+(defun qwen-companion-inspector-test--file (path &rest more)
+  "Return the entry of PATH, in focus two minutes ago, with MORE about it."
+  `((path . ,(expand-file-name path))
+    (timestamp . ,(- (floor (* 1000 (float-time))) 120500))
+    ,@more))
+
+(defun qwen-companion-inspector-test--active (path &optional selection)
+  "Return the entry of PATH as the active one, with SELECTION in it."
+  (apply #'qwen-companion-inspector-test--file path
+         '(isActive . t) '(cursor (line . 4) (character . 18))
+         (when selection `((selectedText . ,selection)))))
+
+(defun qwen-companion-inspector-test--tell (id text &rest more)
+  "Report that the session ID was told TEXT five seconds ago.
+MORE are keys and values that come first."
+  (qwen-companion-inspector-on-context-sent
+   (append more
+           (list :session id :everywhere nil
+                 :roots (list (directory-file-name default-directory))
+                 :sent (- (floor (* 1000 (float-time))) 5500)
+                 :text text))))
+
+(defun qwen-companion-inspector-test--exclude (&rest exclusions)
+  "Report EXCLUSIONS, each (FILE RULE) or (FILE RULE SESSION)."
+  (qwen-companion-inspector-on-exclusions
+   (list :exclusions
+         (mapcar (pcase-lambda (`(,file ,rule ,session))
+                   (list :path (expand-file-name file) :rule rule :session session))
+                 exclusions))))
+
+(defun qwen-companion-inspector-test--text ()
+  "Return the text of the inspector once it has been redrawn."
+  (qwen-companion-test-wait-for
+   (null (buffer-local-value 'qwen-companion-inspector--redraw
+                             qwen-companion-inspector--buffer)))
+  (with-current-buffer qwen-companion-inspector--buffer
+    (substring-no-properties (buffer-string))))
+
+(defun qwen-companion-inspector-test--go-to (text)
+  "Put point at TEXT in the inspector, which is selected, once it is drawn."
+  (qwen-companion-inspector-test--text)
+  (goto-char (point-min))
+  (search-forward text)
+  (goto-char (match-beginning 0)))
+
+(defun qwen-companion-inspector-test--line ()
+  "Return the line at point."
+  (buffer-substring-no-properties (line-beginning-position) (line-end-position)))
+
+(defun qwen-companion-inspector-test--timers ()
+  "Return how many timers of the inspector there are."
+  (cl-count-if (lambda (timer)
+                 (string-prefix-p "qwen-companion-inspector-"
+                                  (format "%s" (timer--function timer))))
+               timer-list))
+
+;;; What it shows
+
+(ert-deftest qwen-companion-inspector-test-what-a-cli-was-told ()
+  "Name, process, place, trust, files with ages, cursor and selection."
+  (qwen-companion-inspector-test--with '(("main.py" "one\n") ("doc/notes.txt" "two\n"))
+    (qwen-companion-inspector-test--connect "s1" :pid 4711 :directory (expand-file-name "~/src"))
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json
+           (list (qwen-companion-inspector-test--active "main.py" "return\n  1")
+                 (qwen-companion-inspector-test--file "doc/notes.txt"))
+           '(isTrusted . t)))
+    (let ((text (qwen-companion-inspector-test--text)))
+      (dolist (wanted '("^Qwen Code 0\\.15\\.1$"
+                        "^  Process +4711 in ~/src$"
+                        "^  Trust +told that the workspace is trusted$"
+                        "^  Last told +[56] s ago$"
+                        "^    main\\.py +2 min  active at 4:18$"
+                        "^      10 characters selected$"
+                        "^return\n  1$"
+                        "^    doc/notes\\.txt +2 min$"
+                        "^  JSON +[0-9]+ bytes \\.\\.\\.$"))
+        (should (string-match-p wanted text)))
+      (should (string-search (concat "Hears of  " (directory-file-name default-directory)) text))
+      ;; Folded: it is not there.
+      (should-not (string-search "jsonrpc" text))
+      ;; Newest first, as it was told.
+      (should (< (string-search "main.py" text) (string-search "doc/notes.txt" text))))))
+
+(ert-deftest qwen-companion-inspector-test-what-was-not-told ()
+  "What a CLI was not told is not made up."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)
+    (qwen-companion-context)
+    (let ((text (qwen-companion-inspector-test--text)))
+      (dolist (wanted '("^A CLI that has not said its name$"
+                        "^  Process +not known$"
+                        "^  Trust +told nothing$"
+                        "^  Last told +nothing yet, does not listen now$"))
+        (should (string-match-p wanted text)))
+      (should-not (string-match-p "JSON\\|Terminal\\|Hears of" text)))
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json nil '(isTrusted . :json-false))
+     :everywhere t)
+    (let ((text (qwen-companion-inspector-test--text)))
+      (dolist (wanted '("^  Hears of +files everywhere$"
+                        "^  Trust +told that the workspace is not trusted$"
+                        "^  Files +none$"))
+        (should (string-match-p wanted text))))))
+
+(ert-deftest qwen-companion-inspector-test-excluded-files-with-their-rule ()
+  "Files of which no CLI hears, and those of which one does not."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1" :pid 4711)
+    (qwen-companion-inspector-test--connect "s2" :client "Gemini CLI" :version "0.34.0")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--exclude
+     '("/p/.env" "environment variables, often secret (.env*)")
+     '("/q/other.py" "outside /p" "s1")
+     '("/q/gone.py" "outside /p" "gone"))
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-match-p "^Not told to any CLI\n    /p/\\.env  environment variables, often secret (\\.env\\*)\n\nNot told to Qwen Code 0\\.15\\.1, process 4711\n    /q/other\\.py  outside /p\n"
+                              text))
+      (should-not (string-search "gone" text)))))
+
+(ert-deftest qwen-companion-inspector-test-unsaved-and-shown-files-are-marked ()
+  (qwen-companion-inspector-test--with '(("main.py" "one\n") (".env" "two\n"))
+    (with-current-buffer (find-file-noselect "main.py")
+      (insert "more"))
+    (with-current-buffer (find-file-noselect ".env")
+      (setq qwen-companion-exposure 'show))
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json
+           (mapcar #'qwen-companion-inspector-test--file '("main.py" ".env"))))
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-match-p "main\\.py .*unsaved$" text))
+      (should (string-match-p "\\.env .*min  shown by you$" text)))))
+
+(ert-deftest qwen-companion-inspector-test-a-selection-that-was-cut ()
+  "It says how much of the selection a CLI does not get."
+  (qwen-companion-inspector-test--with `(("main.py" ,(make-string 20000 ?x)))
+    (switch-to-buffer (find-file-noselect "main.py"))
+    (let ((transient-mark-mode t))
+      (push-mark (point-min) t t)
+      (goto-char (point-max))
+      (qwen-companion-context--update)
+      (qwen-companion-inspector-test--connect "s1")
+      (qwen-companion-context)
+      (qwen-companion-inspector-test--tell
+       "s1" (qwen-companion-inspector-test--json
+             (list (qwen-companion-inspector-test--active
+                    "main.py" (make-string 16384 ?x)))))
+      (let ((text (qwen-companion-inspector-test--text)))
+        (should (string-search "16384 characters selected, 3616 more are not told ...\n" text))
+        (should (< (length text) 2000)))
+      ;; Still the same is selected, but that has not been told yet.
+      (qwen-companion-inspector-test--tell
+       "s1" (qwen-companion-inspector-test--json
+             (list (qwen-companion-inspector-test--active "main.py" "xxx"))))
+      (should (string-match-p "      3 characters selected$"
+                              (qwen-companion-inspector-test--text))))))
+
+(ert-deftest qwen-companion-inspector-test-nobody-is-connected ()
+  "It says so, and why or how."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-context)
+    (should (string-match-p "\\`No CLI is connected.*qwen-companion-run"
+                            (qwen-companion-inspector-test--text)))
+    (let ((qwen-companion-roots--answer '(:reachable nil)))
+      (qwen-companion-inspector-changed)
+      (should (string-search "no file, Dired buffer or terminal is open"
+                             (qwen-companion-inspector-test--text))))
+    (let ((qwen-companion-backend--failure "Python has gone"))
+      (qwen-companion-backend--set-state 'error)
+      (should (string-search "not running: Python has gone"
+                             (qwen-companion-inspector-test--text))))))
+
+(ert-deftest qwen-companion-inspector-test-the-mode-is-off ()
+  "The command says so and opens nothing."
+  (let ((before (buffer-list)))
+    (should (string-search "turn it on with M-x qwen-companion-mode"
+                           (cadr (should-error (qwen-companion-context)
+                                               :type 'user-error))))
+    (should (equal before (buffer-list)))))
+
+(ert-deftest qwen-companion-inspector-test-hostile-text ()
+  "Names, rules and selections break no line and turn nothing around."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect
+     "s1" :client "Evil\nNot told to any CLI" :directory "/tmp/a\nb")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json
+           (list (qwen-companion-inspector-test--active
+                  "/tmp/x\n    y\u202E.py" "a\e[31m\r\nb\0\tc"))))
+    (qwen-companion-inspector-test--exclude '("/tmp/\n.env" "rule\nNot a line"))
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-match-p "^Evil\\\\nNot told to any CLI 0\\.15\\.1$" text))
+      (should (string-match-p "in /tmp/a\\\\nb$" text))
+      (should (string-match-p "^    /tmp/x\\\\n    y\\\\u202E\\.py +2 min" text))
+      (should (string-match-p "^a\\\\u001B\\[31m\\\\u000D\nb\\\\u0000\tc$" text))
+      (should (string-match-p "^    /tmp/\\\\n\\.env  rule\\\\nNot a line$" text)))
+    ;; The item is still that file.
+    (qwen-companion-inspector-test--go-to "/tmp/x")
+    (should-error (qwen-companion-inspector-visit) :type 'user-error)
+    ;; Text properties do nothing either.
+    (qwen-companion-inspector-test--exclude
+     (list "/p/.env" (propertize "rule" 'display "shown" 'keymap (make-sparse-keymap))))
+    (qwen-companion-inspector-test--go-to "rule")
+    (should-not (get-text-property (point) 'display))
+    (should-not (get-text-property (point) 'keymap))))
+
+(ert-deftest qwen-companion-inspector-test-json-that-cannot-be-read ()
+  "It is shown as it is."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (dolist (json '("{\"params\": \"unfinished" "[1, 2]" "{\"params\":{\"workspaceState\":{\"openFiles\":[3]}}}"))
+      (qwen-companion-inspector-test--tell "s1" json)
+      (should (string-search "JSON" (qwen-companion-inspector-test--text))))
+    (qwen-companion-inspector-test--tell "s1" "{\"params\": \"unfinished")
+    (should (string-search "cannot be shown in parts" (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-test--go-to "JSON")
+    (qwen-companion-inspector-toggle-fold)
+    (should (string-search "{\"params\": \"unfinished" (qwen-companion-inspector-test--text)))))
+
+;;; Keys
+
+(ert-deftest qwen-companion-inspector-test-the-exact-json-is-copied ()
+  "Also when it came by file, which is then gone."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--go-to "Qwen Code")
+    (should-error (qwen-companion-inspector-copy-json) :type 'user-error)
+    (let* ((json (qwen-companion-inspector-test--json
+                  (list (qwen-companion-inspector-test--active
+                         "main.py" (make-string 16000 ?\u2603)))))
+           (file (expand-file-name "text-1" qwen-companion-backend--spool)))
+      (let ((coding-system-for-write 'utf-8-unix))
+        (write-region json nil file nil 'silent))
+      (qwen-companion-inspector-test--tell "s1" nil :text-file file)
+      (should-not (file-exists-p file))
+      (dolist (item '("Qwen Code" "main.py" "JSON"))
+        (setq kill-ring nil)
+        (qwen-companion-inspector-test--go-to item)
+        (qwen-companion-inspector-copy-json)
+        (should (equal json (car kill-ring)))))
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (qwen-companion-inspector-test--go-to ".env")
+    (should-error (qwen-companion-inspector-copy-json) :type 'user-error)))
+
+(ert-deftest qwen-companion-inspector-test-folding ()
+  "JSON, selections and sections; the JSON shown has only more white space."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (let ((json (qwen-companion-inspector-test--json
+                 (list (qwen-companion-inspector-test--active
+                        "main.py" "1\n2\n3\n4 \"{[,:\\"))
+                 '(empty . []))))
+      (qwen-companion-inspector-test--tell "s1" json)
+      (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
+      (qwen-companion-inspector-test--go-to "main.py")
+      (qwen-companion-inspector-toggle-fold)
+      (should (string-search "1\n2\n3\n4 \"{[,:\\\n" (qwen-companion-inspector-test--text)))
+      (should (looking-at-p "main\\.py"))
+      (qwen-companion-inspector-toggle-fold)
+      (should-not (string-search "4 \"" (qwen-companion-inspector-test--text)))
+      (qwen-companion-inspector-test--go-to "JSON")
+      (qwen-companion-inspector-toggle-fold)
+      (let ((text (qwen-companion-inspector-test--text)))
+        (should (string-search "\n  \"jsonrpc\": \"2.0\",\n" text))
+        (should (string-search "\"empty\": []" text))
+        (should (equal (json-read-from-string json)
+                       (json-read-from-string
+                        (substring text (string-search "{\n" text)))))))
+    (goto-char (point-min))
+    (qwen-companion-inspector-toggle-fold)
+    (should (equal "Qwen Code 0.15.1 ...\n\n" (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-toggle-fold)
+    (should (string-search "main.py" (qwen-companion-inspector-test--text)))
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (qwen-companion-inspector-test--go-to ".env")
+    (qwen-companion-inspector-toggle-fold)
+    (should (equal "Not told to any CLI ..." (qwen-companion-inspector-test--line)))))
+
+(ert-deftest qwen-companion-inspector-test-next-and-previous ()
+  "They go from item to item and stop at the ends."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json
+           (list (qwen-companion-inspector-test--active "main.py" "1\n2"))))
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (qwen-companion-inspector-test--text)
+    (goto-char (point-min))
+    (dolist (wanted '("main\\.py" "JSON" "Not told" "/p/\\.env"))
+      (qwen-companion-inspector-next)
+      (should (looking-at-p wanted)))
+    (should-error (qwen-companion-inspector-next) :type 'user-error)
+    (qwen-companion-inspector-previous 4)
+    (should (looking-at-p "Qwen Code"))
+    (should-error (qwen-companion-inspector-previous) :type 'user-error)))
+
+(ert-deftest qwen-companion-inspector-test-going-to-things ()
+  "A file shows in another window, a CLI its terminal."
+  (qwen-companion-inspector-test--with '(("main.py" "one\n") ("closed.py" "two\n"))
+    (let* ((buffer (find-file-noselect "main.py"))
+           (terminal (generate-new-buffer "*the terminal*"))
+           (process (make-process :name "cli" :buffer terminal :noquery t
+                                  :command '("sleep" "60"))))
+      (unwind-protect
+          (progn
+            (qwen-companion-inspector-test--connect
+             "s1" :pid 1 :ancestors (list (process-id process)))
+            (qwen-companion-inspector-test--connect "s2" :client "Elsewhere")
+            (qwen-companion-context)
+            (qwen-companion-inspector-test--tell
+             "s1" (qwen-companion-inspector-test--json
+                   (mapcar #'qwen-companion-inspector-test--file
+                           '("main.py" "closed.py" "deleted.py"))))
+            (pcase-dolist (`(,item ,name) `(("main.py" ,(buffer-name buffer))
+                                            ("closed.py" "closed.py")
+                                            ("Qwen Code" "*the terminal*")
+                                            ("*the terminal*" "*the terminal*")))
+              (select-window (get-buffer-window qwen-companion-inspector--buffer))
+              (qwen-companion-inspector-test--go-to item)
+              (qwen-companion-inspector-visit)
+              (should (equal name (buffer-name (window-buffer))))
+              (should (get-buffer-window qwen-companion-inspector--buffer)))
+            (select-window (get-buffer-window qwen-companion-inspector--buffer))
+            (dolist (item '("deleted.py" "Elsewhere"))
+              (qwen-companion-inspector-test--go-to item)
+              (should-error (qwen-companion-inspector-visit) :type 'user-error)))
+        (delete-process process)
+        (kill-buffer terminal)))))
+
+(ert-deftest qwen-companion-inspector-test-toggling-a-file ()
+  "A told file is hidden, an excluded one shown, then the rules count again."
+  (qwen-companion-inspector-test--with '(("main.py" "one\n") (".env" "two\n"))
+    (let ((told (find-file-noselect "main.py"))
+          (excluded (find-file-noselect ".env"))
+          changed)
+      (add-hook 'qwen-companion-privacy-changed-hook (lambda () (push (current-buffer) changed)))
+      (unwind-protect
+          (progn
+            (qwen-companion-inspector-test--connect "s1")
+            (qwen-companion-context)
+            (qwen-companion-inspector-test--tell
+             "s1" (qwen-companion-inspector-test--json
+                   (list (qwen-companion-inspector-test--file "main.py"))))
+            (qwen-companion-inspector-test--exclude '(".env" "rule"))
+            (pcase-dolist (`(,item ,buffer ,exposure)
+                           `(("main.py" ,told hide) ("main.py" ,told nil)
+                             (".env" ,excluded show) (".env" ,excluded nil)))
+              (qwen-companion-inspector-test--go-to item)
+              (qwen-companion-test-messages (qwen-companion-inspector-toggle-exclusion))
+              (should (eq exposure (qwen-companion-privacy-exposure buffer)))
+              (should (eq buffer (pop changed)))))
+        (setq qwen-companion-privacy-changed-hook nil)))))
+
+(ert-deftest qwen-companion-inspector-test-files-that-cannot-be-toggled ()
+  "It says why, and nothing changes."
+  (qwen-companion-inspector-test--with '(("other/far.py" "one\n") ("gone.py" "two\n")
+                                         ("root/in.py" "three\n"))
+    (let ((far (find-file-noselect "other/far.py"))
+          (new (find-file-noselect "new.py"))
+          (inside (find-file-noselect "root/in.py")))
+      (qwen-companion-inspector-test--connect "s1")
+      (qwen-companion-context)
+      (qwen-companion-inspector-test--tell
+       "s1" (qwen-companion-inspector-test--json nil)
+       :roots (list (expand-file-name "root")))
+      (qwen-companion-inspector-test--exclude
+       '("other/far.py" "outside" "s1") '("gone.py" "rule") '("new.py" "not on disk")
+       '("root/in.py" "named in .qwenignore" "s1"))
+      (pcase-dolist (`(,item ,why) '(("far.py" "outside of the project")
+                                     ("gone.py" "No buffer visits")
+                                     ("new.py" "not on disk")
+                                     ("Qwen Code" "no file here")))
+        (qwen-companion-inspector-test--go-to item)
+        (should (string-search
+                 why (cadr (should-error (qwen-companion-inspector-toggle-exclusion)
+                                         :type 'user-error)))))
+      (should-not (qwen-companion-privacy-exposure far))
+      (should-not (qwen-companion-privacy-exposure new))
+      (qwen-companion-inspector-test--go-to "in.py")
+      (qwen-companion-test-messages (qwen-companion-inspector-toggle-exclusion))
+      (should (eq 'show (qwen-companion-privacy-exposure inside))))))
+
+;;; A live buffer
+
+(ert-deftest qwen-companion-inspector-test-point-stays-where-it-is ()
+  "A change above keeps point, the mark and the window's start at their items."
+  (qwen-companion-inspector-test--with nil
+    (dotimes (number 9)
+      (qwen-companion-inspector-test--connect (format "s%d" number)))
+    (qwen-companion-context)
+    (dotimes (number 9)
+      (qwen-companion-inspector-test--tell
+       (format "s%d" number)
+       (qwen-companion-inspector-test--json
+        (list (qwen-companion-inspector-test--file (format "file%d.py" number))))))
+    (qwen-companion-inspector-test--go-to "file3.py")
+    (set-window-start nil (line-beginning-position))
+    (push-mark (point) t t)
+    (search-forward "file4")
+    (qwen-companion-inspector-test--tell
+     "s0" (qwen-companion-inspector-test--json
+           (list (qwen-companion-inspector-test--active "file0.py" "1\n2\n3"))))
+    (should (string-search "1\n2\n3" (qwen-companion-inspector-test--text)))
+    (should (looking-back "file4" (line-beginning-position)))
+    (should (equal (point) (window-point)))
+    (save-excursion
+      (goto-char (window-start))
+      (should (string-match-p "file3" (qwen-companion-inspector-test--line)))
+      (goto-char (mark t))
+      (should (looking-at-p "file3")))
+    ;; The CLI goes: the nearest that is left.
+    (qwen-companion--on-sessions
+     (list :sessions (cl-remove "s4" (qwen-companion-backend-sessions) :test #'equal
+                                :key (lambda (session) (plist-get session :id)))))
+    (should-not (string-search "file4" (qwen-companion-inspector-test--text)))
+    (should (string-match-p "JSON\\|Qwen Code" (qwen-companion-inspector-test--line)))
+    (should (search-forward "file5" nil t))))
+
+(ert-deftest qwen-companion-inspector-test-a-cli-goes-while-it-is-shown ()
+  "Its section goes; what is done to it then is refused."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (qwen-companion-inspector-test--go-to "Qwen Code")
+    (qwen-companion--on-sessions '(:sessions nil))
+    ;; Not redrawn yet.
+    (should-error (qwen-companion-inspector-visit) :type 'user-error)
+    (should-error (qwen-companion-inspector-copy-json) :type 'user-error)
+    (should (string-prefix-p "No CLI is connected" (qwen-companion-inspector-test--text)))
+    (should (= (point-min) (window-start)))
+    (should-error (qwen-companion-inspector-copy-json) :type 'user-error)))
+
+(ert-deftest qwen-companion-inspector-test-changes-are-collected ()
+  "Many reports at once are drawn once."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--text)
+    (let ((drawn 0))
+      (advice-add 'qwen-companion-inspector--draw :before
+                  (lambda () (cl-incf drawn)) '((name . count)))
+      (unwind-protect
+          (progn
+            (dotimes (number 50)
+              (qwen-companion-inspector-test--tell
+               "s1" (qwen-companion-inspector-test--json
+                     (list (qwen-companion-inspector-test--file (format "%d.py" number))))))
+            (should (= 0 drawn))
+            (should (string-search "49.py" (qwen-companion-inspector-test--text)))
+            (should (= 1 drawn)))
+        (advice-remove 'qwen-companion-inspector--draw 'count)))))
+
+(ert-deftest qwen-companion-inspector-test-ages-follow-the-clock ()
+  "While it is shown, and only then."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell "s1" (qwen-companion-inspector-test--json nil))
+    (should (string-search "Last told 5 s ago" (qwen-companion-inspector-test--text)))
+    (qwen-companion-test-wait-for
+     (string-search "Last told 7 s ago" (qwen-companion-inspector-test--text)))
+    (switch-to-buffer "*scratch*")
+    (qwen-companion-test-wait-for (= 0 (qwen-companion-inspector-test--timers)))
+    ;; What comes meanwhile is there when it is looked at again.
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (should (= 0 (qwen-companion-inspector-test--timers)))
+    (qwen-companion-context)
+    (should (string-search ".env" (qwen-companion-inspector-test--text)))
+    (should (= 1 (qwen-companion-inspector-test--timers)))))
+
+(ert-deftest qwen-companion-inspector-test-watching-begins-and-ends ()
+  "The Python process reports only while there is an inspector."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-resend)
+    (qwen-companion-inspector-test--tell "s1" "{}")
+    (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
+    (should-not (qwen-companion-test-sent 'watch))
+    (qwen-companion-context)
+    (qwen-companion-context)
+    (should (equal '((:on t)) (qwen-companion-test-sent 'watch)))
+    ;; Another process takes the place of the first.
+    (qwen-companion--connected)
+    (should (equal '((:on t) (:on t)) (qwen-companion-test-sent 'watch)))
+    (kill-buffer qwen-companion-inspector--buffer)
+    (should (equal '((:on t) (:on t) (:on nil)) (qwen-companion-test-sent 'watch)))
+    (should (= 0 (qwen-companion-inspector-test--timers)))
+    (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions))
+    ;; What was on its way comes too late.
+    (qwen-companion-inspector-test--tell "s1" "{}")
+    (qwen-companion-inspector-changed)
+    (qwen-companion--connected)
+    (should (= 3 (length (qwen-companion-test-sent 'watch))))))
+
+(ert-deftest qwen-companion-inspector-test-a-new-process-takes-over ()
+  "What was told before is still shown, and it says what is going on."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (qwen-companion-inspector-test--tell
+     "s1" (qwen-companion-inspector-test--json
+           (list (qwen-companion-inspector-test--file "main.py"))))
+    (qwen-companion-backend--set-state 'starting)
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-search "starting anew" text))
+      (should (string-search "main.py" text)))
+    (qwen-companion-backend--set-state 'ready)
+    (should-not (string-search "starting" (qwen-companion-inspector-test--text)))))
+
+(ert-deftest qwen-companion-inspector-test-refresh-asks-anew ()
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-context)
+    (revert-buffer)
+    (should (equal '((:on t) (:on t)) (qwen-companion-test-sent 'watch)))))
+
+(ert-deftest qwen-companion-inspector-test-another-major-mode ()
+  "A buffer that has become another one is let go."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-context)
+    (let ((buffer (current-buffer)))
+      (text-mode)
+      (should (= 0 (qwen-companion-inspector-test--timers)))
+      (should (equal '(:on nil) (car (last (qwen-companion-test-sent 'watch)))))
+      (qwen-companion-context)
+      (should-not (eq buffer (current-buffer)))
+      (kill-buffer buffer))))
+
+(ert-deftest qwen-companion-inspector-test-mode-off-closes-it ()
+  "Buffer, window, timers and hook go."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-context)
+    (let ((buffer (current-buffer)))
+      (qwen-companion-inspector-forget)
+      (should-not (buffer-live-p buffer))
+      (should (one-window-p))
+      (should-not qwen-companion-inspector--buffer)
+      (should (= 0 (qwen-companion-inspector-test--timers)))
+      (should-not (memq #'qwen-companion-inspector-changed qwen-companion-state-functions)))))
+
+(provide 'qwen-companion-inspector-test)
+;;; qwen-companion-inspector-test.el ends here
