@@ -27,6 +27,10 @@
 ;; Nothing here moves point, the point or start of a window, or any other
 ;; marker that is outside of what changes; and undoing in the prompt works
 ;; whatever was put above it in the meantime.
+;;
+;; A conversation consists of turns.  What belongs to one stands at its end,
+;; also when another has begun meanwhile; and what an agent says or does,
+;; with the tool that started it.
 
 ;;; Code:
 
@@ -440,6 +444,61 @@ That is in the chat's buffer, with point at the button."
     (define-key map [follow-link] 'mouse-face)
     (propertize text 'face 'link 'mouse-face 'highlight 'keymap map
                 'help-echo "RET, mouse-2: follow")))
+
+;;; Turns and agents
+
+(defvar-local qwen-companion-chat--groups nil
+  "Hash table: for a turn or an agent, the blocks of it.
+See `qwen-companion-chat--add'.")
+
+(cl-defstruct (qwen-companion-chat-group
+               (:copier nil)
+               (:constructor qwen-companion-chat--make-group))
+  "What is known of a turn or an agent: its last block, and how many it has.
+VOICE is who speaks in LAST while more can be appended, else nil."
+  last voice (count 0))
+
+(defun qwen-companion-chat--group (key)
+  "Return the group KEY: (turn ID) or (tool ID)."
+  (or (gethash key qwen-companion-chat--groups)
+      (puthash key (qwen-companion-chat--make-group) qwen-companion-chat--groups)))
+
+(defun qwen-companion-chat--groups-of (change)
+  "Return the groups that CHANGE is in, the innermost first.
+An agent's are at the place of the agent's tool."
+  (let ((parent (plist-get change :parent))
+        (groups (list (qwen-companion-chat--group (list 'turn (plist-get change :turn))))))
+    (if (gethash (list 'tool parent) qwen-companion-chat--blocks)
+        (cons (qwen-companion-chat--group (list 'tool parent)) groups)
+      groups)))
+
+(defun qwen-companion-chat--next-id (change kind)
+  "Return a name for a new block of KIND that CHANGE begins.
+It is the same when the conversation is read again."
+  (let ((group (car (qwen-companion-chat--groups-of change))))
+    (list kind (plist-get change :turn) (plist-get change :parent)
+          (cl-incf (qwen-companion-chat-group-count group)))))
+
+(defun qwen-companion-chat--add (change id text)
+  "Put TEXT where CHANGE belongs, as the block ID.
+A new one stands at the end of its turn, and where an agent speaks, at
+the end of what that agent has said."
+  (let* ((groups (qwen-companion-chat--groups-of change))
+         (parent (plist-get change :parent))
+         (agent (cdr groups))
+         ;; What belongs to no turn comes when it comes.
+         (last (and (or agent (plist-get change :turn))
+                    (or (qwen-companion-chat-group-last (car groups))
+                        (and agent (list 'tool parent)))))
+         (text (if agent (qwen-companion-chat--indent text "  ") text))
+         (new (not (gethash id qwen-companion-chat--blocks))))
+    (qwen-companion-chat--put id text last)
+    (when new
+      (dolist (group groups)
+        (when (or (eq group (car groups))
+                  (equal last (qwen-companion-chat-group-last group)))
+          (setf (qwen-companion-chat-group-last group) id
+                (qwen-companion-chat-group-voice group) nil))))))
 
 (provide 'qwen-companion-chat-blocks)
 ;;; qwen-companion-chat-blocks.el ends here

@@ -30,6 +30,11 @@
 ;;
 ;; A key must never answer what the user has not read: the keys go to the
 ;; oldest question, and one that has just come to the front refuses them.
+;;
+;; A form has questions with answers to choose from, of which one or several
+;; can be chosen, or with an answer of the user's own.  QUESTIONS are property
+;; lists as they are told with `daemon-permission'; ANSWERS has for each of
+;; them the list of what was chosen.  Questions are counted from 0.
 
 ;;; Code:
 
@@ -38,10 +43,7 @@
 (require 'text-property-search)
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
-(require 'qwen-companion-chat-changes)
-(require 'qwen-companion-chat-forms)
 (require 'qwen-companion-chat-tools)
-(require 'qwen-companion-chat-turns)
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-target)
 (require 'qwen-companion-untrusted)
@@ -156,7 +158,7 @@ that changes files it is the change that counts, and what it runs."
   (pcase (qwen-companion-chat-permissions--given tool)
     (`(,text . ,more)
      (concat
-      (propertize (concat (qwen-companion-chat-changes-visible
+      (propertize (concat (qwen-companion-chat-tools-visible
                            (string-remove-suffix "\n" text))
                           "\n")
                   'line-prefix "    " 'wrap-prefix "    "
@@ -205,7 +207,7 @@ that changes files it is the change that counts, and what it runs."
 (defun qwen-companion-chat-permissions--message (item)
   "Return the daemon's words to the question of ITEM, or the empty string."
   (if-let* ((message (qwen-companion-chat-permissions--get item :message)))
-      (propertize (concat (qwen-companion-chat-changes-visible
+      (propertize (concat (qwen-companion-chat-tools-visible
                            (string-remove-suffix "\n" message))
                           "\n")
                   'line-prefix "  " 'wrap-prefix "  " 'face 'warning)
@@ -221,7 +223,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
     (concat
      (propertize
       (concat (if questions "Asked: " "Permission: ")
-              (qwen-companion-chat-changes-visible
+              (qwen-companion-chat-tools-visible
                (or (qwen-companion-chat-permissions--get item :title)
                    (plist-get tool :title)
                    "a tool that the daemon did not name"))
@@ -229,7 +231,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
       'face 'qwen-companion-chat-permission)
      (qwen-companion-chat-permissions--message item)
      (if questions
-         (qwen-companion-chat-forms-text
+         (qwen-companion-chat-permissions--form-text
           questions (qwen-companion-chat-permissions--item-answers item) active)
        (concat (qwen-companion-chat-permissions--given-lines tool)
                (qwen-companion-chat-permissions--diff-lines item tool)))
@@ -242,7 +244,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
        (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  no answer: dismiss it\n"))
       (t (propertize "  This waits until the one above is answered.\n" 'face 'shadow)))
      (if-let* ((problem (qwen-companion-chat-permissions--item-problem item)))
-         (propertize (format "  %s\n" (qwen-companion-chat-changes-visible problem))
+         (propertize (format "  %s\n" (qwen-companion-chat-tools-visible problem))
                      'face 'error)
        ""))))
 
@@ -251,20 +253,20 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
   (let ((label (plist-get report :label)))
     (propertize
      (format "%s: %s\n"
-             (qwen-companion-chat-changes-visible
+             (qwen-companion-chat-tools-visible
               ;; Some end in a colon of their own.
               (string-remove-suffix ":" (or (plist-get report :title) "Permission")))
              (pcase (plist-get report :by)
                ('me (if label
-                        (format "you answered \"%s\"" (qwen-companion-chat-changes-visible label))
+                        (format "you answered \"%s\"" (qwen-companion-chat-tools-visible label))
                       "you dismissed it"))
                ('other (format "answered by another client%s"
                                (if label
-                                   (concat ": \"" (qwen-companion-chat-changes-visible label) "\"")
+                                   (concat ": \"" (qwen-companion-chat-tools-visible label) "\"")
                                  "")))
                ('nobody "closed, and nobody has answered")
                (_ (if label
-                      (format "closed with \"%s\"" (qwen-companion-chat-changes-visible label))
+                      (format "closed with \"%s\"" (qwen-companion-chat-tools-visible label))
                     "closed without an answer that is known here"))))
      'face 'shadow)))
 
@@ -373,7 +375,7 @@ shown, and read, anew."
           (qwen-companion-chat-permissions--item-seen item) nil)
     (qwen-companion-chat-permissions--draw item)
     (dolist (diff (plist-get tool :diffs))
-      (qwen-companion-chat-changes-lines
+      (qwen-companion-chat-tools-change-lines
        tool diff
        (lambda (lines)
          (when (and (memq item qwen-companion-chat-permissions--items)
@@ -416,7 +418,7 @@ in the front end that `qwen-companion-diff-style' names."
                      (setf (qwen-companion-chat-permissions--item-seen item) t))))
            (show-diffs (lambda (shown)
                          (if (and shown diffs)
-                             (qwen-companion-chat-changes-show tool diffs note)
+                             (qwen-companion-chat-tools-show-changes tool diffs note)
                            (funcall note shown)))))
       (if (qwen-companion-chat-permissions--given tool)
           (qwen-companion-chat-tools-show-whole
@@ -462,7 +464,7 @@ Signal a `user-error' when there is none."
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys
                      "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
-      (qwen-companion-chat-forms-check answers))
+      (qwen-companion-chat-permissions--form-check answers))
     (setf (qwen-companion-chat-permissions--item-sent item) t
           (qwen-companion-chat-permissions--item-problem item) nil)
     (qwen-companion-chat-permissions--draw item)
@@ -557,7 +559,7 @@ of a chat, go to the question that has waited for longest."
   (let ((question (nth number (qwen-companion-chat-permissions--get item :questions)))
         (chosen (nth number (qwen-companion-chat-permissions--item-answers item))))
     (setf (nth number (qwen-companion-chat-permissions--item-answers item))
-          (qwen-companion-chat-forms-choose question chosen answer))
+          (qwen-companion-chat-permissions--form-choose question chosen answer))
     (qwen-companion-chat-permissions--draw item)))
 
 ;;; Elsewhere
@@ -602,6 +604,95 @@ of a chat, go to the question that has waited for longest."
     (when-let* ((match (text-property-search-forward
                         'qwen-companion-chat-permission id t)))
       (goto-char (prop-match-beginning match)))))
+
+;;; Forms
+
+(defun qwen-companion-chat-permissions--form-labels (question)
+  "Return the answers to QUESTION that can be chosen."
+  (mapcar (lambda (choice) (plist-get choice :label))
+          (plist-get question :choices)))
+
+(defun qwen-companion-chat-permissions--form-own-answers (question chosen)
+  "Return those of CHOSEN that QUESTION does not offer: the user's own."
+  (cl-set-difference chosen (qwen-companion-chat-permissions--form-labels question)
+                     :test #'equal))
+
+;;; How it looks
+
+(defun qwen-companion-chat-permissions--form-text (questions answers active)
+  "Return the text of QUESTIONS with their ANSWERS.
+With ACTIVE non-nil, each answer has the property
+`qwen-companion-chat-choice': the number of the question and what is
+chosen by it, nil for an answer of the user's own."
+  (let ((number -1))
+    (mapconcat (lambda (question)
+                 (cl-incf number)
+                 (qwen-companion-chat-permissions--form-question
+                  number question (nth number answers) active))
+               questions "")))
+
+(defun qwen-companion-chat-permissions--form-question (number question chosen active)
+  "Return the text of QUESTION with NUMBER, of whose answers some are CHOSEN.
+ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
+  (let* ((multiple (plist-get question :multiple))
+         (own (qwen-companion-chat-permissions--form-own-answers question chosen))
+         (line (lambda (answer on text)
+                 (let ((line (concat "    " (qwen-companion-chat-permissions--form-mark multiple on)
+                                     " " text "\n")))
+                   (if active
+                       (propertize line
+                                   'qwen-companion-chat-choice (cons number answer)
+                                   'mouse-face 'highlight)
+                     line)))))
+    (concat
+     "  " (if-let* ((header (plist-get question :header)))
+              (concat (propertize (qwen-companion-untrusted-text header t) 'face 'bold) ": ")
+            "")
+     (qwen-companion-untrusted-text (plist-get question :text) t)
+     (propertize (if multiple "  (one or more)" "") 'face 'shadow)
+     "\n"
+     (mapconcat
+      (lambda (choice)
+        (let ((label (plist-get choice :label))
+              (description (plist-get choice :description)))
+          (funcall line label (member label chosen)
+                   (concat (qwen-companion-untrusted-line label)
+                           (if description
+                               (propertize
+                                (concat "  " (qwen-companion-untrusted-line description))
+                                'face 'shadow)
+                             "")))))
+      (plist-get question :choices) "")
+     (funcall line nil own
+              (if own
+                  (mapconcat #'qwen-companion-untrusted-line own ", ")
+                "an answer of your own")))))
+
+(defun qwen-companion-chat-permissions--form-mark (multiple on)
+  "Return the mark of an answer that is chosen if ON, of MULTIPLE or of one."
+  (cond ((and multiple on) "[x]")
+        (multiple "[ ]")
+        (on "(x)")
+        (t "( )")))
+
+;;; What becomes of it
+
+(defun qwen-companion-chat-permissions--form-choose (question chosen answer)
+  "Return what is chosen of QUESTION, after CHOSEN, when ANSWER is chosen too.
+With ANSWER nil, the user is asked for one."
+  (let* ((own (qwen-companion-chat-permissions--form-own-answers question chosen))
+         (added (cond (answer (list answer))
+                      ((let ((text (string-trim (read-string "Your answer: " (car own)))))
+                         (and (not (string-empty-p text)) (list text)))))))
+    (cond ((not (plist-get question :multiple)) added)
+          ((not answer) (append (cl-set-difference chosen own :test #'equal) added))
+          ((member answer chosen) (remove answer chosen))
+          (t (append chosen added)))))
+
+(defun qwen-companion-chat-permissions--form-check (answers)
+  "Refuse ANSWERS of which one is missing."
+  (when-let* ((open (cl-position nil answers)))
+    (user-error "Question %d has no answer yet; RET on a line chooses it" (1+ open))))
 
 (provide 'qwen-companion-chat-permissions)
 ;;; qwen-companion-chat-permissions.el ends here

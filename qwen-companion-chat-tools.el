@@ -22,22 +22,28 @@
 ;; A call of a tool is one line that says how it goes; below it, folded, are
 ;; what it got, what it gave and how long it took.  Long texts come cut, and
 ;; whole into a buffer of their own when the user wants them.
+;;
+;; How a tool would change files, or has, is shown as lines of the
+;; conversation when it is short, and in buffers of our own else.  The texts
+;; are a model's: no mode hook, no local variable and no handler of file names
+;; gets at them.
 
 ;;; Code:
 
 (require 'cl-lib)
+(require 'diff-mode)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
-(require 'qwen-companion-chat-text)
-(require 'qwen-companion-chat-turns)
+(require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-diff)
+(require 'qwen-companion-difference)
 (require 'qwen-companion-untrusted)
 
-(declare-function qwen-companion-chat-changes-show "qwen-companion-chat-changes"
-                  (tool diffs &optional callback))
-
+(declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
+(defvar ediff-after-quit-hook-internal)
 (defvar-local qwen-companion-chat-tools--told nil
   "Hash table of the tools by their ids, as they were told last.")
 
@@ -129,7 +135,7 @@ is fetched as PART."
     (concat (propertize "Change: " 'face 'shadow)
             (qwen-companion-chat--button
              (plist-get diff :path)
-             #'qwen-companion-chat-changes-show tool (list diff))
+             #'qwen-companion-chat-tools-show-changes tool (list diff))
             (cond ((not old) (format "  a new file of %d characters" new))
                   ;; Which of both it is, the daemon does not always say.
                   ((zerop old) (format "  %d characters; the file is new or was empty" new))
@@ -305,6 +311,172 @@ DELETE is as for `filter-buffer-substring'."
                         ;; One line for each step, whatever is in it.
                         (string-join (split-string (plist-get step :text)) " "))
                 'face face)))
+
+;;; Changes of files
+
+(defconst qwen-companion-chat-tools--diff-limit 20000
+  "Characters of both sides above which a change is no text for a conversation.")
+
+(defun qwen-companion-chat-tools--fetch-sides (tool diff callback)
+  "Get both texts of DIFF, a change by TOOL, both plists.
+CALLBACK is called with OLD and NEW in the current buffer, or with nil
+twice where they could not be had."
+  (let ((id (plist-get tool :id))
+        (index (plist-get diff :index)))
+    (qwen-companion-chat-tools-fetch
+     id 'new index
+     (lambda (new)
+       (cond ((not new) (funcall callback nil nil))
+             ;; A new file.
+             ((not (plist-get diff :old-size)) (funcall callback "" new))
+             (t (qwen-companion-chat-tools-fetch
+                 id 'old index
+                 (lambda (old) (funcall callback old (and old new))))))))))
+
+;;; As text
+
+(defun qwen-companion-chat-tools-visible (text)
+  "Return TEXT, of one line or more, with all that is in it visible."
+  (qwen-companion-untrusted-text text t))
+
+(defconst qwen-companion-chat-tools--diff-script
+  "LC_ALL=C diff -a -u -- \"$1\" \"$2\" | tail -n +3"
+  "What compares both sides of a change; the names of the files are ours.")
+
+(defun qwen-companion-chat-tools--compare (old new callback)
+  "Compare the texts OLD and NEW.
+CALLBACK is called with what diff prints, in the current buffer if that
+is alive then.  It gets nil when there is no room for them on the disk."
+  (let ((buffer (current-buffer)))
+    (condition-case nil
+        (qwen-companion-difference-run
+         old new qwen-companion-chat-tools--diff-script
+         (lambda (output)
+           (when (buffer-live-p buffer)
+             (with-current-buffer buffer
+               (funcall callback output)))))
+      (file-error (funcall callback nil)))))
+
+(defun qwen-companion-chat-tools-change-lines (tool diff callback)
+  "Get DIFF, a change by TOOL, as lines for a conversation.
+CALLBACK is called in the current buffer with the lines, with `large'
+where that would be too many, or with `failed'."
+  (if (> (+ (or (plist-get diff :old-size) 0) (plist-get diff :new-size))
+         qwen-companion-chat-tools--diff-limit)
+      (funcall callback 'large)
+    (qwen-companion-chat-tools--fetch-sides
+     tool diff
+     (lambda (old new)
+       (if (not new)
+           (funcall callback 'failed)
+         (qwen-companion-chat-tools--compare
+          old new
+          (lambda (output)
+            (funcall callback
+                     (cond ((null output) 'failed)
+                           ((string-empty-p output) "")
+                           (t (qwen-companion-chat-tools--coloured output)))))))))))
+
+(defun qwen-companion-chat-tools--coloured (output)
+  "Return OUTPUT of diff as it is shown: visible, and with faces."
+  (mapconcat
+   (lambda (line)
+     (let ((line (qwen-companion-chat-tools-visible line)))
+       (propertize (concat line "\n")
+                   'face (pcase (and (not (string-empty-p line)) (aref line 0))
+                           (?+ 'diff-added)
+                           (?- 'diff-removed)
+                           (?@ 'diff-hunk-header)
+                           (_ 'diff-context)))))
+   (split-string (string-remove-suffix "\n" output) "\n")
+   ""))
+
+;;; All of it, in buffers
+
+(defun qwen-companion-chat-tools-show-changes (tool diffs &optional callback)
+  "Show in buffers what DIFFS say TOOL does to files; all are plists.
+That is in the front end that `qwen-companion-diff-style' names.
+CALLBACK is called in the current buffer with t when all are shown, and
+with nil when one is not to be had."
+  (let ((callback (or callback #'ignore)))
+    (if (and (eq qwen-companion-diff-style 'ediff)
+             ;; Ediff arranges the windows, which can be done for one.
+             (not (cdr diffs)))
+        (qwen-companion-chat-tools--fetch-sides
+         tool (car diffs)
+         (lambda (old new)
+           (cond
+            ((not new) (funcall callback nil))
+            ((save-current-buffer
+               (qwen-companion-chat-tools--ediff
+                (plist-get (car diffs) :path) old new))
+             (funcall callback t))
+            (t (qwen-companion-chat-tools--show-each-change tool diffs callback)))))
+      (qwen-companion-chat-tools--show-each-change tool diffs callback))))
+
+(defun qwen-companion-chat-tools--show-each-change (tool diffs callback)
+  "Show each of DIFFS, by TOOL, after the one before as a unified diff.
+CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
+  (if (not diffs)
+      (funcall callback t)
+    (qwen-companion-chat-tools--fetch-sides
+     tool (car diffs)
+     (lambda (old new)
+       (if (not new)
+           (funcall callback nil)
+         (qwen-companion-chat-tools--compare
+          old new
+          (lambda (output)
+            (if (not output)
+                (funcall callback nil)
+              (display-buffer
+               (let ((file-name-handler-alist nil))
+                 (qwen-companion-difference-buffer (plist-get (car diffs) :path) output)))
+              (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
+
+(defun qwen-companion-chat-tools--side-buffer (path kind text)
+  "Return a new buffer with TEXT, the side KIND of a change of PATH."
+  (with-current-buffer (generate-new-buffer
+                        (format "*qwen-companion %s: %s*" kind
+                                (qwen-companion-untrusted-text
+                                 (file-name-nondirectory path))))
+    (insert text)
+    (goto-char (point-min))
+    (let ((file-name-handler-alist nil))
+      (qwen-companion-untrusted-set-major-mode path))
+    (set-buffer-modified-p nil)
+    (setq buffer-read-only t)
+    (current-buffer)))
+
+(defun qwen-companion-chat-tools--ediff (path old new)
+  "Compare OLD and NEW, texts of the file PATH, in Ediff.
+Its buffers go and the windows return when it is quit.  Return nil if
+Ediff cannot compare them, and say why."
+  (require 'ediff)
+  (let* ((before (current-window-configuration))
+         (sides (list (qwen-companion-chat-tools--side-buffer path "before" old)
+                      (qwen-companion-chat-tools--side-buffer path "after" new)))
+         (clean (lambda ()
+                  (mapc (lambda (buffer)
+                          (when (buffer-live-p buffer)
+                            (kill-buffer buffer)))
+                        sides)
+                  (set-window-configuration before))))
+    (condition-case err
+        (progn
+          (qwen-companion-difference-with-ediff
+           sides
+           (lambda ()
+             (ediff-buffers
+              (car sides) (cadr sides)
+              (list (lambda ()
+                      (add-hook 'ediff-after-quit-hook-internal clean nil t))))))
+          t)
+      (error
+       (funcall clean)
+       (message "qwen-companion: Ediff cannot show %s (%s); here it is as a difference"
+                (qwen-companion-untrusted-path path) (error-message-string err))
+       nil))))
 
 (provide 'qwen-companion-chat-tools)
 ;;; qwen-companion-chat-tools.el ends here

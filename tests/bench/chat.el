@@ -141,7 +141,7 @@ Return nil when garbage was collected meanwhile."
                         (chat-bench--times
                          100 (lambda (number)
                                (let ((start (+ (point-min) (* 500 number))))
-                                 (qwen-companion-chat-text--fontify
+                                 (qwen-companion-chat-markdown--fontify
                                   start (min (point-max) (+ start 3000))))))
                         plain))
     (setq kill-buffer-query-functions nil)

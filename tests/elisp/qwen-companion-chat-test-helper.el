@@ -67,8 +67,8 @@
 
 (defun qwen-companion-chat-test-show ()
   "Have the conversation fontified, as showing it and a little time do."
-  (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
-  (while qwen-companion-chat-text--due
+  (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
+  (while qwen-companion-chat-markdown--due
     (accept-process-output nil 0.02)))
 
 (provide 'qwen-companion-chat-test-helper)

@@ -143,7 +143,7 @@
                                     "File: /project/new\n10 more files\n")
                             (qwen-companion-chat-test-conversation)))
     (let (shown)
-      (cl-letf (((symbol-function 'qwen-companion-chat-changes-show)
+      (cl-letf (((symbol-function 'qwen-companion-chat-tools-show-changes)
                  (lambda (tool diffs)
                    (push (list (plist-get tool :id) (plist-get (car diffs) :index)) shown))))
         (qwen-companion-chat-tools-test--push "/project/old"))

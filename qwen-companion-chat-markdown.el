@@ -1,4 +1,4 @@
-;;; qwen-companion-chat-text.el --- Markdown in a chat  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat-markdown.el --- Markdown in a chat  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -25,15 +25,18 @@
 ;; The text is a model's and may be anything.  It is never evaluated, chooses
 ;; no mode but one for programs and text, and that one runs without hooks and
 ;; local variables, in a buffer of its own and only for what is shown.
+;;
+;; The columns of a table are below each other, however it was written.  Only
+;; its looks change, by the space around the columns: what is searched and
+;; copied is the text as it came.
 
 ;;; Code:
 
 (require 'cl-lib)
-(require 'subr-x)
 (require 'jit-lock)
 (require 'outline)
+(require 'subr-x)
 (require 'qwen-companion-chat-blocks)
-(require 'qwen-companion-chat-tables)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-code
@@ -67,19 +70,19 @@
   "Face of characters that only say how others look."
   :group 'qwen-companion)
 
-(defconst qwen-companion-chat-text--code-limit 20000
+(defconst qwen-companion-chat-markdown--code-limit 20000
   "Characters above which a code block goes without the colours of its language.")
 
-(defconst qwen-companion-chat-text--colour-delay 0.1
+(defconst qwen-companion-chat-markdown--colour-delay 0.1
   "Seconds after which code that has come into view gets its colours.")
 
-(defconst qwen-companion-chat-text--colour-patience 1
+(defconst qwen-companion-chat-markdown--colour-patience 1
   "Seconds after which no more is tried to find the colours of some code.")
 
-(defconst qwen-companion-chat-text--line-limit 2000
+(defconst qwen-companion-chat-markdown--line-limit 2000
   "Characters above which a line goes without emphasis and links.")
 
-(defconst qwen-companion-chat-text--extensions
+(defconst qwen-companion-chat-markdown--extensions
   '(("bash" . "sh") ("c++" . "cpp") ("common-lisp" . "lisp") ("elisp" . "el")
     ("emacs-lisp" . "el") ("javascript" . "js") ("markdown" . "md") ("perl" . "pl")
     ("python" . "py") ("ruby" . "rb") ("rust" . "rs") ("shell" . "sh")
@@ -106,39 +109,39 @@ It counts from the start of the block.  CODE is the code block that is
 open there, or nil."
   (offset 0) code)
 
-(defun qwen-companion-chat-text-spoken (text voice)
+(defun qwen-companion-chat-markdown-spoken (text voice)
   "Return TEXT with the properties of what VOICE has said."
   (propertize text 'qwen-companion-chat-voice voice
-              'face (qwen-companion-chat-text-face voice)))
+              'face (qwen-companion-chat-markdown-face voice)))
 
-(defun qwen-companion-chat-text-begin (id offset voice)
+(defun qwen-companion-chat-markdown-begin (id offset voice)
   "Read the text by VOICE that begins at OFFSET of the block ID."
   (let ((block (gethash id qwen-companion-chat--blocks)))
     (setf (qwen-companion-chat-block-data block)
           (qwen-companion-chat--make-reader :offset offset))
-    (qwen-companion-chat-text--said
+    (qwen-companion-chat-markdown--said
      block (+ offset (qwen-companion-chat-block-start block)) voice)))
 
-(defun qwen-companion-chat-text-append (id text voice)
+(defun qwen-companion-chat-markdown-append (id text voice)
   "Put TEXT by VOICE at the end of the block ID, which it has begun."
   (let* ((block (gethash id qwen-companion-chat--blocks))
          (end (1- (qwen-companion-chat-block-end block))))
-    (qwen-companion-chat--append id (qwen-companion-chat-text-spoken text voice))
-    (qwen-companion-chat-text--said block end voice)))
+    (qwen-companion-chat--append id (qwen-companion-chat-markdown-spoken text voice))
+    (qwen-companion-chat-markdown--said block end voice)))
 
-(defun qwen-companion-chat-text--said (block start voice)
+(defun qwen-companion-chat-markdown--said (block start voice)
   "Do what is to be done for the text by VOICE from START on in BLOCK."
   (unless (eq voice 'thought)
     (qwen-companion-chat--fold-lines start (1- (qwen-companion-chat-block-end block)))
-    (qwen-companion-chat-text--read block)))
+    (qwen-companion-chat-markdown--read block)))
 
-(defun qwen-companion-chat-text-face (voice)
+(defun qwen-companion-chat-markdown-face (voice)
   "Return the face of all text by VOICE, or nil."
   (pcase voice
     ('thought 'qwen-companion-chat-thought)
     ('user 'qwen-companion-chat-user)))
 
-(defun qwen-companion-chat-text--read (block)
+(defun qwen-companion-chat-markdown--read (block)
   "Find the code in what is new in BLOCK."
   (let* ((reader (qwen-companion-chat-block-data block))
          (start (qwen-companion-chat-block-start block))
@@ -151,28 +154,28 @@ open there, or nil."
         (with-silent-modifications
           (while (search-forward "\n" end t)
             (forward-line -1)
-            (qwen-companion-chat-text--read-line reader)
+            (qwen-companion-chat-markdown--read-line reader)
             (forward-line 1))
           (setf (qwen-companion-chat-reader-offset reader) (- (point) start))
           ;; The last line may stay without its newline.
           (when-let* ((code (qwen-companion-chat-reader-code reader)))
-            (when (qwen-companion-chat-text--fence-p code)
-              (qwen-companion-chat-text--close code))))))))
+            (when (qwen-companion-chat-markdown--fence-p code)
+              (qwen-companion-chat-markdown--close code))))))))
 
-(defun qwen-companion-chat-text--fence-p (code)
+(defun qwen-companion-chat-markdown--fence-p (code)
   "Return non-nil when CODE ends before the line at point."
   (looking-at (format " \\{0,3\\}%s+[ \t]*$"
                       (regexp-quote (qwen-companion-chat-code-fence code)))))
 
-(defun qwen-companion-chat-text--close (code)
+(defun qwen-companion-chat-markdown--close (code)
   "Note that all of CODE is there: it ends before the line at point."
   (setf (qwen-companion-chat-code-closed code) t)
   (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
-  (pcase-let ((`(,from . ,to) (qwen-companion-chat-text--extent code (point))))
+  (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--extent code (point))))
     ;; It may be shown already, without its colours.
     (put-text-property from to 'fontified nil)))
 
-(defun qwen-companion-chat-text--read-line (reader)
+(defun qwen-companion-chat-markdown--read-line (reader)
   "Take the line at point for READER."
   (let* ((code (qwen-companion-chat-reader-code reader))
          (inhibit-field-text-motion t)
@@ -184,16 +187,16 @@ open there, or nil."
               (qwen-companion-chat--make-code :fence (match-string-no-properties 1)
                                               :language (match-string-no-properties 2)))
         (put-text-property (point) next 'qwen-companion-chat-fence t)))
-     ((qwen-companion-chat-text--fence-p code)
+     ((qwen-companion-chat-markdown--fence-p code)
       (setf (qwen-companion-chat-reader-code reader) nil)
-      (qwen-companion-chat-text--close code))
+      (qwen-companion-chat-markdown--close code))
      (t
       (setf (qwen-companion-chat-code-closed code) nil
             (qwen-companion-chat-code-coloured code) nil)
       (put-text-property (point) next 'qwen-companion-chat-fence nil)
       (put-text-property (point) next 'qwen-companion-chat-code code)))))
 
-(defun qwen-companion-chat-text--extent (code end)
+(defun qwen-companion-chat-markdown--extent (code end)
   "Return (START . END) of CODE, which ends at END."
   (let ((start end))
     (while (and (> start (point-min))
@@ -204,11 +207,11 @@ open there, or nil."
 
 ;;; Faces
 
-(defun qwen-companion-chat-text-enable ()
+(defun qwen-companion-chat-markdown-enable ()
   "Have the conversation of the current buffer fontified as it is shown."
-  (jit-lock-register #'qwen-companion-chat-text--fontify))
+  (jit-lock-register #'qwen-companion-chat-markdown--fontify))
 
-(defun qwen-companion-chat-text--fontify (start end)
+(defun qwen-companion-chat-markdown--fontify (start end)
   "Give the lines from START to END their faces, and all of their tables.
 Return which that were, as `jit-lock-functions' have it."
   (save-excursion
@@ -221,43 +224,43 @@ Return which that were, as `jit-lock-functions' have it."
           (while (< (point) end)
             (let* ((voice (car (memq (get-text-property (point) 'qwen-companion-chat-voice)
                                      '(answer user))))
-                   (table (and voice (qwen-companion-chat-tables-extent)))
+                   (table (and voice (qwen-companion-chat-markdown--table-extent)))
                    (from (if table (car table) (point)))
                    (to (if table (cdr table) (line-beginning-position 2))))
               (when voice
-                (qwen-companion-chat-text--fontify-lines from to voice))
+                (qwen-companion-chat-markdown--fontify-lines from to voice))
               (when table
-                (qwen-companion-chat-tables-align from to)
+                (qwen-companion-chat-markdown--table-align from to)
                 (setq start (min start from)
                       end (max end to)))
               (goto-char to)))))))
   `(jit-lock-bounds ,start . ,end))
 
-(defun qwen-companion-chat-text--fontify-lines (from to voice)
+(defun qwen-companion-chat-markdown--fontify-lines (from to voice)
   "Give the lines from FROM to TO, by VOICE, their faces."
   (goto-char from)
   (while (< (point) to)
     (let ((start (point))
           (end (line-end-position)))
-      (qwen-companion-chat-text--fontify-line end)
-      (when-let* ((face (qwen-companion-chat-text-face voice)))
-        (qwen-companion-chat-text--add-face start end face))
+      (qwen-companion-chat-markdown--fontify-line end)
+      (when-let* ((face (qwen-companion-chat-markdown-face voice)))
+        (qwen-companion-chat-markdown--add-face start end face))
       (goto-char end)
       (forward-line))))
 
-(defun qwen-companion-chat-text--fontify-line (end)
+(defun qwen-companion-chat-markdown--fontify-line (end)
   "Give the line at point, which ends at END, its faces."
   (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
     (cond
      ((get-text-property (point) 'qwen-companion-chat-fence)
       (put-text-property (point) end 'face 'qwen-companion-chat-markup))
-     ((not code) (qwen-companion-chat-text--fontify-markdown end))
+     ((not code) (qwen-companion-chat-markdown--fontify-markdown end))
      ((eq t (qwen-companion-chat-code-coloured code)))
      (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
         (when (qwen-companion-chat-code-closed code)
-          (qwen-companion-chat-text--colour-soon code))))))
+          (qwen-companion-chat-markdown--colour-soon code))))))
 
-(defun qwen-companion-chat-text--add-face (start end face)
+(defun qwen-companion-chat-markdown--add-face (start end face)
   "Add FACE, below those that are there, to the text from START to END."
   (while (< start end)
     (let ((next (next-single-property-change start 'face nil end)))
@@ -270,72 +273,72 @@ Return which that were, as `jit-lock-functions' have it."
 ;; A mode needs from 1 to 300 ms for a block of code, and more to be loaded:
 ;; too much for redisplay to wait, and for keys.
 
-(defvar-local qwen-companion-chat-text--due nil
+(defvar-local qwen-companion-chat-markdown--due nil
   "Markers, each in a block of code that is to get its colours.")
-(defvar-local qwen-companion-chat-text--timer nil
+(defvar-local qwen-companion-chat-markdown--timer nil
   "Timer for the next of them, or nil.")
 
-(defun qwen-companion-chat-text--colour-soon (code)
+(defun qwen-companion-chat-markdown--colour-soon (code)
   "Have CODE, in which point is, coloured when Emacs has time."
   (unless (qwen-companion-chat-code-coloured code)
     (setf (qwen-companion-chat-code-coloured code) 'due)
-    (push (point-marker) qwen-companion-chat-text--due)
-    (qwen-companion-chat-text--wait)))
+    (push (point-marker) qwen-companion-chat-markdown--due)
+    (qwen-companion-chat-markdown--wait)))
 
-(defun qwen-companion-chat-text--wait ()
+(defun qwen-companion-chat-markdown--wait ()
   "See to it that what is due is done."
-  (unless qwen-companion-chat-text--timer
-    (setq qwen-companion-chat-text--timer
-          (run-at-time qwen-companion-chat-text--colour-delay nil
-                       #'qwen-companion-chat-text--colour-next (current-buffer)))))
+  (unless qwen-companion-chat-markdown--timer
+    (setq qwen-companion-chat-markdown--timer
+          (run-at-time qwen-companion-chat-markdown--colour-delay nil
+                       #'qwen-companion-chat-markdown--colour-next (current-buffer)))))
 
-(defun qwen-companion-chat-text--colour-next (chat)
+(defun qwen-companion-chat-markdown--colour-next (chat)
   "Colour the next block of code in the buffer CHAT, unless the user types."
   (when (buffer-live-p chat)
     (with-current-buffer chat
-      (setq qwen-companion-chat-text--timer nil)
-      (when-let* ((marker (pop qwen-companion-chat-text--due)))
+      (setq qwen-companion-chat-markdown--timer nil)
+      (when-let* ((marker (pop qwen-companion-chat-markdown--due)))
         (save-excursion
           (save-restriction
             (widen)
             (goto-char marker)
             (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
               (when (and code (eq 'due (qwen-companion-chat-code-coloured code)))
-                (if (qwen-companion-chat-text--colour code)
+                (if (qwen-companion-chat-markdown--colour code)
                     (setf (qwen-companion-chat-code-coloured code) t)
                   ;; After what is quicker.
-                  (setq qwen-companion-chat-text--due
-                        (append qwen-companion-chat-text--due (list (copy-marker marker)))))))))
+                  (setq qwen-companion-chat-markdown--due
+                        (append qwen-companion-chat-markdown--due (list (copy-marker marker)))))))))
         (set-marker marker nil)
-        (when qwen-companion-chat-text--due
-          (qwen-companion-chat-text--wait))))))
+        (when qwen-companion-chat-markdown--due
+          (qwen-companion-chat-markdown--wait))))))
 
-(defun qwen-companion-chat-text--file-name (code)
+(defun qwen-companion-chat-markdown--file-name (code)
   "Return a name that a file with CODE could have, nil when its language is none."
   (let ((language (downcase (qwen-companion-chat-code-language code))))
     (when (string-match-p "\\`[[:alnum:]+#-]+\\'" language)
-      (concat "code." (alist-get language qwen-companion-chat-text--extensions
+      (concat "code." (alist-get language qwen-companion-chat-markdown--extensions
                                  language nil #'equal)))))
 
-(defun qwen-companion-chat-text--colour (code)
+(defun qwen-companion-chat-markdown--colour (code)
   "Give all of CODE, in which point is, the faces of its language.
 Return non-nil unless the user has typed, and it has to be tried again."
   (pcase-let ((`(,start . ,end)
-               (qwen-companion-chat-text--extent
+               (qwen-companion-chat-markdown--extent
                 code (next-single-property-change
                       (point) 'qwen-companion-chat-code nil (point-max))))
-              (name (qwen-companion-chat-text--file-name code))
+              (name (qwen-companion-chat-markdown--file-name code))
               (begun (float-time)))
     (or (not name)
-        (>= (- end start) qwen-companion-chat-text--code-limit)
+        (>= (- end start) qwen-companion-chat-markdown--code-limit)
         ;; The mode is loaded in any case: half of it would be of no use.
         (not (qwen-companion-untrusted-major-mode name))
         (not (eq t (while-no-input
-                     (qwen-companion-chat-text--colour-as name start end)
+                     (qwen-companion-chat-markdown--colour-as name start end)
                      'done)))
-        (> (- (float-time) begun) qwen-companion-chat-text--colour-patience))))
+        (> (- (float-time) begun) qwen-companion-chat-markdown--colour-patience))))
 
-(defun qwen-companion-chat-text--colour-as (name start end)
+(defun qwen-companion-chat-markdown--colour-as (name start end)
   "Give the text from START to END the faces that a file with NAME has."
   (let ((text (buffer-substring-no-properties start end))
         (target (current-buffer)))
@@ -348,12 +351,12 @@ Return non-nil unless the user has typed, and it has to be tried again."
           (with-silent-modifications
             (put-text-property start end 'face 'qwen-companion-chat-code)
             (with-current-buffer source
-              (qwen-companion-chat-text--copy-faces target start))
-            (when-let* ((face (qwen-companion-chat-text-face
+              (qwen-companion-chat-markdown--copy-faces target start))
+            (when-let* ((face (qwen-companion-chat-markdown-face
                                (get-text-property start 'qwen-companion-chat-voice))))
-              (qwen-companion-chat-text--add-face start end face))))))))
+              (qwen-companion-chat-markdown--add-face start end face))))))))
 
-(defun qwen-companion-chat-text--copy-faces (target start)
+(defun qwen-companion-chat-markdown--copy-faces (target start)
   "Add the faces of the current buffer to the buffer TARGET from START on."
   (let ((from (point-min)))
     (while (< from (point-max))
@@ -365,18 +368,18 @@ Return non-nil unless the user has typed, and it has to be tried again."
               (add-face-text-property begin end face))))
         (setq from to)))))
 
-(defconst qwen-companion-chat-text--line-rules
+(defconst qwen-companion-chat-markdown--line-rules
   '(("#\\{1,6\\} .*" . qwen-companion-chat-title)
     ("[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\)[ \t]" . bold)
     ("[ \t]*>.*" . italic)
     ("[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$" . qwen-companion-chat-markup))
   "What a line begins with, and the face of that.")
 
-(defconst qwen-companion-chat-text--levels
+(defconst qwen-companion-chat-markdown--levels
   [outline-1 outline-2 outline-3 outline-4 outline-5 outline-6]
   "What tells the levels of headings from each other.")
 
-(defconst qwen-companion-chat-text--inline
+(defconst qwen-companion-chat-markdown--inline
   (rx (or
        ;; 1: code
        (seq (group-n 11 (group-n 1 (+ "`"))) (group-n 2 (+? nonl)) (group-n 12 (backref 1))
@@ -395,24 +398,24 @@ Return non-nil unless the user has typed, and it has to be tried again."
        (group-n 9 "http" (? "s") "://" (+ (not (any space "<>\"`)]\n"))))))
   "What has a face inside a line.")
 
-(defun qwen-companion-chat-text--fontify-markdown (end)
+(defun qwen-companion-chat-markdown--fontify-markdown (end)
   "Give the line of Markdown at point, which ends at END, its faces."
   (let ((start (point)))
     (remove-text-properties start end '(face nil))
-    (when (< (- end start) qwen-companion-chat-text--line-limit)
-      (pcase-dolist (`(,pattern . ,face) qwen-companion-chat-text--line-rules)
+    (when (< (- end start) qwen-companion-chat-markdown--line-limit)
+      (pcase-dolist (`(,pattern . ,face) qwen-companion-chat-markdown--line-rules)
         (when (looking-at pattern)
           (put-text-property start (match-end 0) 'face face)))
       (when (looking-at "\\(#\\{1,6\\}\\) ")
         (add-face-text-property
          start end
-         (aref qwen-companion-chat-text--levels (- (match-end 1) start 1)) t)
+         (aref qwen-companion-chat-markdown--levels (- (match-end 1) start 1)) t)
         (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup))
-      (qwen-companion-chat-text--hang start end)
-      (while (re-search-forward qwen-companion-chat-text--inline end t)
-        (qwen-companion-chat-text--fontify-match)))))
+      (qwen-companion-chat-markdown--hang start end)
+      (while (re-search-forward qwen-companion-chat-markdown--inline end t)
+        (qwen-companion-chat-markdown--fontify-match)))))
 
-(defun qwen-companion-chat-text--hang (start end)
+(defun qwen-companion-chat-markdown--hang (start end)
   "Let what does not fit on the line from START to END go on below its text.
 That is, behind the bullet where the line is an item of a list."
   (let ((prefix (get-text-property start 'line-prefix))
@@ -424,7 +427,7 @@ That is, behind the bullet where the line is an item of a list."
                            prefix
                          (concat prefix (make-string indentation ?\s))))))
 
-(defun qwen-companion-chat-text--fontify-match ()
+(defun qwen-companion-chat-markdown--fontify-match ()
   "Give what was just found inside a line its faces."
   (let ((place (match-end 0)))
     (pcase-dolist (`(,group . ,face)
@@ -441,17 +444,17 @@ That is, behind the bullet where the line is an item of a list."
       (when (match-beginning group)
         (add-face-text-property (match-beginning group) (match-end group) face)))
     (cond ((match-beginning 8)
-           (qwen-companion-chat-text--link (match-beginning 7) (match-end 7)
+           (qwen-companion-chat-markdown--link (match-beginning 7) (match-end 7)
                                            (match-string-no-properties 8)))
           ((match-beginning 9)
-           (qwen-companion-chat-text--link (match-beginning 9) (match-end 9)
+           (qwen-companion-chat-markdown--link (match-beginning 9) (match-end 9)
                                            (match-string-no-properties 9)))
           ((match-end 12) (setq place (match-end 12))))
     (goto-char place)))
 
 ;;; Links
 
-(defvar qwen-companion-chat-text-link-map
+(defvar qwen-companion-chat-markdown-link-map
   (let ((map (make-sparse-keymap)))
     (set-keymap-parent map qwen-companion-chat-conversation-map)
     (define-key map (kbd "RET") #'qwen-companion-chat-follow-link)
@@ -460,13 +463,13 @@ That is, behind the bullet where the line is an item of a list."
     map)
   "Keys of a link.")
 
-(defun qwen-companion-chat-text--link (start end url)
+(defun qwen-companion-chat-markdown--link (start end url)
   "Make a link to URL from START to END, if it is one for a browser.
 Other links are about files of the daemon's host, or are no links."
   (when (string-match-p "\\`https?://" url)
     (add-text-properties start end
                          (list 'qwen-companion-chat-url url
-                               'keymap qwen-companion-chat-text-link-map
+                               'keymap qwen-companion-chat-markdown-link-map
                                'mouse-face 'highlight 'help-echo url))))
 
 (defun qwen-companion-chat-follow-link (&optional event)
@@ -482,23 +485,23 @@ Other links are about files of the daemon's host, or are no links."
 
 ;;; Code blocks
 
-(defun qwen-companion-chat-text--code-here ()
+(defun qwen-companion-chat-markdown--code-here ()
   "Return the code block at point, else the last one of the conversation."
   (save-restriction
     (widen)
     (let* ((place (if (get-text-property (point) 'qwen-companion-chat-code)
                       (point)
-                    (qwen-companion-chat-text--last-code)))
+                    (qwen-companion-chat-markdown--last-code)))
            (code (and place (get-text-property place 'qwen-companion-chat-code))))
       (unless code
         (user-error "There is no code block in this chat"))
       (pcase-let ((`(,start . ,end)
-                   (qwen-companion-chat-text--extent
+                   (qwen-companion-chat-markdown--extent
                     code (next-single-property-change
                           place 'qwen-companion-chat-code nil (point-max)))))
         (buffer-substring-no-properties start end)))))
 
-(defun qwen-companion-chat-text--last-code ()
+(defun qwen-companion-chat-markdown--last-code ()
   "Return a position in the last code block, nil when there is none."
   (let ((place (marker-position qwen-companion-chat--end)))
     (while (and (> place (point-min))
@@ -510,14 +513,14 @@ Other links are about files of the daemon's host, or are no links."
 (defun qwen-companion-chat-copy-code ()
   "Copy the code block at point, else the last one."
   (interactive)
-  (kill-new (qwen-companion-chat-text--code-here))
+  (kill-new (qwen-companion-chat-markdown--code-here))
   (message "Copied the code block"))
 
 (defun qwen-companion-chat-insert-code ()
   "Insert the code block at point, else the last one, into the last file.
 That is at point in the buffer with a file that was used last."
   (interactive)
-  (let ((code (qwen-companion-chat-text--code-here))
+  (let ((code (qwen-companion-chat-markdown--code-here))
         (buffer (cl-find-if #'buffer-file-name (buffer-list))))
     (unless buffer
       (user-error "No buffer with a file to insert it into"))
@@ -527,5 +530,136 @@ That is at point in the buffer with a file that was used last."
       (insert code))
     (message "Inserted the code block into %s" (buffer-name buffer))))
 
-(provide 'qwen-companion-chat-text)
-;;; qwen-companion-chat-text.el ends here
+;;; Tables
+
+(defconst qwen-companion-chat-markdown--table-limit 200
+  "Lines above which a table stays as it was written.
+All of them are looked at whenever one more has come.")
+
+(defconst qwen-companion-chat-markdown--table-row "[ \t]*|"
+  "What a line of a table begins with.")
+
+(defconst qwen-companion-chat-markdown--table-rule
+  "[ \t]*|\\(?:[ \t]*:?-+:?[ \t]*|\\)*[ \t]*:?-+:?[ \t]*|?[ \t]*$"
+  "The second line of a table, which says how its columns are aligned.")
+
+(defun qwen-companion-chat-markdown--table-extent ()
+  "Return (START . END) of the table that the line at point is in, or nil.
+Both are beginnings of lines."
+  (when (qwen-companion-chat-markdown--table-row-p)
+    (save-excursion
+      (let ((end (progn (while (and (qwen-companion-chat-markdown--table-row-p)
+                                    (zerop (forward-line))))
+                        (point)))
+            (lines 0))
+        (forward-line -1)
+        (while (and (qwen-companion-chat-markdown--table-row-p)
+                    (< (cl-incf lines) qwen-companion-chat-markdown--table-limit)
+                    (zerop (forward-line -1))))
+        (unless (qwen-companion-chat-markdown--table-row-p)
+          (forward-line))
+        (let ((start (point)))
+          (forward-line)
+          (and (< lines qwen-companion-chat-markdown--table-limit)
+               (looking-at qwen-companion-chat-markdown--table-rule)
+               ;; It has come to its end, and is not the beginning of a row.
+               (get-text-property (match-end 0) 'qwen-companion-chat-voice)
+               (cons start end)))))))
+
+(defun qwen-companion-chat-markdown--table-row-p ()
+  "Return non-nil when the line at point may be of a table."
+  (and (looking-at-p qwen-companion-chat-markdown--table-row)
+       (not (get-text-property (point) 'qwen-companion-chat-code))))
+
+(defun qwen-companion-chat-markdown--table-cells (end)
+  "Return the cells of the row at point, whose line ends at END.
+Each is (START . END) without the space around it."
+  (let (cells)
+    (while (and (eq ?| (char-after)) (< (point) end))
+      (forward-char)
+      (let ((start (point)))
+        (while (progn (skip-chars-forward "^|\\\\" end)
+                      ;; What follows a backslash separates nothing.
+                      (and (eq ?\\ (char-after)) (< (1+ (point)) end)))
+          (forward-char 2))
+        (unless (and (= (point) end) (string-blank-p (buffer-substring start end)))
+          (push (qwen-companion-chat-markdown--table-trimmed start (point)) cells))))
+    (nreverse cells)))
+
+(defun qwen-companion-chat-markdown--table-trimmed (start end)
+  "Return (START . END) without the white space at both ends."
+  (save-excursion
+    (goto-char end)
+    (skip-chars-backward " \t" start)
+    (let ((end (point)))
+      (goto-char start)
+      (skip-chars-forward " \t" end)
+      (cons (point) end))))
+
+(defun qwen-companion-chat-markdown--table-width (cell)
+  "Return how many columns CELL takes."
+  (string-width (buffer-substring-no-properties (car cell) (cdr cell))))
+
+(defun qwen-companion-chat-markdown--table-align (start end)
+  "Align the columns of the table from START to END."
+  (save-excursion
+    (goto-char start)
+    (let ((number 0) rows rule widths)
+      (while (< (point) end)
+        (let* ((from (progn (skip-chars-forward " \t") (point)))
+               (to (line-end-position))
+               (cells (qwen-companion-chat-markdown--table-cells to)))
+          (if (= 1 number)
+              (setq rule cells)
+            (cl-loop for cell in cells
+                     for column from 0
+                     do (setf (alist-get column widths)
+                              (max (qwen-companion-chat-markdown--table-width cell)
+                                   (alist-get column widths 3)))))
+          (push (list from to cells) rows)
+          (cl-incf number))
+        (forward-line))
+      (remove-text-properties start end '(display nil))
+      (pcase-dolist (`(,from ,to ,cells) rows)
+        (add-face-text-property from to 'fixed-pitch t)
+        (if (eq cells rule)
+            (qwen-companion-chat-markdown--table-draw
+             from to
+             (concat "|" (mapconcat (lambda (column)
+                                      (make-string (+ 2 (alist-get column widths 3)) ?-))
+                                    (number-sequence 0 (1- (length rule)))
+                                    "|")
+                     "|"))
+          (qwen-companion-chat-markdown--table-align-row from to cells widths rule))))))
+
+(defun qwen-companion-chat-markdown--table-right-p (rule)
+  "Return non-nil when its cell RULE has a column right-aligned."
+  (and rule
+       (not (eq ?: (char-after (car rule))))
+       (eq ?: (char-before (cdr rule)))))
+
+(defun qwen-companion-chat-markdown--table-align-row (from to cells widths rule)
+  "Align CELLS of the line from FROM to TO, whose columns are of WIDTHS.
+RULE has the cells that say how."
+  ;; What is between two cells is drawn as one: it has a character at least.
+  (let ((place from)
+        (before "| "))
+    (cl-loop for cell in cells
+             for column from 0
+             for room = (make-string (max 0 (- (alist-get column widths 3)
+                                               (qwen-companion-chat-markdown--table-width cell)))
+                                     ?\s)
+             for right = (qwen-companion-chat-markdown--table-right-p (nth column rule))
+             do (qwen-companion-chat-markdown--table-draw place (car cell)
+                                                  (concat before (if right room "")))
+             (setq place (cdr cell)
+                   before (concat (if right "" room) " | ")))
+    (qwen-companion-chat-markdown--table-draw place to (string-trim-right before))))
+
+(defun qwen-companion-chat-markdown--table-draw (start end text)
+  "Show TEXT in place of what is from START to END, if that is anything."
+  (when (< start end)
+    (put-text-property start end 'display text)))
+
+(provide 'qwen-companion-chat-markdown)
+;;; qwen-companion-chat-markdown.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-chat-text-test.el --- Tests of Markdown in a chat  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat-markdown-test.el --- Tests of Markdown in a chat  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -13,18 +13,18 @@
 
 (require 'qwen-companion-chat-test-helper)
 
-(defun qwen-companion-chat-text-test--find (text)
+(defun qwen-companion-chat-markdown-test--find (text)
   "Go to TEXT in the conversation."
   (goto-char (point-min))
   (search-forward text)
   (goto-char (match-beginning 0)))
 
-(defun qwen-companion-chat-text-test--faces (text)
+(defun qwen-companion-chat-markdown-test--faces (text)
   "Return the faces of the first character of TEXT, a list."
-  (qwen-companion-chat-text-test--find text)
+  (qwen-companion-chat-markdown-test--find text)
   (ensure-list (get-text-property (point) 'face)))
 
-(defmacro qwen-companion-chat-text-test-with (text &rest body)
+(defmacro qwen-companion-chat-markdown-test-with (text &rest body)
   "Run BODY in a chat whose answer is TEXT, whole and in pieces of any size."
   (declare (indent 1) (debug t))
   `(dolist (size '(1 3 1000000))
@@ -35,8 +35,8 @@
        (should (equal (concat "\n" ,text "\n") (qwen-companion-chat-test-conversation)))
        ,@body)))
 
-(ert-deftest qwen-companion-chat-text-test-emphasis-titles-and-links ()
-  (qwen-companion-chat-text-test-with
+(ert-deftest qwen-companion-chat-markdown-test-emphasis-titles-and-links ()
+  (qwen-companion-chat-markdown-test-with
       (concat "# Title\nSome **strong** and *weak* and _low_ and `code *x*` and ~~gone~~.\n"
               "- item with snake_case_name and 2 * 3 * 4\n"
               "See [the manual](https://example.org/a_b_c) or http://example.org/x.")
@@ -45,86 +45,86 @@
                      ("low" . italic) ("code" . qwen-companion-chat-inline-code) ("- item" . bold)
                      ("**" . qwen-companion-chat-markup) ("the manual" . link)
                      ("http://example" . link)))
-      (should (memq face (qwen-companion-chat-text-test--faces text))))
+      (should (memq face (qwen-companion-chat-markdown-test--faces text))))
     (dolist (text '("Some" "snake" "case" "name" "3 *" "x*`" "item"))
-      (should-not (memq 'italic (qwen-companion-chat-text-test--faces text))))
+      (should-not (memq 'italic (qwen-companion-chat-markdown-test--faces text))))
     (should (member '(:strike-through t)
                     (list (get-text-property
-                           (progn (qwen-companion-chat-text-test--find "gone") (point)) 'face))))))
+                           (progn (qwen-companion-chat-markdown-test--find "gone") (point)) 'face))))))
 
-(ert-deftest qwen-companion-chat-text-test-code-has-the-colours-of-its-language ()
-  (qwen-companion-chat-text-test-with
+(ert-deftest qwen-companion-chat-markdown-test-code-has-the-colours-of-its-language ()
+  (qwen-companion-chat-markdown-test-with
       "Look:\n```elisp\n(defun name ()\n  \"Text *not weak*.\")\n```\nThat is *it*."
-    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "defun")))
-    (should (memq 'qwen-companion-chat-code (qwen-companion-chat-text-test--faces "defun")))
-    (should-not (memq 'italic (qwen-companion-chat-text-test--faces "not weak")))
-    (should (memq 'italic (qwen-companion-chat-text-test--faces "it*")))
-    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-text-test--faces "```elisp")))
-    (qwen-companion-chat-text-test--find "defun")
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "defun")))
+    (should (memq 'qwen-companion-chat-code (qwen-companion-chat-markdown-test--faces "defun")))
+    (should-not (memq 'italic (qwen-companion-chat-markdown-test--faces "not weak")))
+    (should (memq 'italic (qwen-companion-chat-markdown-test--faces "it*")))
+    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-markdown-test--faces "```elisp")))
+    (qwen-companion-chat-markdown-test--find "defun")
     (qwen-companion-chat-copy-code)
     (should (equal "(defun name ()\n  \"Text *not weak*.\")\n" (current-kill 0)))))
 
-(ert-deftest qwen-companion-chat-text-test-colours-do-not-keep-the-user-waiting ()
+(ert-deftest qwen-companion-chat-markdown-test-colours-do-not-keep-the-user-waiting ()
   "They come after the text is shown, and not while keys are typed."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
-    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
-    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
+    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
     (let ((unread-command-events (list ?x)))
-      (qwen-companion-chat-text--colour-next (current-buffer)))
-    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
+      (qwen-companion-chat-markdown--colour-next (current-buffer)))
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
     (qwen-companion-chat-test-show)
-    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "defun")))))
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "defun")))))
 
-(ert-deftest qwen-companion-chat-text-test-a-chat-that-is-killed-before-its-colours ()
+(ert-deftest qwen-companion-chat-markdown-test-a-chat-that-is-killed-before-its-colours ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
-    (qwen-companion-chat-text--fontify (point-min) qwen-companion-chat--end)
+    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
     (let ((chat (current-buffer)))
       (kill-buffer)
-      (qwen-companion-chat-text--colour-next chat))))
+      (qwen-companion-chat-markdown--colour-next chat))))
 
-(ert-deftest qwen-companion-chat-text-test-code-at-the-very-end-is-closed ()
-  (qwen-companion-chat-text-test-with "```python\nimport os\n```"
-    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "import")))))
+(ert-deftest qwen-companion-chat-markdown-test-code-at-the-very-end-is-closed ()
+  (qwen-companion-chat-markdown-test-with "```python\nimport os\n```"
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "import")))))
 
-(ert-deftest qwen-companion-chat-text-test-a-fence-of-another-kind-is-code ()
-  (qwen-companion-chat-text-test-with "~~~~\n```\n~~~\n# no title\n~~~~\n# Title\n"
-    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "# no title")))
-    (should (memq 'qwen-companion-chat-title (qwen-companion-chat-text-test--faces "# Title")))))
+(ert-deftest qwen-companion-chat-markdown-test-a-fence-of-another-kind-is-code ()
+  (qwen-companion-chat-markdown-test-with "~~~~\n```\n~~~\n# no title\n~~~~\n# Title\n"
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "# no title")))
+    (should (memq 'qwen-companion-chat-title (qwen-companion-chat-markdown-test--faces "# Title")))))
 
-(ert-deftest qwen-companion-chat-text-test-thoughts-are-plain-and-folded ()
+(ert-deftest qwen-companion-chat-markdown-test-thoughts-are-plain-and-folded ()
   (qwen-companion-chat-test-with
     (dolist (piece '("# Hm *so*\n" "more"))
       (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought piece)))
     (qwen-companion-chat-test-show)
-    (should (equal '(qwen-companion-chat-thought) (qwen-companion-chat-text-test--faces "Hm")))
+    (should (equal '(qwen-companion-chat-thought) (qwen-companion-chat-markdown-test--faces "Hm")))
     (should (invisible-p (point)))
-    (qwen-companion-chat-text-test--find "more")
+    (qwen-companion-chat-markdown-test--find "more")
     (should (invisible-p (point)))
     (goto-char (point-min))
     (should-not (invisible-p (point)))
     (call-interactively (key-binding (kbd "TAB")))
-    (qwen-companion-chat-text-test--find "more")
+    (qwen-companion-chat-markdown-test--find "more")
     (should-not (invisible-p (point)))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought " still"))
-    (qwen-companion-chat-text-test--find "still")
+    (qwen-companion-chat-markdown-test--find "still")
     (should-not (invisible-p (point)))
     (qwen-companion-chat-toggle-fold)
     (should (looking-at "Thought"))))
 
-(ert-deftest qwen-companion-chat-text-test-search-opens-what-it-finds ()
+(ert-deftest qwen-companion-chat-markdown-test-search-opens-what-it-finds ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought "hidden"))
-    (qwen-companion-chat-text-test--find "hidden")
+    (qwen-companion-chat-markdown-test--find "hidden")
     (let ((fold (cl-find-if (lambda (overlay) (overlay-get overlay 'isearch-open-invisible))
                             (overlays-at (point)))))
       (funcall (overlay-get fold 'isearch-open-invisible) fold)
       (should-not (invisible-p (point))))))
 
-(defun qwen-companion-chat-text-test--seen ()
+(defun qwen-companion-chat-markdown-test--seen ()
   "Return the conversation as it is seen."
   (let ((position (point-min)) seen)
     (while (< position qwen-companion-chat--end)
@@ -136,7 +136,7 @@
       (cl-incf position))
     (apply #'concat (nreverse seen))))
 
-(ert-deftest qwen-companion-chat-text-test-the-rest-of-a-long-line-is-folded ()
+(ert-deftest qwen-companion-chat-markdown-test-the-rest-of-a-long-line-is-folded ()
   "However it comes; and it is opened, copied and searched like any text."
   (dolist (size '(777 1000000))
     (qwen-companion-chat-test-with
@@ -145,20 +145,20 @@
           (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece)))
         (let* ((cut (concat (make-string 5000 ?a) "2001 more characters; TAB shows them"))
                (folded (concat "\n```\n" cut "\nnext\n```\n" cut "\n")))
-          (should (equal folded (qwen-companion-chat-text-test--seen)))
-          (qwen-companion-chat-text-test--find "next")
+          (should (equal folded (qwen-companion-chat-markdown-test--seen)))
+          (qwen-companion-chat-markdown-test--find "next")
           (should-error (qwen-companion-chat-toggle-fold) :type 'user-error)
           (forward-line -1)
           (call-interactively (key-binding (kbd "TAB")))
           (should (equal (concat "\n```\n" line "\nnext\n```\n" cut "\n")
-                         (qwen-companion-chat-text-test--seen)))
+                         (qwen-companion-chat-markdown-test--seen)))
           (end-of-line)
           (call-interactively (key-binding (kbd "TAB")))
           (should (bolp))
-          (should (equal folded (qwen-companion-chat-text-test--seen)))
+          (should (equal folded (qwen-companion-chat-markdown-test--seen)))
           (qwen-companion-chat-copy-code)
           (should (equal (concat line "\nnext\n") (current-kill 0)))
-          (qwen-companion-chat-text-test--find "c")
+          (qwen-companion-chat-markdown-test--find "c")
           (let ((fold (car (overlays-at (point)))))
             (funcall (overlay-get fold 'isearch-open-invisible) fold)
             (should-not (invisible-p (point)))
@@ -166,32 +166,32 @@
             (goto-char (1- qwen-companion-chat--end))
             (qwen-companion-chat-toggle-fold)
             (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "d"))
-            (qwen-companion-chat-text-test--find "cd")
+            (qwen-companion-chat-markdown-test--find "cd")
             (should-not (invisible-p (point)))))))))
 
-(ert-deftest qwen-companion-chat-text-test-each-line-has-its-direction ()
+(ert-deftest qwen-companion-chat-markdown-test-each-line-has-its-direction ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer "one\nשתיים\nthree"))
     (pcase-dolist (`(,text . ,direction)
                    '(("one" . left-to-right) ("שתיים" . right-to-left) ("three" . left-to-right)))
-      (qwen-companion-chat-text-test--find text)
+      (qwen-companion-chat-markdown-test--find text)
       (should (eq direction (current-bidi-paragraph-direction))))))
 
-(ert-deftest qwen-companion-chat-text-test-levels-of-headings-differ ()
-  (qwen-companion-chat-text-test-with "# One\n### Three\n####### None\n"
-    (should (memq 'outline-1 (qwen-companion-chat-text-test--faces "One")))
-    (should (memq 'outline-3 (qwen-companion-chat-text-test--faces "Three")))
-    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-text-test--faces "### Three")))
-    (should-not (qwen-companion-chat-text-test--faces "None"))))
+(ert-deftest qwen-companion-chat-markdown-test-levels-of-headings-differ ()
+  (qwen-companion-chat-markdown-test-with "# One\n### Three\n####### None\n"
+    (should (memq 'outline-1 (qwen-companion-chat-markdown-test--faces "One")))
+    (should (memq 'outline-3 (qwen-companion-chat-markdown-test--faces "Three")))
+    (should (memq 'qwen-companion-chat-markup (qwen-companion-chat-markdown-test--faces "### Three")))
+    (should-not (qwen-companion-chat-markdown-test--faces "None"))))
 
-(ert-deftest qwen-companion-chat-text-test-long-items-go-on-behind-their-bullet ()
-  (qwen-companion-chat-text-test-with "Text\n- item\n   12. nested\n> said\n"
+(ert-deftest qwen-companion-chat-markdown-test-long-items-go-on-behind-their-bullet ()
+  (qwen-companion-chat-markdown-test-with "Text\n- item\n   12. nested\n> said\n"
     (pcase-dolist (`(,text . ,columns) '(("Text" . 0) ("item" . 2) ("nested" . 7) ("said" . 2)))
-      (qwen-companion-chat-text-test--find text)
+      (qwen-companion-chat-markdown-test--find text)
       (should (= columns (length (get-text-property (point) 'wrap-prefix)))))))
 
-(ert-deftest qwen-companion-chat-text-test-what-the-user-said-looks-different ()
+(ert-deftest qwen-companion-chat-markdown-test-what-the-user-said-looks-different ()
   "All of it, and its Markdown has faces all the same."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
@@ -199,20 +199,20 @@
      (qwen-companion-chat-test-text 'answer "Yes."))
     (qwen-companion-chat-test-show)
     (dolist (text '("Is" "it*" "import" "good?" "?\n"))
-      (should (memq 'qwen-companion-chat-user (qwen-companion-chat-text-test--faces text))))
-    (should (memq 'italic (qwen-companion-chat-text-test--faces "it*")))
-    (should (memq 'font-lock-keyword-face (qwen-companion-chat-text-test--faces "import")))
+      (should (memq 'qwen-companion-chat-user (qwen-companion-chat-markdown-test--faces text))))
+    (should (memq 'italic (qwen-companion-chat-markdown-test--faces "it*")))
+    (should (memq 'font-lock-keyword-face (qwen-companion-chat-markdown-test--faces "import")))
     (search-forward "?")
     (should (eq 'qwen-companion-chat-user (get-text-property (point) 'face)))
-    (should-not (qwen-companion-chat-text-test--faces "Yes."))))
+    (should-not (qwen-companion-chat-markdown-test--faces "Yes."))))
 
-(ert-deftest qwen-companion-chat-text-test-copies-are-plain ()
-  (qwen-companion-chat-text-test-with "Some **strong** text"
-    (qwen-companion-chat-text-test--find "strong")
+(ert-deftest qwen-companion-chat-markdown-test-copies-are-plain ()
+  (qwen-companion-chat-markdown-test-with "Some **strong** text"
+    (qwen-companion-chat-markdown-test--find "strong")
     (let ((copy (filter-buffer-substring (point) (+ 6 (point)))))
       (should (equal-including-properties "strong" copy)))))
 
-(ert-deftest qwen-companion-chat-text-test-a-mode-that-talks-is-not-heard ()
+(ert-deftest qwen-companion-chat-markdown-test-a-mode-that-talks-is-not-heard ()
   (let ((said (qwen-companion-test-messages
                 (let ((auto-mode-alist
                        (cons (cons "\\.qwentalk\\'"
@@ -226,7 +226,7 @@
 
 ;;; Tables
 
-(defun qwen-companion-chat-text-test--shown (from to)
+(defun qwen-companion-chat-markdown-test--shown (from to)
   "Return what is from FROM to TO as it is drawn."
   (let (parts)
     (while (< from to)
@@ -237,13 +237,13 @@
         (setq from next)))
     (apply #'concat (nreverse parts))))
 
-(defun qwen-companion-chat-text-test--lines-shown ()
+(defun qwen-companion-chat-markdown-test--lines-shown ()
   "Return what the conversation shows, as lines."
-  (split-string (qwen-companion-chat-text-test--shown (point-min) qwen-companion-chat--end)
+  (split-string (qwen-companion-chat-markdown-test--shown (point-min) qwen-companion-chat--end)
                 "\n" t))
 
-(ert-deftest qwen-companion-chat-text-test-columns-are-below-each-other ()
-  (qwen-companion-chat-text-test-with
+(ert-deftest qwen-companion-chat-markdown-test-columns-are-below-each-other ()
+  (qwen-companion-chat-markdown-test-with
       (concat "| name | lines|verdict |\n|---|--:|:-:|\n| `greet` | 2 | \\| is *fine* |\n"
               "|x||\n| 日本 | 1000 | no end\nText | goes | on.\n")
     (should (equal '("| name    | lines | verdict      |"
@@ -253,24 +253,24 @@
                      "| 日本    |  1000 | no end"
                      "Text | goes | on.")
                    (mapcar (lambda (line) (replace-regexp-in-string "no end *|?$" "no end" line))
-                           (qwen-companion-chat-text-test--lines-shown))))
-    (should (memq 'italic (qwen-companion-chat-text-test--faces "fine")))))
+                           (qwen-companion-chat-markdown-test--lines-shown))))
+    (should (memq 'italic (qwen-companion-chat-markdown-test--faces "fine")))))
 
-(ert-deftest qwen-companion-chat-text-test-what-is-no-table-stays-as-it-is ()
+(ert-deftest qwen-companion-chat-markdown-test-what-is-no-table-stays-as-it-is ()
   (dolist (text '("| one |  line |\n"
                   "| no  | rule |\n| x | y |\n"
                   "```\n| a | b |\n|---|---|\n| ccc | d |\n```\n"))
-    (qwen-companion-chat-text-test-with text
+    (qwen-companion-chat-markdown-test-with text
       (should-not (text-property-not-all (point-min) (point-max) 'display nil)))))
 
 ;;; A stranger's text
 
-(defvar qwen-companion-chat-text-test--ran nil "What ran that should not.")
+(defvar qwen-companion-chat-markdown-test--ran nil "What ran that should not.")
 
-(ert-deftest qwen-companion-chat-text-test-code-runs-nothing ()
+(ert-deftest qwen-companion-chat-markdown-test-code-runs-nothing ()
   "No mode hook, no local variable, no mode that is not for text or programs."
-  (let ((note (lambda () (push major-mode qwen-companion-chat-text-test--ran))))
-    (setq qwen-companion-chat-text-test--ran nil)
+  (let ((note (lambda () (push major-mode qwen-companion-chat-markdown-test--ran))))
+    (setq qwen-companion-chat-markdown-test--ran nil)
     (add-hook 'emacs-lisp-mode-hook note)
     (add-hook 'prog-mode-hook note)
     (unwind-protect
@@ -279,44 +279,44 @@
             (qwen-companion-chat-test-turn
              (qwen-companion-chat-test-text
               'answer (concat "```" language "\n"
-                              ";; -*- eval: (push 'local qwen-companion-chat-text-test--ran) -*-\n"
+                              ";; -*- eval: (push 'local qwen-companion-chat-markdown-test--ran) -*-\n"
                               "yonder\n"
                               ";; Local Variables:\n"
-                              ";; eval: (push 'local qwen-companion-chat-text-test--ran)\n"
+                              ";; eval: (push 'local qwen-companion-chat-markdown-test--ran)\n"
                               ";; End:\n```\n")))
             (qwen-companion-chat-test-show)
-            (should (memq 'qwen-companion-chat-code (qwen-companion-chat-text-test--faces "yonder")))))
+            (should (memq 'qwen-companion-chat-code (qwen-companion-chat-markdown-test--faces "yonder")))))
       (remove-hook 'prog-mode-hook note)
       (remove-hook 'emacs-lisp-mode-hook note))
-    (should-not qwen-companion-chat-text-test--ran)))
+    (should-not qwen-companion-chat-markdown-test--ran)))
 
-(ert-deftest qwen-companion-chat-text-test-only-web-links-are-followed ()
-  (qwen-companion-chat-text-test-with
+(ert-deftest qwen-companion-chat-markdown-test-only-web-links-are-followed ()
+  (qwen-companion-chat-markdown-test-with
       "[a](https://example.org) [b](file:///etc/passwd) [c](javascript:x) [d](elisp:(kill-emacs))"
     (let (opened)
       (cl-letf (((symbol-function 'browse-url) (lambda (url &rest _) (push url opened))))
-        (qwen-companion-chat-text-test--find "a]")
+        (qwen-companion-chat-markdown-test--find "a]")
         (call-interactively #'qwen-companion-chat-follow-link)
         (should (equal '("https://example.org") opened))
         (dolist (text '("b]" "c]" "d]"))
-          (qwen-companion-chat-text-test--find text)
+          (qwen-companion-chat-markdown-test--find text)
           (should-error (call-interactively #'qwen-companion-chat-follow-link)
                         :type 'user-error))
         (should (equal '("https://example.org") opened))))))
 
-(ert-deftest qwen-companion-chat-text-test-long-code-and-lines-are-not-coloured ()
+(ert-deftest qwen-companion-chat-markdown-test-long-code-and-lines-are-not-coloured ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text
       'answer (concat "```elisp\n" (apply #'concat (make-list 3000 "(defun)\n")) "```\n*"
                       (make-string 5000 ?x) "* end")))
     (qwen-companion-chat-test-show)
-    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-text-test--faces "defun")))
-    (should-not (memq 'italic (qwen-companion-chat-text-test--faces "xxx")))))
+    (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
+    (should-not (memq 'italic (qwen-companion-chat-markdown-test--faces "xxx")))))
 
 ;;; Using code
 
-(ert-deftest qwen-companion-chat-text-test-the-last-code-from-the-prompt ()
+(ert-deftest qwen-companion-chat-markdown-test-the-last-code-from-the-prompt ()
   (qwen-companion-chat-test-with
     (should-error (qwen-companion-chat-copy-code) :type 'user-error)
     (qwen-companion-chat-test-turn
@@ -324,11 +324,11 @@
     (goto-char (point-max))
     (qwen-companion-chat-copy-code)
     (should (equal "two\nlines\n" (current-kill 0)))
-    (qwen-companion-chat-text-test--find "one")
+    (qwen-companion-chat-markdown-test--find "one")
     (qwen-companion-chat-copy-code)
     (should (equal "one\n" (current-kill 0)))))
 
-(ert-deftest qwen-companion-chat-text-test-code-into-the-last-file ()
+(ert-deftest qwen-companion-chat-markdown-test-code-into-the-last-file ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "```\none\n```\n"))
     (write-region "begin\nend\n" nil "file.txt" nil 'silent)
@@ -346,5 +346,5 @@
         (setq buffer-read-only t))
       (should-error (qwen-companion-chat-insert-code) :type 'buffer-read-only))))
 
-(provide 'qwen-companion-chat-text-test)
-;;; qwen-companion-chat-text-test.el ends here
+(provide 'qwen-companion-chat-markdown-test)
+;;; qwen-companion-chat-markdown-test.el ends here
