@@ -36,7 +36,7 @@
 (require 'ediff-wind)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-difference)
-(require 'qwen-companion-windows)
+(require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto
   "How the two sides of a review are laid out.
@@ -122,7 +122,7 @@ That is a cons cell, short and long, of empty strings where there is none."
   "Return the lines of a control panel taken from WINDOW."
   (let ((height (window-total-height window)))
     (if ediff-use-long-help-message
-        (min (- height qwen-companion-windows-tight-height)
+        (min (- height qwen-companion-review-windows-tight-height)
              (+ 3 (cl-count ?\n (qwen-companion-ediff--long-help))))
       (max 3 (min 4 (/ height 4))))))
 
@@ -131,11 +131,11 @@ That is a cons cell, short and long, of empty strings where there is none."
 It is taken from WINDOW, or it is that of a frame of its own."
   (if (and (eq qwen-companion-ediff-control 'frame)
            (display-graphic-p (window-frame window)))
-      (let ((frame (qwen-companion-windows-view-panel-frame view)))
+      (let ((frame (qwen-companion-review-windows-view-panel-frame view)))
         (unless (frame-live-p frame)
           (setq frame (qwen-companion-ediff--make-panel-frame
                        (window-frame window)))
-          (setf (qwen-companion-windows-view-panel-frame view) frame))
+          (setf (qwen-companion-review-windows-view-panel-frame view) frame))
         (set-frame-height frame (if ediff-use-long-help-message
                                     (+ 4 (cl-count ?\n (qwen-companion-ediff--long-help)))
                                   4))
@@ -185,18 +185,18 @@ Does nothing when they are in order."
     (let* ((control (current-buffer))
            (proposal qwen-companion-diff-proposal)
            (view (qwen-companion-proposal-view proposal))
-           (kept (qwen-companion-windows-view-kept view))
+           (kept (qwen-companion-review-windows-view-kept view))
            (window-min-height 1)
            (window-combination-resize nil)
            (sides (delq nil (list ediff-buffer-A ediff-buffer-B
                                   (and ediff-3way-job ediff-buffer-C))))
            (split ediff-split-window-function)
-           (area (qwen-companion-windows-area (and (window-live-p kept) kept)))
+           (area (qwen-companion-review-windows-area (and (window-live-p kept) kept)))
            (panel (qwen-companion-ediff--panel-window area view))
            (windows (qwen-companion-ediff--divide
                      area (length sides) split)))
-      (cl-mapc #'qwen-companion-windows-show-buffer windows sides)
-      (qwen-companion-windows-show-buffer panel control)
+      (cl-mapc #'qwen-companion-review-windows-show-buffer windows sides)
+      (qwen-companion-review-windows-show-buffer panel control)
       ;; It is not when its window had to go.
       (set-buffer control)
       (setq ediff-multiframe nil
@@ -221,7 +221,7 @@ Does nothing when they are in order."
 (defun qwen-companion-ediff--adopt-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
   (setq qwen-companion-diff-proposal proposal)
-  (setf (qwen-companion-windows-view-control
+  (setf (qwen-companion-review-windows-view-control
          (qwen-companion-proposal-view proposal))
         (current-buffer))
   (setq-local ediff-window-setup-function #'ediff-setup-windows-plain
@@ -254,7 +254,7 @@ Does nothing when they are in order."
   "Put the review aside when its control panel is killed by hand."
   (setq ediff-session-registry
         (delq (current-buffer) ediff-session-registry))
-  (qwen-companion-windows-control-killed))
+  (qwen-companion-review-windows-control-killed))
 
 (defun qwen-companion-ediff--attempt (proposal function)
   "Let FUNCTION have Ediff compare the texts of PROPOSAL.
@@ -267,9 +267,9 @@ were and no buffer or file of Ediff's."
                          (qwen-companion-proposal-buffer proposal)
                          (qwen-companion-proposal-yours-buffer proposal)))
          function
-         (qwen-companion-windows-control proposal))
+         (qwen-companion-review-windows-control proposal))
       (error
-       (qwen-companion-windows-set-configuration windows)
+       (qwen-companion-review-windows-set-configuration windows)
        (signal (car err) (cdr err))))))
 
 (defun qwen-companion-ediff--start (proposal)
@@ -304,17 +304,17 @@ Before that it cannot draw its control panel."
 
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
-  (let* ((frame (qwen-companion-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
-         (control (qwen-companion-windows-control proposal)))
+         (control (qwen-companion-review-windows-control proposal)))
     (setf (qwen-companion-proposal-view proposal)
-          (qwen-companion-windows-new-view proposal frame select))
+          (qwen-companion-review-windows-new-view proposal frame select))
     (with-selected-frame frame
       (if control
           (with-current-buffer control
             (ediff-recenter 'no-rehighlight))
         (qwen-companion-ediff--start proposal)))
-    (qwen-companion-windows-select
+    (qwen-companion-review-windows-select
      proposal select selected
      (qwen-companion-proposal-disk-buffer proposal))))
 
@@ -336,7 +336,7 @@ Before that it cannot draw its control panel."
       (when (buffer-live-p control)
         (kill-buffer control)))
     (when (frame-live-p frame)
-      (qwen-companion-windows-set-configuration before)
+      (qwen-companion-review-windows-set-configuration before)
       ;; Not when it was the control panel's.
       (when (window-live-p selected)
         (set-window-point selected point)))))
@@ -344,23 +344,23 @@ Before that it cannot draw its control panel."
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
-  (qwen-companion-windows-restore proposal)
-  (when-let* ((control (qwen-companion-windows-control proposal)))
+  (qwen-companion-review-windows-restore proposal)
+  (when-let* ((control (qwen-companion-review-windows-control proposal)))
     (qwen-companion-ediff--quit
      control
-     (qwen-companion-windows-view-frame (qwen-companion-proposal-view proposal))))
-  (qwen-companion-windows-forget-view proposal))
+     (qwen-companion-review-windows-view-frame (qwen-companion-proposal-view proposal))))
+  (qwen-companion-review-windows-forget-view proposal))
 
 (cl-defmethod qwen-companion-diff-show-third ((_style (eql 'ediff)) proposal)
   "Let Ediff compare two texts of PROPOSAL or three, in the same place.
 The part of the review that was selected still is."
   (let* ((view (qwen-companion-proposal-view proposal))
-         (frame (qwen-companion-windows-view-frame view))
-         (control (qwen-companion-windows-control proposal))
+         (frame (qwen-companion-review-windows-view-frame view))
+         (control (qwen-companion-review-windows-control proposal))
          (selected (selected-window))
          (buffer (window-buffer selected)))
     ;; It puts nothing aside when it goes.
-    (setf (qwen-companion-windows-view-control view) nil)
+    (setf (qwen-companion-review-windows-view-control view) nil)
     (qwen-companion-ediff--quit control frame)
     (condition-case err
         (with-selected-frame frame
@@ -369,7 +369,7 @@ The part of the review that was selected still is."
     (when-let* ((window (cond
                          ((eq buffer control)
                           (get-buffer-window
-                           (qwen-companion-windows-control proposal) t))
+                           (qwen-companion-review-windows-control proposal) t))
                          ((and (window-live-p selected)
                                (eq buffer (window-buffer selected)))
                           selected)
@@ -378,7 +378,7 @@ The part of the review that was selected still is."
 
 (cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
   "Let the control panel of PROPOSAL offer to show unsaved text, or not."
-  (when-let* ((control (qwen-companion-windows-control proposal))
+  (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-ediff--compared-p control))
               (window (get-buffer-window control t)))
     (with-selected-window window
@@ -387,7 +387,7 @@ The part of the review that was selected still is."
 
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
-  (when-let* ((control (qwen-companion-windows-control proposal))
+  (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-ediff--compared-p control))
               ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))

@@ -41,7 +41,7 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-windows)
+(require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-unified-context 3
   "Lines of context around the hunks of a review.
@@ -161,7 +161,7 @@ This mode has a hook of its own.
                    "\\[qwen-companion-unified-next]/\\[qwen-companion-unified-previous] next/previous  \\[qwen-companion-unified-drop] drop  \\[qwen-companion-unified-restore] bring back  \\[qwen-companion-unified-split] split  \\[qwen-companion-unified-edit] edit  \\[qwen-companion-unified-visit] source  \\[qwen-companion-unified-toggle-space] white space  \\[qwen-companion-unified-more-context]/\\[qwen-companion-unified-less-context] context  \\[qwen-companion-diff-switch] Ediff  \\[qwen-companion-diff-bury] put aside"))
             header-line-format '(:eval (qwen-companion-unified--header)))
       (add-hook 'kill-buffer-hook
-                #'qwen-companion-windows-control-killed nil t))
+                #'qwen-companion-review-windows-control-killed nil t))
     buffer))
 
 (defun qwen-companion-unified--difference (&optional proposal)
@@ -723,7 +723,7 @@ These count from 0 and without the signs before the lines."
 (defun qwen-companion-unified--update (proposal)
   "Show how PROPOSAL differs, now or when the texts have been compared."
   (let ((difference (qwen-companion-unified--difference proposal)))
-    (with-current-buffer (qwen-companion-windows-control proposal)
+    (with-current-buffer (qwen-companion-review-windows-control proposal)
       (if (qwen-companion-hunks-fresh-p difference)
           (qwen-companion-unified--settle t)
         (unless qwen-companion-unified--hunks
@@ -733,7 +733,7 @@ These count from 0 and without the signs before the lines."
         (qwen-companion-hunks-compare
          difference
          (lambda (done)
-           (when-let* ((buffer (qwen-companion-windows-control proposal))
+           (when-let* ((buffer (qwen-companion-review-windows-control proposal))
                        ((eq 'unified (qwen-companion-proposal-style proposal))))
              (with-current-buffer buffer
                (qwen-companion-unified--settle done)))))))))
@@ -768,7 +768,7 @@ These count from 0 and without the signs before the lines."
 
 (defun qwen-companion-unified--text-settled (proposal)
   "Compare the text of PROPOSAL again, if it was not changed by ourselves."
-  (when (qwen-companion-windows-control proposal)
+  (when (qwen-companion-review-windows-control proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (setq qwen-companion-unified--timer nil))
     (qwen-companion-diff-refresh 'unified proposal)))
@@ -782,38 +782,38 @@ These count from 0 and without the signs before the lines."
 
 (cl-defmethod qwen-companion-diff-show ((_style (eql 'unified)) proposal select)
   "Show PROPOSAL hunk by hunk, and select it if SELECT is non-nil."
-  (let* ((frame (qwen-companion-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
-         (view (qwen-companion-windows-new-view proposal frame select))
-         (buffer (or (qwen-companion-windows-view-control view)
+         (view (qwen-companion-review-windows-new-view proposal frame select))
+         (buffer (or (qwen-companion-review-windows-view-control view)
                      (qwen-companion-unified--make-buffer proposal)))
-         (kept (qwen-companion-windows-view-kept view)))
+         (kept (qwen-companion-review-windows-view-kept view)))
     (setf (qwen-companion-proposal-view proposal) view
-          (qwen-companion-windows-view-control view) buffer)
+          (qwen-companion-review-windows-view-control view) buffer)
     (with-selected-frame frame
       (unless (get-buffer-window buffer frame)
-        (qwen-companion-windows-show-buffer
-         (qwen-companion-windows-area (and (window-live-p kept) kept))
+        (qwen-companion-review-windows-show-buffer
+         (qwen-companion-review-windows-area (and (window-live-p kept) kept))
          buffer)))
     (when (qwen-companion-proposal-yours-buffer proposal)
       (qwen-companion-diff-show-third 'unified proposal))
     (qwen-companion-unified--watch proposal t)
     (qwen-companion-unified--update proposal)
-    (qwen-companion-windows-select proposal select selected buffer)))
+    (qwen-companion-review-windows-select proposal select selected buffer)))
 
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'unified)) proposal)
   "Take PROPOSAL off the screen; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
-  (qwen-companion-windows-restore proposal)
+  (qwen-companion-review-windows-restore proposal)
   (qwen-companion-unified--watch proposal nil)
-  (when-let* ((buffer (qwen-companion-windows-control proposal)))
+  (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (kill-buffer buffer))
-  (qwen-companion-windows-forget-view proposal))
+  (qwen-companion-review-windows-forget-view proposal))
 
 (cl-defmethod qwen-companion-diff-show-third ((_style (eql 'unified)) proposal)
   "Show the third party of PROPOSAL below the hunks, or take it away there."
   (let* ((yours (qwen-companion-proposal-yours-buffer proposal))
-         (window (get-buffer-window (qwen-companion-windows-control proposal) t))
+         (window (get-buffer-window (qwen-companion-review-windows-control proposal) t))
          (third (and window
                      (cl-find-if (lambda (other)
                                    (window-parameter
@@ -827,18 +827,18 @@ If the user has put other things on the screen meanwhile, they stay."
      (t
       (setq third (or third (split-window window nil 'below)))
       (set-window-parameter third 'qwen-companion-unified-third t)
-      (qwen-companion-windows-show-buffer third yours)))))
+      (qwen-companion-review-windows-show-buffer third yours)))))
 
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'unified)) proposal)
   "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
-  (when (and (qwen-companion-windows-control proposal)
+  (when (and (qwen-companion-review-windows-control proposal)
              (not (qwen-companion-hunks-fresh-p
                    (qwen-companion-unified--difference proposal))))
     (qwen-companion-unified--update proposal)))
 
 (cl-defmethod qwen-companion-diff-note-line-ends ((_style (eql 'unified)) proposal)
   "Show how the line ends of PROPOSAL differ from those on disk now."
-  (when-let* ((buffer (qwen-companion-windows-control proposal)))
+  (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (with-current-buffer buffer
       (unless qwen-companion-unified--state
         (let ((there (get-text-property (point) 'qwen-companion-unified-line-ends)))

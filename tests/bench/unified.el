@@ -77,7 +77,7 @@ The old text has no different lines."
       (let* ((open (unified-bench--time
                     (lambda () (qwen-companion-diff-show 'unified proposal t))))
              (show (unified-bench--time answer)))
-        (set-buffer (qwen-companion-windows-control proposal))
+        (set-buffer (qwen-companion-review-windows-control proposal))
         (let* ((difference (qwen-companion-unified--difference))
                (first (unified-bench--time #'qwen-companion-unified-drop))
                (again (unified-bench--time #'qwen-companion-unified-restore))

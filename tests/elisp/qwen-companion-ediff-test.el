@@ -957,7 +957,7 @@
                     ((symbol-function 'frame-parameter) #'ignore)
                     ((symbol-function 'qwen-companion-diff-frame-for) #'ignore))
             (should (eq (or chosen small)
-                        (qwen-companion-windows-frame proposal)))))))))
+                        (qwen-companion-review-windows-frame proposal)))))))))
 
 (ert-deftest qwen-companion-ediff-test-ends-while-it-is-being-shown ()
   "Ediff lets processes run: the CLI may be answered meanwhile."

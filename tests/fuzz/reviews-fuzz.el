@@ -145,7 +145,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
                     (push (substring old 0 (if end (1+ end) nil)) parts)
                     (setq old (if end (substring old (1+ end)) ""))
                     (cl-incf at)))))
-      (with-current-buffer (qwen-companion-windows-control proposal)
+      (with-current-buffer (qwen-companion-review-windows-control proposal)
         (save-excursion
           (goto-char (point-min))
           (while (not (eobp))
@@ -290,7 +290,7 @@ That is when the user has edited it, or ALWAYS."
   (when-let* ((sent (reviews-fuzz--shown))
               (proposal (reviews-fuzz--sent-proposal sent))
               ((eq 'unified (qwen-companion-proposal-style proposal)))
-              (view (qwen-companion-windows-control proposal)))
+              (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
       (qwen-companion-unified--revert)
       (when-let* ((hunk (reviews-fuzz--one qwen-companion-unified--hunks)))
@@ -512,7 +512,7 @@ That is when the user has edited it, or ALWAYS."
   "Check that the unified view shows the text that would be accepted."
   (when-let* ((proposal (qwen-companion-diff-shown))
               ((eq 'unified (qwen-companion-proposal-style proposal)))
-              (view (qwen-companion-windows-control proposal)))
+              (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
       ;; As the commands do first.
       (unless (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))

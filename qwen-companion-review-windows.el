@@ -1,4 +1,4 @@
-;;; qwen-companion-windows.el --- Windows of a review  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-windows.el --- Windows of a review  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -28,16 +28,16 @@
 (require 'cl-lib)
 (require 'qwen-companion-diff)
 
-(defconst qwen-companion-windows-least-height 14
+(defconst qwen-companion-review-windows-least-height 14
   "Lines a review needs beside another window, else it takes the frame.")
 
-(defconst qwen-companion-windows-tight-height 9
+(defconst qwen-companion-review-windows-tight-height 9
   "Lines below which a review takes the place of the side windows too.")
 
-(defconst qwen-companion-windows-kept-height 6
+(defconst qwen-companion-review-windows-kept-height 6
   "Lines the window beside a review keeps at least.")
 
-(cl-defstruct (qwen-companion-windows-view (:copier nil))
+(cl-defstruct (qwen-companion-review-windows-view (:copier nil))
   "What shows a proposal.
 CONTROL is the buffer that has the review's keys, FRAME where the review
 was shown, KEPT the window that stays visible beside it (nil when it has
@@ -46,39 +46,39 @@ the window that was selected there, which BEFORE does not tell, and
 PANEL-FRAME the frame of CONTROL when it has one of its own."
   control frame kept before point panel-frame)
 
-(defun qwen-companion-windows-control (proposal)
+(defun qwen-companion-review-windows-control (proposal)
   "Return the buffer that has the keys of PROPOSAL's review, if it is alive."
   (when-let* ((view (qwen-companion-proposal-view proposal))
-              (control (qwen-companion-windows-view-control view)))
+              (control (qwen-companion-review-windows-view-control view)))
     (and (buffer-live-p control) control)))
 
 ;;; Windows as they were
 
-(defun qwen-companion-windows-frame (proposal)
+(defun qwen-companion-review-windows-frame (proposal)
   "Return the frame in which PROPOSAL is to be shown now.
 That of the terminal in which its CLI runs, else the selected frame.
 Where that has too little room, the largest one that has enough."
   (let ((frame (or (qwen-companion-diff-frame-for proposal)
                    (selected-frame)))
         (best nil))
-    (if (qwen-companion-windows--roomy-p frame)
+    (if (qwen-companion-review-windows--roomy-p frame)
         frame
       (dolist (other (frame-list) (or best frame))
-        (when (and (qwen-companion-windows--candidate-p other frame)
+        (when (and (qwen-companion-review-windows--candidate-p other frame)
                    (or (null best)
-                       (> (qwen-companion-windows--area other)
-                          (qwen-companion-windows--area best))))
+                       (> (qwen-companion-review-windows--area other)
+                          (qwen-companion-review-windows--area best))))
           (setq best other))))))
 
-(defun qwen-companion-windows--roomy-p (frame)
+(defun qwen-companion-review-windows--roomy-p (frame)
   "Return non-nil when FRAME has room for a review and a window beside it."
   (>= (frame-height frame)
-      (+ qwen-companion-windows-kept-height qwen-companion-windows-least-height)))
+      (+ qwen-companion-review-windows-kept-height qwen-companion-review-windows-least-height)))
 
-(defun qwen-companion-windows--candidate-p (frame small)
+(defun qwen-companion-review-windows--candidate-p (frame small)
   "Return non-nil when FRAME can take the place of the frame SMALL."
   (and (not (eq frame small))
-       (qwen-companion-windows--roomy-p frame)
+       (qwen-companion-review-windows--roomy-p frame)
        (>= (frame-width frame) (frame-width small))
        (eq (frame-terminal frame) (frame-terminal small))
        (eq t (frame-visible-p frame))
@@ -88,66 +88,66 @@ Where that has too little room, the largest one that has enough."
        (not (eq 'only (frame-parameter frame 'minibuffer)))
        (not (frame-parameter frame 'unsplittable))))
 
-(defun qwen-companion-windows--area (frame)
+(defun qwen-companion-review-windows--area (frame)
   "Return how many characters FRAME has room for."
   (* (frame-height frame) (frame-width frame)))
 
-(defun qwen-companion-windows-buffers (proposal)
+(defun qwen-companion-review-windows-buffers (proposal)
   "Return the live buffers that are parts of the review of PROPOSAL."
   (cl-remove-if-not
    #'buffer-live-p
    (list (qwen-companion-proposal-disk-buffer proposal)
          (qwen-companion-proposal-buffer proposal)
          (qwen-companion-proposal-yours-buffer proposal)
-         (qwen-companion-windows-control proposal))))
+         (qwen-companion-review-windows-control proposal))))
 
-(defun qwen-companion-windows-visible-p (proposal frame)
+(defun qwen-companion-review-windows-visible-p (proposal frame)
   "Return non-nil when a part of the review of PROPOSAL is in FRAME.
 A frame, or any value that `get-buffer-window' takes for one."
   (cl-some (lambda (buffer) (get-buffer-window buffer frame))
-           (qwen-companion-windows-buffers proposal)))
+           (qwen-companion-review-windows-buffers proposal)))
 
-(defun qwen-companion-windows-kept (proposal frame select)
+(defun qwen-companion-review-windows-kept (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
 The selected one, unless SELECT is non-nil: then that of the terminal."
   (if select
       (cl-some (lambda (buffer) (get-buffer-window buffer frame))
                (qwen-companion-diff-terminals proposal))
-    (qwen-companion-windows--ordinary (frame-selected-window frame))))
+    (qwen-companion-review-windows--ordinary (frame-selected-window frame))))
 
-(defun qwen-companion-windows-new-view (proposal frame select)
+(defun qwen-companion-review-windows-new-view (proposal frame select)
   "Return a new view for showing PROPOSAL in FRAME, with SELECT or without.
 It takes over what is known of FRAME when the review is in it already."
   (let ((old (qwen-companion-proposal-view proposal))
-        (view (make-qwen-companion-windows-view
-               :control (qwen-companion-windows-control proposal)
+        (view (make-qwen-companion-review-windows-view
+               :control (qwen-companion-review-windows-control proposal)
                :frame frame
-               :kept (qwen-companion-windows-kept proposal frame select)))
+               :kept (qwen-companion-review-windows-kept proposal frame select)))
         (selected (frame-selected-window frame)))
     (when old
-      (setf (qwen-companion-windows-view-panel-frame view)
-            (qwen-companion-windows-view-panel-frame old)))
+      (setf (qwen-companion-review-windows-view-panel-frame view)
+            (qwen-companion-review-windows-view-panel-frame old)))
     (if (and old
-             (eq frame (qwen-companion-windows-view-frame old))
-             (qwen-companion-windows-visible-p proposal frame))
-        (setf (qwen-companion-windows-view-before view)
-              (qwen-companion-windows-view-before old)
-              (qwen-companion-windows-view-point view)
-              (qwen-companion-windows-view-point old))
-      (setf (qwen-companion-windows-view-before view)
+             (eq frame (qwen-companion-review-windows-view-frame old))
+             (qwen-companion-review-windows-visible-p proposal frame))
+        (setf (qwen-companion-review-windows-view-before view)
+              (qwen-companion-review-windows-view-before old)
+              (qwen-companion-review-windows-view-point view)
+              (qwen-companion-review-windows-view-point old))
+      (setf (qwen-companion-review-windows-view-before view)
             (current-window-configuration frame)
-            (qwen-companion-windows-view-point view)
+            (qwen-companion-review-windows-view-point view)
             (with-current-buffer (window-buffer selected)
               (copy-marker (window-point selected)))))
     view))
 
-(defun qwen-companion-windows-beside (proposal frame)
+(defun qwen-companion-review-windows-beside (proposal frame)
   "Return the windows of FRAME that show no part of PROPOSAL's review."
-  (let ((parts (qwen-companion-windows-buffers proposal)))
+  (let ((parts (qwen-companion-review-windows-buffers proposal)))
     (cl-remove-if (lambda (window) (memq (window-buffer window) parts))
                   (window-list frame 'no-minibuffer))))
 
-(defun qwen-companion-windows-set-configuration (configuration)
+(defun qwen-companion-review-windows-set-configuration (configuration)
   "Make a frame look as in CONFIGURATION; the selected frame stays that.
 So does an active minibuffer: what is typed into it goes on."
   (let ((frame (selected-frame))
@@ -161,18 +161,18 @@ So does an active minibuffer: what is typed into it goes on."
       (when (frame-live-p frame)
         (select-frame frame 'norecord)))))
 
-(defun qwen-companion-windows-put-back (view beside terminals)
+(defun qwen-companion-review-windows-put-back (view beside terminals)
   "Make the frame of VIEW look as before the review.
 BESIDE are the windows that were there beside the review: what the user
 has put into them stays, and so do their points.  TERMINALS, buffers
 that may have been out of sight, are shown where their output is now."
-  (when (frame-live-p (qwen-companion-windows-view-frame view))
+  (when (frame-live-p (qwen-companion-review-windows-view-frame view))
     (let ((there (cl-loop for window in beside
                           when (window-live-p window)
                           collect (list window (window-buffer window)
                                         (window-point window)))))
-      (qwen-companion-windows-set-configuration
-       (qwen-companion-windows-view-before view))
+      (qwen-companion-review-windows-set-configuration
+       (qwen-companion-review-windows-view-before view))
       (pcase-dolist (`(,window ,buffer ,point) there)
         (when (and (window-live-p window) (buffer-live-p buffer))
           (unless (eq buffer (window-buffer window))
@@ -180,50 +180,50 @@ that may have been out of sight, are shown where their output is now."
             (set-window-buffer window buffer))
           (set-window-point window point)))
       (let ((selected (frame-selected-window
-                       (qwen-companion-windows-view-frame view)))
-            (point (qwen-companion-windows-view-point view)))
+                       (qwen-companion-review-windows-view-frame view)))
+            (point (qwen-companion-review-windows-view-point view)))
         (unless (or (assq selected there)
                     (not (eq (window-buffer selected) (marker-buffer point))))
           (set-window-point selected point)))
       (dolist (terminal terminals)
         (dolist (window (get-buffer-window-list
-                         terminal nil (qwen-companion-windows-view-frame view)))
+                         terminal nil (qwen-companion-review-windows-view-frame view)))
           (unless (assq window there)
             (set-window-point window
                               (with-current-buffer terminal (point)))))))))
 
-(defun qwen-companion-windows-tab-back (proposal view)
+(defun qwen-companion-review-windows-tab-back (proposal view)
   "Take PROPOSAL's review out of a tab of the frame of VIEW.
 The tab is not the selected one; it looks as before when it is again."
-  (when-let* ((frame (qwen-companion-windows-view-frame view))
+  (when-let* ((frame (qwen-companion-review-windows-view-frame view))
               ((frame-live-p frame))
               (tab (cl-some (lambda (buffer)
                               (tab-bar-get-buffer-tab buffer frame t))
-                            (qwen-companion-windows-buffers proposal)))
+                            (qwen-companion-review-windows-buffers proposal)))
               (configuration (assq 'wc tab)))
-    (setcdr configuration (qwen-companion-windows-view-before view))
+    (setcdr configuration (qwen-companion-review-windows-view-before view))
     (when-let* ((point (assq 'wc-point tab)))
-      (setcdr point (qwen-companion-windows-view-point view)))))
+      (setcdr point (qwen-companion-review-windows-view-point view)))))
 
-(defun qwen-companion-windows-restore (proposal)
+(defun qwen-companion-review-windows-restore (proposal)
   "Take the review of PROPOSAL out of the windows, where it is in any.
 If the user has put other things on the screen meanwhile, they stay."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
-    (let ((frame (qwen-companion-windows-view-frame view)))
+    (let ((frame (qwen-companion-review-windows-view-frame view)))
       (cond
        ((not (frame-live-p frame)))
-       ((qwen-companion-windows-visible-p proposal frame)
-        (let ((beside (qwen-companion-windows-beside proposal frame))
+       ((qwen-companion-review-windows-visible-p proposal frame)
+        (let ((beside (qwen-companion-review-windows-beside proposal frame))
               (terminals (qwen-companion-diff-terminals proposal)))
-          (qwen-companion-windows-put-back view beside terminals)
+          (qwen-companion-review-windows-put-back view beside terminals)
           (when (and (active-minibuffer-window)
                      read-minibuffer-restore-windows)
-            (qwen-companion-windows-after-minibuffer
+            (qwen-companion-review-windows-after-minibuffer
              (lambda ()
-               (qwen-companion-windows-put-back view beside terminals))))))
-       (t (qwen-companion-windows-tab-back proposal view))))))
+               (qwen-companion-review-windows-put-back view beside terminals))))))
+       (t (qwen-companion-review-windows-tab-back proposal view))))))
 
-(defun qwen-companion-windows-after-minibuffer (function)
+(defun qwen-companion-review-windows-after-minibuffer (function)
   "Call FUNCTION when the active minibuffer has been left.
 Emacs makes all frames look then as when it was entered."
   (letrec ((leave (lambda ()
@@ -233,7 +233,7 @@ Emacs makes all frames look then as when it was entered."
 
 ;;; Windows of a review
 
-(defun qwen-companion-windows-clear-area (kept)
+(defun qwen-companion-review-windows-clear-area (kept)
   "Return the window that is there when all but KEPT and side windows go.
 It is KEPT itself, unless that is a side window."
   (if (window-parameter kept 'window-side)
@@ -245,7 +245,7 @@ It is KEPT itself, unless that is a side window."
     (delete-other-windows kept)
     kept))
 
-(defun qwen-companion-windows--ordinary (window)
+(defun qwen-companion-review-windows--ordinary (window)
   "Return WINDOW, or where that is a minibuffer, another one of its frame."
   (if (not (window-minibuffer-p window))
       window
@@ -254,35 +254,35 @@ It is KEPT itself, unless that is a side window."
           before
         (frame-first-window (window-frame window))))))
 
-(defun qwen-companion-windows-area (kept)
+(defun qwen-companion-review-windows-area (kept)
   "Return the window to divide for the review.
 KEPT, nil or a live window, stays visible if there is room for both."
-  (let* ((area (qwen-companion-windows-clear-area
-                (or kept (qwen-companion-windows--ordinary (selected-window)))))
+  (let* ((area (qwen-companion-review-windows-clear-area
+                (or kept (qwen-companion-review-windows--ordinary (selected-window)))))
          (height (window-total-height area)))
     (cond
      ((and kept (not (eq area kept))
-           (>= height qwen-companion-windows-tight-height))
+           (>= height qwen-companion-review-windows-tight-height))
       area)
      ((and (eq area kept)
-           (>= height (+ qwen-companion-windows-kept-height
-                         qwen-companion-windows-least-height)))
+           (>= height (+ qwen-companion-review-windows-kept-height
+                         qwen-companion-review-windows-least-height)))
       (split-window kept
-                    (max qwen-companion-windows-kept-height
+                    (max qwen-companion-review-windows-kept-height
                          (min (/ height 3)
-                              (- height qwen-companion-windows-least-height)))
+                              (- height qwen-companion-review-windows-least-height)))
                     'above))
      (t
       (let ((ignore-window-parameters t))
         (delete-other-windows area))
       area))))
 
-(defun qwen-companion-windows-show-buffer (window buffer)
+(defun qwen-companion-review-windows-show-buffer (window buffer)
   "Show BUFFER in WINDOW, whatever it was dedicated to."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
 
-(defun qwen-companion-windows-select (proposal select selected quiet)
+(defun qwen-companion-review-windows-select (proposal select selected quiet)
   "Select a window when the review of PROPOSAL has been laid out.
 That of its control buffer if SELECT is non-nil, else SELECTED, the one
 that was selected before.  Where that had to go for the review, the one
@@ -291,7 +291,7 @@ that cannot be changed takes no harm from it."
   (cond
    (select
     (let ((window (get-buffer-window
-                   (qwen-companion-windows-control proposal) t)))
+                   (qwen-companion-review-windows-control proposal) t)))
       (select-frame-set-input-focus (window-frame window))
       (select-window window)))
    ((window-live-p selected)
@@ -299,7 +299,7 @@ that cannot be changed takes no harm from it."
    (t
     (select-window (get-buffer-window
                     quiet
-                    (qwen-companion-windows-view-frame
+                    (qwen-companion-review-windows-view-frame
                      (qwen-companion-proposal-view proposal)))))))
 
 ;;; On the screen or not
@@ -307,29 +307,29 @@ that cannot be changed takes no harm from it."
 (cl-defmethod qwen-companion-diff-visible-p (_style proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."
   (cl-some #'qwen-companion-diff-seen-window
-           (qwen-companion-windows-buffers proposal)))
+           (qwen-companion-review-windows-buffers proposal)))
 
 (cl-defmethod qwen-companion-diff-frame (_style proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
-    (qwen-companion-windows-view-frame view)))
+    (qwen-companion-review-windows-view-frame view)))
 
-(defun qwen-companion-windows-forget-view (proposal)
+(defun qwen-companion-review-windows-forget-view (proposal)
   "Forget what has shown PROPOSAL."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
     (setf (qwen-companion-proposal-view proposal) nil)
-    (when (frame-live-p (qwen-companion-windows-view-panel-frame view))
-      (delete-frame (qwen-companion-windows-view-panel-frame view)))))
+    (when (frame-live-p (qwen-companion-review-windows-view-panel-frame view))
+      (delete-frame (qwen-companion-review-windows-view-panel-frame view)))))
 
-(defun qwen-companion-windows-control-killed ()
+(defun qwen-companion-review-windows-control-killed ()
   "Put the review aside when its control buffer is killed by hand."
   (let ((proposal qwen-companion-diff-proposal))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
-               (eq (current-buffer) (qwen-companion-windows-control proposal)))
+               (eq (current-buffer) (qwen-companion-review-windows-control proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-windows-restore proposal)
-      (qwen-companion-windows-forget-view proposal)
+      (qwen-companion-review-windows-restore proposal)
+      (qwen-companion-review-windows-forget-view proposal)
       (qwen-companion-diff-schedule))))
 
-(provide 'qwen-companion-windows)
-;;; qwen-companion-windows.el ends here
+(provide 'qwen-companion-review-windows)
+;;; qwen-companion-review-windows.el ends here
