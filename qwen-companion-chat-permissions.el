@@ -45,7 +45,7 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-inspector)
-(require 'qwen-companion-target)
+(require 'qwen-companion-risks)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-permission
@@ -185,7 +185,7 @@ that changes files it is the change that counts, and what it runs."
          ('nil " (new file)")
          (0 " (new file, or an empty one)")
          (_ ""))
-       (if-let* ((warning (qwen-companion-target-run-warning (plist-get diff :path))))
+       (if-let* ((warning (qwen-companion-risks-run-warning (plist-get diff :path))))
            (concat "  " (propertize warning 'face 'warning))
          "")
        "\n"

@@ -45,7 +45,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-kept)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-target)
+(require 'qwen-companion-risks)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
 (require 'qwen-companion-untrusted)
@@ -116,7 +116,7 @@ on disk; LINE-END is `mixed' or nil there as of
 AS-ON-DISK is non-nil when the user has dropped these changes, EXACT when
 both buffers hold line ends as they are: they are compared as text.
 NOTE is what the user should know beside all that, a string, or nil.
-REAL and WARNING are from `qwen-companion-target-examine'.  BUFFER
+REAL and WARNING are from `qwen-companion-risks-examine'.  BUFFER
 holds the proposed text and the user's edits: what is accepted, whatever
 shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
 UNSAVED is a buffer with unsaved text of the user that visits the file,
@@ -1142,7 +1142,7 @@ One that is known is the same review, proposed again."
 (defun qwen-companion-diff--begin (payload)
   "Begin the life of the proposal in PAYLOAD and announce it."
   (let* ((path (plist-get payload :path))
-         (target (qwen-companion-target-examine
+         (target (qwen-companion-risks-examine
                   path (qwen-companion-roots-published)))
          (proposal (qwen-companion-proposal--make
                     :id (plist-get payload :id)

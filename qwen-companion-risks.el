@@ -1,4 +1,4 @@
-;;; qwen-companion-target.el --- What to warn of about a proposed file  -*- lexical-binding: t; -*-
+;;; qwen-companion-risks.el --- What to warn of about a proposed file  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -30,7 +30,7 @@
 (require 'cl-lib)
 (require 'qwen-companion-untrusted)
 
-(defconst qwen-companion-target-run-files
+(defconst qwen-companion-risks-run-files
   '(("git" ".git" ".git/*" ".gitconfig" ".config/git/*" ".husky/*"
      ".pre-commit-config.yaml" "lefthook.yml")
     ("Mercurial" ".hg/hgrc" ".hgrc")
@@ -74,7 +74,7 @@ comes across them.  A name that does not begin with a slash is the end
 of a file's name; in it, * stands for anything.  What runs only when the
 user asks for it is not among them: build files, tests, scripts.")
 
-(defun qwen-companion-target--regexp (names)
+(defun qwen-companion-risks--regexp (names)
   "Return a regexp for the names of files that NAMES stand for."
   (mapconcat (lambda (name)
                (concat "\\`" (if (string-prefix-p "/" name) "" "\\(?:[^\0]*/\\)?")
@@ -82,23 +82,23 @@ user asks for it is not among them: build files, tests, scripts.")
                        "\\'"))
              names "\\|"))
 
-(defconst qwen-companion-target--runners
+(defconst qwen-companion-risks--runners
   (mapcar (lambda (entry)
-            (cons (qwen-companion-target--regexp (cdr entry)) (car entry)))
-          qwen-companion-target-run-files)
-  "Alist (REGEXP . WHO), from `qwen-companion-target-run-files'.")
+            (cons (qwen-companion-risks--regexp (cdr entry)) (car entry)))
+          qwen-companion-risks-run-files)
+  "Alist (REGEXP . WHO), from `qwen-companion-risks-run-files'.")
 
-(defun qwen-companion-target-run-warning (path)
+(defun qwen-companion-risks-run-warning (path)
   "Return a warning when the name PATH is that of a file that can run code.
 Only the name counts: the file may be on another machine."
   ;; There are disks to which .GIT is .git.
   (let ((case-fold-search t))
-    (when-let* ((entry (cl-assoc path qwen-companion-target--runners
+    (when-let* ((entry (cl-assoc path qwen-companion-risks--runners
                                  :test (lambda (path regexp)
                                          (string-match-p regexp path)))))
       (format "can run code (%s)" (cdr entry)))))
 
-(defun qwen-companion-target-examine (path roots)
+(defun qwen-companion-risks-examine (path roots)
   "Return what the user should know of the local file PATH: (REAL . WARNING).
 REAL is the file that is written, nil when PATH names it well enough:
 no link leads to it, or one that stays in ROOTS, names of directories.
@@ -112,8 +112,8 @@ WARNING is one line, or nil."
                            (string-prefix-p
                             (file-name-as-directory (file-truename root)) real))
                          roots))))
-         (named (qwen-companion-target-run-warning path))
-         (hidden (and link (not named) (qwen-companion-target-run-warning real)))
+         (named (qwen-companion-risks-run-warning path))
+         (hidden (and link (not named) (qwen-companion-risks-run-warning real)))
          (warnings
           (list named
                 hidden
@@ -126,5 +126,5 @@ WARNING is one line, or nil."
           (when (setq warnings (delq nil warnings))
             (mapconcat #'identity warnings "; ")))))
 
-(provide 'qwen-companion-target)
-;;; qwen-companion-target.el ends here
+(provide 'qwen-companion-risks)
+;;; qwen-companion-risks.el ends here
