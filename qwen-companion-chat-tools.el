@@ -39,7 +39,7 @@
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-difference)
+(require 'qwen-companion-compare)
 (require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
@@ -349,7 +349,7 @@ CALLBACK is called with what diff prints, in the current buffer if that
 is alive then.  It gets nil when there is no room for them on the disk."
   (let ((buffer (current-buffer)))
     (condition-case nil
-        (qwen-companion-difference-run
+        (qwen-companion-compare-run
          old new qwen-companion-chat-tools--diff-script
          (lambda (output)
            (when (buffer-live-p buffer)
@@ -431,7 +431,7 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
                 (funcall callback nil)
               (display-buffer
                (let ((file-name-handler-alist nil))
-                 (qwen-companion-difference-buffer (plist-get (car diffs) :path) output)))
+                 (qwen-companion-compare-buffer (plist-get (car diffs) :path) output)))
               (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
 
 (defun qwen-companion-chat-tools--side-buffer (path kind text)
@@ -464,7 +464,7 @@ Ediff cannot compare them, and say why."
                   (set-window-configuration before))))
     (condition-case err
         (progn
-          (qwen-companion-difference-with-ediff
+          (qwen-companion-compare-with-ediff
            sides
            (lambda ()
              (ediff-buffers

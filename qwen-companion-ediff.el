@@ -35,7 +35,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-difference)
+(require 'qwen-companion-compare)
 (require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto
@@ -262,7 +262,7 @@ If Ediff cannot do that, signal its error, and leave the windows as they
 were and no buffer or file of Ediff's."
   (let ((windows (current-window-configuration)))
     (condition-case err
-        (qwen-companion-difference-with-ediff
+        (qwen-companion-compare-with-ediff
          (delq nil (list (qwen-companion-proposal-disk-buffer proposal)
                          (qwen-companion-proposal-buffer proposal)
                          (qwen-companion-proposal-yours-buffer proposal)))

@@ -31,7 +31,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-difference)
+(require 'qwen-companion-compare)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-untrusted)
@@ -260,7 +260,7 @@ Signal a `user-error' and leave the windows alone if Ediff cannot do that."
   (let ((file (qwen-companion-untrusted-path (qwen-companion-kept--path kept)))
         (windows (current-window-configuration)))
     (condition-case err
-        (qwen-companion-difference-with-ediff
+        (qwen-companion-compare-with-ediff
          (list target kept)
          (lambda () (ediff-buffers target kept)))
       (error
@@ -312,7 +312,7 @@ DISPLAY is called with the buffer that shows it."
   (let* ((path (qwen-companion-kept--path buffer))
          (file (qwen-companion-untrusted-path path)))
     (condition-case err
-        (qwen-companion-difference-with-disk
+        (qwen-companion-compare-with-disk
          (qwen-companion-disk-text buffer "\n") path
          (lambda (difference)
            (if (null difference)

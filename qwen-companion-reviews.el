@@ -32,7 +32,7 @@
 (require 'cl-lib)
 (require 'tabulated-list)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-difference)
+(require 'qwen-companion-compare)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 
@@ -122,7 +122,7 @@ lines, or nil where they were not counted.")
   "Let diff count the change of PROPOSAL."
   (setq qwen-companion-reviews--process
         (ignore-errors
-          (qwen-companion-difference-run
+          (qwen-companion-compare-run
            (list (qwen-companion-proposal-path proposal))
            (qwen-companion-diff-text proposal)
            qwen-companion-reviews--script

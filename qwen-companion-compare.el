@@ -1,4 +1,4 @@
-;;; qwen-companion-difference.el --- Texts compared by diff(1)  -*- lexical-binding: t; -*-
+;;; qwen-companion-compare.el --- Texts compared by diff(1)  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -35,7 +35,7 @@
 (defvar ediff-session-registry)
 (defvar diff-font-lock-prettify)
 
-(defun qwen-companion-difference-run (old new script callback)
+(defun qwen-companion-compare-run (old new script callback)
   "Let SCRIPT, for sh(1), compare OLD with NEW; return the process.
 Each of them is a text, or (FILE) for what is in FILE, which need not be
 there; SCRIPT gets their names as $1 and $2.  CALLBACK is called with
@@ -66,24 +66,24 @@ what it has printed."
       (error (funcall clean)
              (signal (car err) (cdr err))))))
 
-(defconst qwen-companion-difference--script
+(defconst qwen-companion-compare--script
   "LC_ALL=C diff -a -u --label accepted --label 'on disk' -- \"$1\" \"$2\""
   "What compares a text that was accepted with what is on disk.")
 
-(defun qwen-companion-difference-with-disk (text path callback)
+(defun qwen-companion-compare-with-disk (text path callback)
   "Show in a buffer how the file PATH differs from TEXT, with LF line ends.
 CALLBACK is called with that buffer, or with nil when they are the same."
-  (qwen-companion-difference-run
+  (qwen-companion-compare-run
    text
    (with-temp-buffer
      (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
      (buffer-string))
-   qwen-companion-difference--script
+   qwen-companion-compare--script
    (lambda (output)
      (funcall callback (unless (string-empty-p output)
-                         (qwen-companion-difference-buffer path output))))))
+                         (qwen-companion-compare-buffer path output))))))
 
-(defun qwen-companion-difference-buffer (path output)
+(defun qwen-companion-compare-buffer (path output)
   "Return a buffer with OUTPUT of diff, which is about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"
@@ -108,7 +108,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
 
 ;;; Ediff
 
-(defun qwen-companion-difference-with-ediff (buffers function &optional control)
+(defun qwen-companion-compare-with-ediff (buffers function &optional control)
   "Let FUNCTION have Ediff compare the texts of BUFFERS.
 If Ediff cannot do that, signal its error, and leave no buffer or file of
 Ediff's.  CONTROL, if it is non-nil, is the control panel of an Ediff
@@ -140,5 +140,5 @@ windows are for the caller to bring back."
            (signal (car err) (cdr err))))
       (delete-directory directory t))))
 
-(provide 'qwen-companion-difference)
-;;; qwen-companion-difference.el ends here
+(provide 'qwen-companion-compare)
+;;; qwen-companion-compare.el ends here
