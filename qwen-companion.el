@@ -43,7 +43,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-diff)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-ediff)
+(require 'qwen-companion-review-ediff)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-reviews)

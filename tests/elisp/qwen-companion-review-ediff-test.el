@@ -1,4 +1,4 @@
-;;; qwen-companion-ediff-test.el --- Tests of reviews with Ediff  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-ediff-test.el --- Tests of reviews with Ediff  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,7 +8,7 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-ediff-test-with (files &rest body)
+(defmacro qwen-companion-review-ediff-test-with (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
@@ -21,27 +21,27 @@
            (switch-to-buffer (get-buffer-create "*terminal*"))
            ,@body)))))
 
-(defun qwen-companion-ediff-test--show (proposal &optional select)
+(defun qwen-companion-review-ediff-test--show (proposal &optional select)
   "Show PROPOSAL as by itself, or with SELECT as by command."
   (qwen-companion-diff--display proposal select))
 
-(defun qwen-companion-ediff-test--buffers ()
+(defun qwen-companion-review-ediff-test--buffers ()
   "Return the names of the buffers shown in the frame, in order."
   (mapcar (lambda (window) (buffer-name (window-buffer window)))
           (window-list nil 'no-minibuffer (frame-first-window))))
 
-(ert-deftest qwen-companion-ediff-test-both-sides-and-the-terminal ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-both-sides-and-the-terminal ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((selected (selected-window)))
-      (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
       (should (eq selected (selected-window)))
       (should (equal '("*qwen-companion disk: a.txt*"
                        "*qwen-companion proposal: a.txt*"
                        "*Ediff Control Panel*"
                        "*terminal*")
-                     (qwen-companion-ediff-test--buffers))))))
+                     (qwen-companion-review-ediff-test--buffers))))))
 
-(defun qwen-companion-ediff-test--left-p ()
+(defun qwen-companion-review-ediff-test--left-p ()
   "Return non-nil when a buffer or file of Ediff is left."
   (or (cl-find-if (lambda (buffer)
                     (let ((case-fold-search nil))
@@ -51,41 +51,41 @@
       ediff-session-registry
       (directory-files temporary-file-directory nil "\\`[^.]")))
 
-(ert-deftest qwen-companion-ediff-test-what-ediff-cannot-show ()
+(ert-deftest qwen-companion-review-ediff-test-what-ediff-cannot-show ()
   "It comes hunk by hunk, with the reason; what is typed goes where it did."
   (pcase-dolist (`(,new ,program ,reason)
                  (list '("one\nt\0wo\n" "diff" "NUL")
                        ;; Fails later, with output that is no difference.
                        '("one\ntwo\n" "cat" "Errors in diff output")
                        '("one\ntwo\n" "no-such-program" "no-such-program")))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let* ((ediff-diff-program program)
              (temporary-file-directory (file-name-as-directory
                                         (make-temp-file "ediff-test-" t)))
              (proposal (qwen-companion-test-propose "a.txt" new))
              (selected (selected-window))
              (said (qwen-companion-test-messages
-                     (qwen-companion-ediff-test--show proposal))))
+                     (qwen-companion-review-ediff-test--show proposal))))
         (should (string-match-p reason said))
         (should (string-match-p "hunk by hunk" said))
         (should (eq selected (selected-window)))
         (should (equal "*terminal*" (buffer-name (window-buffer))))
         (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
-                       (qwen-companion-ediff-test--buffers)))
-        (should-not (qwen-companion-ediff-test--left-p))
+                       (qwen-companion-review-ediff-test--buffers)))
+        (should-not (qwen-companion-review-ediff-test--left-p))
         ;; Also when Ediff is asked for.
         (qwen-companion-diff-open proposal)
         (should (string-match-p reason (qwen-companion-test-messages
                                          (qwen-companion-diff-switch proposal))))
         (should (equal '("*qwen-companion hunks: a.txt*")
-                       (qwen-companion-ediff-test--buffers)))
-        (should-not (qwen-companion-ediff-test--left-p))
+                       (qwen-companion-review-ediff-test--buffers)))
+        (should-not (qwen-companion-review-ediff-test--left-p))
         (should (equal new (qwen-companion-diff-text proposal)))
         (qwen-companion-diff-accept proposal)
-        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
         (delete-directory temporary-file-directory t)))))
 
-(ert-deftest qwen-companion-ediff-test-what-ediff-can-show-no-longer ()
+(ert-deftest qwen-companion-review-ediff-test-what-ediff-can-show-no-longer ()
   "A text on disk, or a third one, with a NUL comes while Ediff shows a review."
   (dolist (step (list (lambda ()
                         (write-region "on\0e\n" nil "a.txt" nil 'silent)
@@ -95,21 +95,21 @@
                         (with-current-buffer (find-file-noselect "a.txt")
                           (insert "\0"))
                         (qwen-companion-diff-show-unsaved))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
             (selected (selected-window)))
-        (qwen-companion-ediff-test--show proposal)
+        (qwen-companion-review-ediff-test--show proposal)
         (should (string-match-p "NUL" (qwen-companion-test-messages (funcall step))))
         (should (eq selected (selected-window)))
         (should (equal "*qwen-companion hunks: a.txt*"
-                       (car (qwen-companion-ediff-test--buffers))))
+                       (car (qwen-companion-review-ediff-test--buffers))))
         (let ((temporary-file-directory (expand-file-name ".git/")))
-          (should-not (qwen-companion-ediff-test--left-p)))
+          (should-not (qwen-companion-review-ediff-test--left-p)))
         (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
 
-(ert-deftest qwen-companion-ediff-test-belongs-beside-its-own-terminal ()
+(ert-deftest qwen-companion-review-ediff-test-belongs-beside-its-own-terminal ()
   "Where that is not known, beside any that was started in the project."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (here (get-buffer-create "*here*"))
            (own (get-buffer-create "*own*"))
@@ -131,7 +131,7 @@
         (should (equal (list here)
                        (qwen-companion-diff-terminals proposal)))))))
 
-(ert-deftest qwen-companion-ediff-test-windows-come-back ()
+(ert-deftest qwen-companion-review-ediff-test-windows-come-back ()
   "Whatever ends the review, the frame looks as before."
   (dolist (end (list #'qwen-companion-diff-accept
                      #'qwen-companion-diff-reject
@@ -144,21 +144,21 @@
                      (lambda ()
                        (kill-buffer (qwen-companion-proposal-buffer
                                      (car (qwen-companion-diff-proposals)))))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let ((before (current-window-configuration))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-ediff-test--show proposal)
-        (should (= 4 (length (qwen-companion-ediff-test--buffers))))
+        (qwen-companion-review-ediff-test--show proposal)
+        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
         (funcall end)
         (should (equal '("*terminal*" "*other*")
-                       (qwen-companion-ediff-test--buffers)))
+                       (qwen-companion-review-ediff-test--buffers)))
         (should (compare-window-configurations
                  before (current-window-configuration)))
         (should-not ediff-session-registry)))))
 
-(ert-deftest qwen-companion-ediff-test-dedicated-and-side-windows ()
+(ert-deftest qwen-companion-review-ediff-test-dedicated-and-side-windows ()
   "A terminal that is dedicated, or in a side window, stays where it is."
   (dolist (prepare
            (list (lambda () (set-window-dedicated-p (selected-window) t))
@@ -167,32 +167,32 @@
                    (select-window
                     (display-buffer-in-side-window
                      (get-buffer "*terminal*") '((side . right)))))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (funcall prepare)
-      (let ((before (qwen-companion-ediff-test--buffers))
+      (let ((before (qwen-companion-review-ediff-test--buffers))
             (window (selected-window))
             (dedicated (window-dedicated-p)))
-        (qwen-companion-ediff-test--show
+        (qwen-companion-review-ediff-test--show
          (qwen-companion-test-propose "a.txt" "two\n"))
         (should (eq window (selected-window)))
         (should (equal "*terminal*" (buffer-name (window-buffer window))))
         (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
         (qwen-companion-diff-reject)
-        (should (equal before (qwen-companion-ediff-test--buffers)))
+        (should (equal before (qwen-companion-review-ediff-test--buffers)))
         (should (equal dedicated (window-dedicated-p)))))))
 
-(ert-deftest qwen-companion-ediff-test-small-frame ()
+(ert-deftest qwen-companion-review-ediff-test-small-frame ()
   "Where there is no room for both, the review has the frame for a while."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (set-frame-size (selected-frame) 80 10)
-    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
     (qwen-companion-diff-reject)
-    (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))))
+    (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))
 
-(ert-deftest qwen-companion-ediff-test-keys-of-the-panel ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test--show
+(ert-deftest qwen-companion-review-ediff-test-keys-of-the-panel ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test--show
      (qwen-companion-test-propose "a.txt" "two\n") t)
     (should (equal "*Ediff Control Panel*" (buffer-name)))
     (should (eq #'qwen-companion-diff-bury (key-binding "q")))
@@ -205,10 +205,10 @@
         (should (eq #'qwen-companion-diff-accept (key-binding (kbd "C-c C-c"))))
         (should (eq #'qwen-companion-diff-reject (key-binding (kbd "C-c C-k"))))))))
 
-(ert-deftest qwen-companion-ediff-test-buried-review-comes-back-with-its-edits ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-buried-review-comes-back-with-its-edits ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
         (insert "mine\n"))
@@ -222,34 +222,34 @@
                      (plist-get (car (qwen-companion-test-sent 'outcome))
                                 :text))))))
 
-(ert-deftest qwen-companion-ediff-test-another-buffer-beside-it-stays ()
+(ert-deftest qwen-companion-review-ediff-test-another-buffer-beside-it-stays ()
   "In the window that stayed visible, what the user has switched to."
   (dolist (end (list #'qwen-companion-diff-accept #'qwen-companion-diff-bury))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
-      (qwen-companion-ediff-test--show
+      (qwen-companion-review-ediff-test--show
        (qwen-companion-test-propose "a.txt" "two\n"))
       (switch-to-buffer (get-buffer-create "*second terminal*"))
       (funcall end)
       (should (equal '("*second terminal*" "*other*")
-                     (qwen-companion-ediff-test--buffers)))
+                     (qwen-companion-review-ediff-test--buffers)))
       (should (equal "*second terminal*" (buffer-name (window-buffer)))))))
 
-(ert-deftest qwen-companion-ediff-test-windows-of-the-user-stay ()
+(ert-deftest qwen-companion-review-ediff-test-windows-of-the-user-stay ()
   "What the user has put on the screen instead of the review is not undone."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
     (delete-other-windows)
     (switch-to-buffer (get-buffer-create "*other*"))
     (qwen-companion-diff-accept)
-    (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))))
+    (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))))
 
-(ert-deftest qwen-companion-ediff-test-opening-again-is-the-same-session ()
+(ert-deftest qwen-companion-review-ediff-test-opening-again-is-the-same-session ()
   "Also after the windows were changed by hand."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (dolist (change (list #'ignore
                             (lambda ()
                               (select-window (get-buffer-window "*terminal*"))
@@ -260,22 +260,22 @@
         (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
         (should (= 1 (length ediff-session-registry))))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
       (should-not ediff-session-registry))))
 
-(ert-deftest qwen-companion-ediff-test-dropping-a-change ()
+(ert-deftest qwen-companion-review-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
-  (qwen-companion-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
-    (qwen-companion-ediff-test--show
+  (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
+    (qwen-companion-review-ediff-test--show
      (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
     (ediff-copy-A-to-B 1)
     (qwen-companion-diff-accept)
     (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n"
                    (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
 
-(ert-deftest qwen-companion-ediff-test-settings-and-hooks-of-the-user ()
+(ert-deftest qwen-companion-review-ediff-test-settings-and-hooks-of-the-user ()
   "Each of the user's hooks runs once; all is as before afterwards."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* (ran
            (note (lambda (name) (list (lambda () (push name ran)))))
            (ediff-mode-hook (funcall note 'mode))
@@ -303,14 +303,14 @@
                                  window-min-height
                                  window-combination-resize))))
            (before (funcall settings)))
-      (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
       (should (equal '(startup mode) ran))
       (should (equal before (funcall settings)))
       (qwen-companion-diff-reject)
       (should (equal '(quit cleanup startup mode) ran))
       (should (equal before (funcall settings))))))
 
-(ert-deftest qwen-companion-ediff-test-hooks-that-fail-or-do-not-clean-up ()
+(ert-deftest qwen-companion-review-ediff-test-hooks-that-fail-or-do-not-clean-up ()
   "Nothing of the review is left, whatever the user's hooks do."
   (dolist (hooks '(((ediff-startup-hook error))
                    ((ediff-cleanup-hook error))
@@ -318,22 +318,22 @@
                    ;; Without Ediff's own function, which the user may move.
                    ((ediff-quit-hook))
                    ((ediff-quit-hook delete-other-windows ediff-cleanup-mess))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (let ((before (current-window-configuration))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (cl-progv (mapcar #'car hooks) (mapcar #'cdr hooks)
-          (qwen-companion-ediff-test--show proposal)
+          (qwen-companion-review-ediff-test--show proposal)
           (qwen-companion-diff-reject proposal))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*Ediff Control Panel*"))
         (should (compare-window-configurations
                  before (current-window-configuration)))))))
 
-(ert-deftest qwen-companion-ediff-test-user-session-is-left-alone ()
+(ert-deftest qwen-companion-review-ediff-test-user-session-is-left-alone ()
   "Ediff of the user's own has the user's settings while a review is open."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
           (one (get-buffer-create "*one*"))
           (other (get-buffer-create "*two*")))
@@ -344,7 +344,7 @@
         (with-current-buffer control
           (should (eq 'ediff-quit (key-binding "q")))
           (should-not qwen-companion-diff-proposal)
-          (should-not (memq 'qwen-companion-ediff--layout
+          (should-not (memq 'qwen-companion-review-ediff--layout
                             ediff-before-setup-windows-hook)))
         (qwen-companion-diff-reject)
         (should (buffer-live-p control))
@@ -352,10 +352,10 @@
         (with-current-buffer control
           (ediff-really-quit nil))))))
 
-(ert-deftest qwen-companion-ediff-test-long-help-names-our-keys ()
+(ert-deftest qwen-companion-review-ediff-test-long-help-names-our-keys ()
   "And the panel has room for all of it."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n") t)
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n") t)
     (should (string-match-p "C-c C-c accept" (buffer-string)))
     (let ((height (window-height)))
       (call-interactively (key-binding "?"))
@@ -368,13 +368,13 @@
       (call-interactively (key-binding "?"))
       (should (= height (window-height (get-buffer-window "*Ediff Control Panel*")))))))
 
-(ert-deftest qwen-companion-ediff-test-header-says-what-it-is ()
+(ert-deftest qwen-companion-review-ediff-test-header-says-what-it-is ()
   "File, CLI, project and state; names of strangers stay names."
-  (qwen-companion-ediff-test-with nil
+  (qwen-companion-review-ediff-test-with nil
     (let* ((project (file-name-nondirectory (directory-file-name default-directory)))
            (proposal (qwen-companion-test-propose
                       "sub/%e\n\u202e.txt" "two\n" :client "Qwen %p Code 0.24.4")))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-suffix-p
                  (format "sub/%%%%e\\n\\u202E.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
@@ -384,25 +384,25 @@
         (undo-boundary)
         (primitive-undo 1 buffer-undo-list)))))
 
-(ert-deftest qwen-companion-ediff-test-killed-panel-puts-aside ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-killed-panel-puts-aside ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (kill-buffer "*Ediff Control Panel*")
       (should (equal (list proposal) (qwen-companion-diff-proposals)))
       (should-not ediff-session-registry)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
       (qwen-companion-diff-open)
       (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
-(ert-deftest qwen-companion-ediff-test-comes-again-when-its-frame-is-gone ()
+(ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
   "By itself and with its edits; one that is put aside stays there."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (qwen-companion-diff-arrival 'now))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
         (insert "mine\n"))
@@ -418,11 +418,11 @@
       (qwen-companion-diff-frame-deleted (selected-frame))
       (should-not qwen-companion-diff--timers)
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
-(ert-deftest qwen-companion-ediff-test-new-file ()
-  (qwen-companion-ediff-test-with nil
-    (qwen-companion-ediff-test--show
+(ert-deftest qwen-companion-review-ediff-test-new-file ()
+  (qwen-companion-review-ediff-test-with nil
+    (qwen-companion-review-ediff-test--show
      (qwen-companion-test-propose "new/a.txt" "two\n"))
     (with-current-buffer "*qwen-companion disk: a.txt*"
       (should (zerop (buffer-size)))
@@ -431,8 +431,8 @@
     (qwen-companion-diff-reject)
     (should-not (file-exists-p "new"))))
 
-(ert-deftest qwen-companion-ediff-test-opens-by-itself-one-at-a-time ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-opens-by-itself-one-at-a-time ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((qwen-companion-diff-arrival 'now))
       (qwen-companion-test-propose "a.txt" "two\n")
       (qwen-companion-test-wait-for
@@ -443,14 +443,14 @@
       (qwen-companion-test-wait-for
        (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
       (should-not qwen-companion-diff--timers))))
 
 ;;; Arrival
 
-(ert-deftest qwen-companion-ediff-test-is-announced-once ()
+(ert-deftest qwen-companion-review-ediff-test-is-announced-once ()
   "In the echo area and to the user's functions, also if one of them fails."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* (called
            (qwen-companion-diff-arrival 'now)
            (qwen-companion-attention-functions
@@ -467,17 +467,17 @@
                               said))
       (should (equal 2 (length (split-string said "Qwen\\\\nCode proposes a change of .*a\\.txt")))))))
 
-(ert-deftest qwen-companion-ediff-test-arrival-on-command ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (should-not qwen-companion-diff--timers)
       (should-not (qwen-companion-diff-shown))
       (qwen-companion-diff-open)
       (should (eq proposal (qwen-companion-diff-shown))))))
 
-(ert-deftest qwen-companion-ediff-test-arrival-when-idle ()
+(ert-deftest qwen-companion-review-ediff-test-arrival-when-idle ()
   "Not before half a second without input has passed."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((qwen-companion-diff-arrival 'idle)
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (should (= 1 (cl-count #'qwen-companion-diff--show-next timer-idle-list
@@ -495,8 +495,8 @@
       (should-not (cl-find #'qwen-companion-diff--show-next timer-idle-list
                            :key #'timer--function)))))
 
-(ert-deftest qwen-companion-ediff-test-does-not-open-while-busy ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-does-not-open-while-busy ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse
                       this-command prefix-arg isearch-mode))
@@ -514,9 +514,9 @@
       (qwen-companion-diff--show-next)
       (should (qwen-companion-proposal-seen proposal)))))
 
-(ert-deftest qwen-companion-ediff-test-waits-for-another-ediff-session ()
+(ert-deftest qwen-companion-review-ediff-test-waits-for-another-ediff-session ()
   "It opens by itself when that is no longer on the screen."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain)
           (qwen-companion-diff-arrival 'now)
           (one (get-buffer-create "*one*"))
@@ -533,7 +533,7 @@
           (ediff-really-quit nil))
         (qwen-companion-test-wait-for (qwen-companion-diff-shown))))))
 
-(defmacro qwen-companion-ediff-test-with-terminal (&rest body)
+(defmacro qwen-companion-review-ediff-test-with-terminal (&rest body)
   "Run BODY with the buffer *terminal* as that of the CLI session-1."
   (declare (indent 0) (debug t))
   `(let* ((process (make-process :name "terminal" :buffer "*terminal*" :noquery t
@@ -544,7 +544,7 @@
          (progn ,@body)
        (delete-process process))))
 
-(defmacro qwen-companion-ediff-test-with-tabs (&rest body)
+(defmacro qwen-companion-review-ediff-test-with-tabs (&rest body)
   "Run BODY in the first of two tabs; the second shows *other*."
   (declare (indent 0) (debug t))
   `(let ((tab-bar-show nil)
@@ -558,11 +558,11 @@
        (tab-bar-select-tab 1)
        (tab-bar-close-other-tabs))))
 
-(ert-deftest qwen-companion-ediff-test-waits-for-the-tab-of-its-terminal ()
+(ert-deftest qwen-companion-review-ediff-test-waits-for-the-tab-of-its-terminal ()
   "Another one, of a CLI that is not in Emacs, need not wait for it."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
-    (qwen-companion-ediff-test-with-terminal
-      (qwen-companion-ediff-test-with-tabs
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with-terminal
+      (qwen-companion-review-ediff-test-with-tabs
         (tab-bar-select-tab 2)
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
               (foreign (qwen-companion-test-propose
@@ -571,7 +571,7 @@
           (should-not (qwen-companion-proposal-seen proposal))
           (should (qwen-companion-proposal-seen foreign))
           (qwen-companion-diff-reject foreign)
-          (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
           (qwen-companion-diff--show-next)
           (should-not (qwen-companion-proposal-seen proposal))
           (tab-bar-select-tab 1)
@@ -584,42 +584,42 @@
           (qwen-companion-diff-open)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (qwen-companion-diff-reject)
-          (should (equal '("*other*") (qwen-companion-ediff-test--buffers))))))))
+          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers))))))))
 
-(ert-deftest qwen-companion-ediff-test-restores-the-tab-it-was-in ()
+(ert-deftest qwen-companion-review-ediff-test-restores-the-tab-it-was-in ()
   "Whichever tab is selected when it ends, and in whatever order."
   (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
                      (lambda (proposal)
                        (qwen-companion-diff-on-close
                         (list :id (qwen-companion-proposal-id proposal))))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*beside*"))
-      (qwen-companion-ediff-test-with-tabs
+      (qwen-companion-review-ediff-test-with-tabs
         (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
               (second (qwen-companion-test-propose
                        "b.txt" "two\n" :session "session-2")))
-          (qwen-companion-ediff-test--show first)
+          (qwen-companion-review-ediff-test--show first)
           (tab-bar-select-tab 2)
-          (qwen-companion-ediff-test--show second)
+          (qwen-companion-review-ediff-test--show second)
           (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
           (funcall end first)
           (should (get-buffer-window "*qwen-companion proposal: b.txt*"))
           (tab-bar-select-tab 1)
           (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-ediff-test--buffers)))
+                         (qwen-companion-review-ediff-test--buffers)))
           (should (equal "*terminal*" (buffer-name (window-buffer))))
           (funcall end second)
           (should (equal '("*terminal*" "*beside*")
-                         (qwen-companion-ediff-test--buffers)))
+                         (qwen-companion-review-ediff-test--buffers)))
           (tab-bar-select-tab 2)
-          (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+          (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
           (should-not ediff-session-registry))))))
 
-(ert-deftest qwen-companion-ediff-test-reviews-end-out-of-order ()
+(ert-deftest qwen-companion-review-ediff-test-reviews-end-out-of-order ()
   "One put aside for the next; each end leaves the windows as they were."
   (dolist (first-to-end '(0 1))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*beside*"))
       (let* ((before (current-window-configuration))
@@ -634,9 +634,9 @@
         (should (compare-window-configurations
                  before (current-window-configuration)))))))
 
-(ert-deftest qwen-companion-ediff-test-windows-come-back-exactly ()
+(ert-deftest qwen-companion-review-ediff-test-windows-come-back-exactly ()
   "Sizes, starts, points, dedication, parameters and the selected window."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((long (get-buffer-create "*long*"))
           (describe
            (lambda ()
@@ -663,46 +663,46 @@
         (dolist (select '(nil t))
           (let ((before (funcall describe))
                 (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-            (qwen-companion-ediff-test--show proposal select)
+            (qwen-companion-review-ediff-test--show proposal select)
             (qwen-companion-diff-reject proposal)
             (should (equal before (funcall describe)))))))))
 
-(ert-deftest qwen-companion-ediff-test-dedicated-terminal-alone ()
+(ert-deftest qwen-companion-review-ediff-test-dedicated-terminal-alone ()
   "The terminal is the only window, and dedicated to its buffer."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test-with-terminal
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with-terminal
       (dolist (size '((120 . 40) (80 . 10)))
         (set-frame-size (selected-frame) (car size) (cdr size))
         (set-window-dedicated-p (selected-window) t)
         (let ((window (selected-window)))
           (dolist (select '(nil t))
-            (qwen-companion-ediff-test--show
+            (qwen-companion-review-ediff-test--show
              (qwen-companion-test-propose "a.txt" "two\n") select)
             (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
             (when (= 40 (cdr size))
               (should (get-buffer-window "*terminal*")))
             (qwen-companion-diff-reject)
-            (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+            (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
             (should (eq window (selected-window)))
             (should (eq t (window-dedicated-p)))))))))
 
-(ert-deftest qwen-companion-ediff-test-tiny-frames ()
+(ert-deftest qwen-companion-review-ediff-test-tiny-frames ()
   "Both sides are on the screen in any frame that can show them."
   (pcase-dolist (`(,width ,height) '((80 10) (20 40) (12 12) (200 9)))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (set-frame-size (selected-frame) width height)
       (dolist (layout '(auto side-by-side stacked))
         (let ((qwen-companion-ediff-layout layout)
               (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-ediff-test--show proposal)
+          (qwen-companion-review-ediff-test--show proposal)
           (should (get-buffer-window "*qwen-companion disk: a.txt*"))
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (should (get-buffer-window "*Ediff Control Panel*"))
           (qwen-companion-diff-reject proposal)
-          (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))))
+          (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))))
 
-(ert-deftest qwen-companion-ediff-test-side-windows-that-leave-little-room ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-side-windows-that-leave-little-room ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((side (display-buffer-in-side-window
                  (get-buffer-create "*side*")
                  '((side . bottom) (window-height . 26)))))
@@ -710,34 +710,34 @@
         (select-window selected)
         (let ((before (current-window-configuration))
               (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-          (qwen-companion-ediff-test--show proposal)
+          (qwen-companion-review-ediff-test--show proposal)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (qwen-companion-diff-reject proposal)
           (should (compare-window-configurations
                    before (current-window-configuration)))
           (should (eq selected (selected-window))))))))
 
-(ert-deftest qwen-companion-ediff-test-parts-of-a-review-left-in-windows ()
+(ert-deftest qwen-companion-review-ediff-test-parts-of-a-review-left-in-windows ()
   "Whichever of its windows the user has closed, the end restores all."
   (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*"
                   "*terminal*"))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-      (qwen-companion-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+      (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
       (delete-window (get-buffer-window gone))
       (should (qwen-companion-diff-shown))
       (qwen-companion-diff-accept)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
-(defun qwen-companion-ediff-test--type (name text)
+(defun qwen-companion-review-ediff-test--type (name text)
   "Append TEXT to the file NAME in its buffer, unsaved; return the buffer."
   (with-current-buffer (find-file-noselect name)
     (goto-char (point-max))
     (insert text)
     (current-buffer)))
 
-(ert-deftest qwen-companion-ediff-test-unsaved-text-is-said-as-long-as-it-is ()
+(ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-said-as-long-as-it-is ()
   "In both header lines, in the control panel, and in the list."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((said (lambda (proposal)
                    (qwen-companion-diff-look-for-unsaved)
                    (mapcar (lambda (text)
@@ -750,10 +750,10 @@
                                    (buffer-string))
                                  (qwen-companion-reviews--state-text proposal)))))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (should (equal '(nil nil nil nil) (funcall said proposal)))
       (should-error (qwen-companion-diff-show-unsaved) :type 'user-error)
-      (with-current-buffer (qwen-companion-ediff-test--type "a.txt" "mine\n")
+      (with-current-buffer (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
         (should (equal '(t t t t) (funcall said proposal)))
         (save-buffer)
         (should (equal '(nil nil nil nil) (funcall said proposal)))
@@ -763,10 +763,10 @@
                            (qwen-companion-proposal-disk-buffer proposal)
                          (buffer-string))))))))
 
-(ert-deftest qwen-companion-ediff-test-unsaved-text-is-noticed-when-idle ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-noticed-when-idle ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--type "a.txt" "mine\n")
+      (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
       (should-not (qwen-companion-proposal-unsaved proposal))
       (timer-event-handler qwen-companion-diff--unsaved-timer)
       (should (qwen-companion-proposal-unsaved proposal))
@@ -780,15 +780,15 @@
         (should-not (memq #'qwen-companion-diff--look-soon
                           (default-value hook)))))))
 
-(ert-deftest qwen-companion-ediff-test-third-party ()
+(ert-deftest qwen-companion-review-ediff-test-third-party ()
   "The same key shows it and takes it out; edits and windows stay."
   (dolist (width '(120 200))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\ntwo\nthree\n"))
       (set-frame-size (selected-frame) width 40)
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let* ((before (current-window-configuration))
-             (mine (qwen-companion-ediff-test--type "a.txt" "mine\n"))
+             (mine (qwen-companion-review-ediff-test--type "a.txt" "mine\n"))
              (proposal (qwen-companion-test-propose "a.txt" "one\n2\nthree\n"))
              (two '("*qwen-companion disk: a.txt*"
                     "*qwen-companion proposal: a.txt*"
@@ -799,7 +799,7 @@
                       "*qwen-companion yours: a.txt*"
                       "*Ediff Control Panel*"
                       "*terminal*")))
-        (qwen-companion-ediff-test--show proposal)
+        (qwen-companion-review-ediff-test--show proposal)
         (select-window (get-buffer-window "*Ediff Control Panel*"))
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (goto-char (point-max))
@@ -807,7 +807,7 @@
         (dolist (shown (list three two three))
           (should (eq #'qwen-companion-diff-show-unsaved (key-binding "u")))
           (call-interactively (key-binding "u"))
-          (should (equal shown (qwen-companion-ediff-test--buffers)))
+          (should (equal shown (qwen-companion-review-ediff-test--buffers)))
           (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
           (should (= 1 (length ediff-session-registry)))
           (should (eq 'shown (qwen-companion-proposal-state proposal)))
@@ -821,7 +821,7 @@
           (should (eq #'qwen-companion-diff-show-unsaved
                       (key-binding (kbd "C-c C-u"))))
           (should-not (string-match-p "changed since" (qwen-companion-test-header)))
-          (qwen-companion-ediff-test--type "a.txt" "more\n")
+          (qwen-companion-review-ediff-test--type "a.txt" "more\n")
           (should (string-match-p "changed since" (qwen-companion-test-header))))
         (qwen-companion-diff-accept)
         (should (equal "one\n2\nthree\nedit\n"
@@ -833,7 +833,7 @@
         (should (equal "one\ntwo\nthree\nmine\nmore\n"
                        (with-current-buffer mine (buffer-string))))))))
 
-(ert-deftest qwen-companion-ediff-test-third-party-however-it-ends ()
+(ert-deftest qwen-companion-review-ediff-test-third-party-however-it-ends ()
   "Put aside it comes back as it was, and no way out leaves anything behind."
   (dolist (end (list #'qwen-companion-diff-reject
                      #'qwen-companion-diff-end-all
@@ -844,27 +844,27 @@
                        (should (get-buffer-window "*Ediff Control Panel*"))
                        (should (= 1 (length (qwen-companion-diff-proposals))))
                        (qwen-companion-diff-reject))))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let ((before (current-window-configuration)))
-        (qwen-companion-ediff-test--type "a.txt" "mine\n")
+        (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
         (qwen-companion-test-propose "a.txt" "two\n")
         ;; Not on the screen yet: it is shown with all three.
         (qwen-companion-diff-show-unsaved)
-        (should (= 4 (length (qwen-companion-ediff-test--buffers))))
+        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
         (qwen-companion-diff-bury)
-        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))
+        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
         (qwen-companion-diff-open)
-        (should (= 4 (length (qwen-companion-ediff-test--buffers))))
+        (should (= 4 (length (qwen-companion-review-ediff-test--buffers))))
         (funcall end)
         (should (compare-window-configurations
                  before (current-window-configuration)))
         (should-not ediff-session-registry)
         (should-not (get-buffer "*qwen-companion yours: a.txt*"))))))
 
-(ert-deftest qwen-companion-ediff-test-third-party-while-other-things-are-shown ()
+(ert-deftest qwen-companion-review-ediff-test-third-party-while-other-things-are-shown ()
   "It brings the review back; taken out meanwhile, that comes with two again."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
-    (qwen-companion-ediff-test--type "a.txt" "mine\n")
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (leave (lambda ()
                     (switch-to-buffer (get-buffer-create "*other*"))
@@ -873,33 +873,33 @@
                       (and (get-buffer-window "*qwen-companion disk: a.txt*")
                            (get-buffer-window "*qwen-companion yours: a.txt*")
                            t))))
-      (qwen-companion-ediff-test--show proposal)
+      (qwen-companion-review-ediff-test--show proposal)
       (funcall leave)
       (qwen-companion-diff-show-unsaved)
       (should (funcall third-p))
       (funcall leave)
       (qwen-companion-diff-show-unsaved)
-      (should (equal '("*other*") (qwen-companion-ediff-test--buffers)))
+      (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
       (qwen-companion-diff-open)
       (should (get-buffer-window "*qwen-companion disk: a.txt*"))
       (should-not (funcall third-p))
       (should (= 1 (length ediff-session-registry))))))
 
-(ert-deftest qwen-companion-ediff-test-third-party-in-a-small-frame ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-third-party-in-a-small-frame ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (set-frame-size (selected-frame) 80 16)
-    (qwen-companion-ediff-test--type "a.txt" "mine\n")
+    (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-ediff-test--show proposal t)
+      (qwen-companion-review-ediff-test--show proposal t)
       (qwen-companion-diff-show-unsaved)
       (dolist (kind '("disk" "proposal" "yours"))
         (should (get-buffer-window (format "*qwen-companion %s: a.txt*" kind))))
       (qwen-companion-diff-reject)
-      (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers))))))
+      (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
-(ert-deftest qwen-companion-ediff-test-taking-unsaved-text-over ()
+(ert-deftest qwen-companion-review-ediff-test-taking-unsaved-text-over ()
   "Ediff's own copying takes a change of the user's into the proposal."
-  (qwen-companion-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (goto-char (point-min))
       (insert "mine\n"))
@@ -912,9 +912,9 @@
 
 ;;; Where it opens, and what is left
 
-(ert-deftest qwen-companion-ediff-test-by-command-from-the-minibuffer ()
+(ert-deftest qwen-companion-review-ediff-test-by-command-from-the-minibuffer ()
   "As with recursive minibuffers: it takes windows of the frame."
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((before (current-window-configuration)))
       (dolist (style '(ediff unified))
         (let ((qwen-companion-diff-style style)
@@ -933,8 +933,8 @@
           (should-not (qwen-companion-diff-proposals))
           (set-window-configuration before))))))
 
-(ert-deftest qwen-companion-ediff-test-a-larger-frame-where-there-is-no-room ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-a-larger-frame-where-there-is-no-room ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (small (selected-frame)))
       (pcase-dolist (`(,height ,sizes ,chosen)
@@ -959,10 +959,10 @@
             (should (eq (or chosen small)
                         (qwen-companion-review-windows-frame proposal)))))))))
 
-(ert-deftest qwen-companion-ediff-test-ends-while-it-is-being-shown ()
+(ert-deftest qwen-companion-review-ediff-test-ends-while-it-is-being-shown ()
   "Ediff lets processes run: the CLI may be answered meanwhile."
   (dolist (hook '(ediff-mode-hook ediff-startup-hook ediff-before-setup-windows-hook))
-    (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
              (buffers (list (qwen-companion-proposal-buffer proposal)))
              (said (cl-progv (list hook)
@@ -970,17 +970,17 @@
                                      (qwen-companion-diff-on-close
                                       (list :id (qwen-companion-proposal-id proposal))))))
                      (qwen-companion-test-messages
-                       (qwen-companion-ediff-test--show proposal)))))
+                       (qwen-companion-review-ediff-test--show proposal)))))
         (should-not (string-match-p "could not be shown" said))
         (should (eq 'closed (qwen-companion-proposal-state proposal)))
         (should-not (cl-some #'buffer-live-p buffers))
         (should-not (get-buffer "*Ediff Control Panel*"))
         (should-not ediff-session-registry)
-        (should (equal '("*terminal*") (qwen-companion-ediff-test--buffers)))))))
+        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))))
 
-(ert-deftest qwen-companion-ediff-test-unsaved-text-before-ediff-has-compared ()
+(ert-deftest qwen-companion-review-ediff-test-unsaved-text-before-ediff-has-compared ()
   "The control panel cannot be drawn yet."
-  (qwen-companion-ediff-test-with '(("a.el" "one\n"))
+  (qwen-companion-review-ediff-test-with '(("a.el" "one\n"))
     (let* ((proposal (qwen-companion-test-propose "a.el" "two\n"))
            (ediff-before-setup-windows-hook
             (list (lambda ()
@@ -989,21 +989,21 @@
                       (qwen-companion-diff-refresh 'ediff proposal))))))
       (should-not (string-match-p "could not be shown"
                                   (qwen-companion-test-messages
-                                    (qwen-companion-ediff-test--show proposal))))
+                                    (qwen-companion-review-ediff-test--show proposal))))
       (should (eq proposal (qwen-companion-diff-shown))))))
 
-(ert-deftest qwen-companion-ediff-test-keys-that-come-too-late ()
+(ert-deftest qwen-companion-review-ediff-test-keys-that-come-too-late ()
   "Those of a review that has just ended by itself do nothing elsewhere."
   (dolist (end (list #'qwen-companion-diff-on-orphan #'qwen-companion-diff-on-close))
     (dolist (key '("C-c C-c" "C-c C-k" "x"))
-      (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+      (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
         (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
                (pressed nil)
                (map (make-sparse-keymap))
                (press (lambda () (interactive) (push (this-command-keys) pressed))))
           (define-key map (kbd key) press)
           (use-local-map map)
-          (qwen-companion-ediff-test--show proposal t)
+          (qwen-companion-review-ediff-test--show proposal t)
           (should (eq proposal (buffer-local-value 'qwen-companion-diff-proposal
                                                    (window-buffer))))
           (funcall end (list :id (qwen-companion-proposal-id proposal)))
@@ -1017,8 +1017,8 @@
           (execute-kbd-macro (kbd key))
           (should pressed))))))
 
-(ert-deftest qwen-companion-ediff-test-says-that-it-waits-for-ediff ()
-  (qwen-companion-ediff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-review-ediff-test-says-that-it-waits-for-ediff ()
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((ediff-window-setup-function #'ediff-setup-windows-plain))
       (ediff-buffers (get-buffer-create "*one*") (get-buffer-create "*two*"))
       (should (string-match-p "it waits until the Ediff session is over"
@@ -1030,5 +1030,5 @@
                                   (qwen-companion-test-messages
                                     (qwen-companion-test-propose "a.txt" "three\n")))))))
 
-(provide 'qwen-companion-ediff-test)
-;;; qwen-companion-ediff-test.el ends here
+(provide 'qwen-companion-review-ediff-test)
+;;; qwen-companion-review-ediff-test.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-ediff.el --- Reviews with Ediff  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-ediff.el --- Reviews with Ediff  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -56,12 +56,12 @@ Emacs draws windows of the system's; with the parameters of
   :type '(choice (const :tag "In a window below the sides" window)
                  (const :tag "In a frame of its own" frame)))
 
-(defconst qwen-companion-ediff--side-width 60
+(defconst qwen-companion-review-ediff--side-width 60
   "Columns that a side needs to be beside another one.")
 
 ;;; Keys and help
 
-(defvar qwen-companion-ediff--keys
+(defvar qwen-companion-review-ediff--keys
   '(("q" . qwen-companion-diff-bury)
     ("z" . qwen-companion-diff-bury)
     ("TAB" . qwen-companion-diff-switch)
@@ -72,15 +72,15 @@ Emacs draws windows of the system's; with the parameters of
     ("C-c C-l" . qwen-companion-diff-toggle-line-ends))
   "Keys of the control panel that are ours.")
 
-(defun qwen-companion-ediff--set-keys ()
+(defun qwen-companion-review-ediff--set-keys ()
   "Give the control panel our keys; Ediff's own map is left as it is."
   (let ((map (make-sparse-keymap)))
     (set-keymap-parent map (current-local-map))
-    (pcase-dolist (`(,key . ,command) qwen-companion-ediff--keys)
+    (pcase-dolist (`(,key . ,command) qwen-companion-review-ediff--keys)
       (define-key map (kbd key) command))
     (use-local-map map)))
 
-(defun qwen-companion-ediff--unsaved-help ()
+(defun qwen-companion-review-ediff--unsaved-help ()
   "Return the help of the current control panel for unsaved text.
 That is a cons cell, short and long, of empty strings where there is none."
   (cond
@@ -92,20 +92,20 @@ That is a cons cell, short and long, of empty strings where there is none."
           "  u -your unsaved text as a third party\n"))
    (t '("" . ""))))
 
-(defun qwen-companion-ediff--brief-help ()
+(defun qwen-companion-review-ediff--brief-help ()
   "Return the help shown in the control panel."
   (concat " C-c C-c accept   C-c C-k reject   q put aside   "
-          (car (qwen-companion-ediff--unsaved-help))
+          (car (qwen-companion-review-ediff--unsaved-help))
           "n/p next/previous change   "
           (unless ediff-3way-job "a/b keep A's/B's   ")
           "TAB hunk by hunk   "
           "? all keys"))
 
-(defun qwen-companion-ediff--long-help ()
+(defun qwen-companion-review-ediff--long-help ()
   "Return Ediff's own help with our keys on top."
   (concat
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
-   (cdr (qwen-companion-ediff--unsaved-help))
+   (cdr (qwen-companion-review-ediff--unsaved-help))
    (if ediff-3way-job
        "  Edit B directly; `ab' copies the change at hand from the disk (A) to B: dropped.\n"
      "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n")
@@ -118,33 +118,33 @@ That is a cons cell, short and long, of empty strings where there is none."
 
 ;;; Windows of a review
 
-(defun qwen-companion-ediff--panel-height (window)
+(defun qwen-companion-review-ediff--panel-height (window)
   "Return the lines of a control panel taken from WINDOW."
   (let ((height (window-total-height window)))
     (if ediff-use-long-help-message
         (min (- height qwen-companion-review-windows-tight-height)
-             (+ 3 (cl-count ?\n (qwen-companion-ediff--long-help))))
+             (+ 3 (cl-count ?\n (qwen-companion-review-ediff--long-help))))
       (max 3 (min 4 (/ height 4))))))
 
-(defun qwen-companion-ediff--panel-window (window view)
+(defun qwen-companion-review-ediff--panel-window (window view)
   "Return a window for the control panel of VIEW.
 It is taken from WINDOW, or it is that of a frame of its own."
   (if (and (eq qwen-companion-ediff-control 'frame)
            (display-graphic-p (window-frame window)))
       (let ((frame (qwen-companion-review-windows-view-panel-frame view)))
         (unless (frame-live-p frame)
-          (setq frame (qwen-companion-ediff--make-panel-frame
+          (setq frame (qwen-companion-review-ediff--make-panel-frame
                        (window-frame window)))
           (setf (qwen-companion-review-windows-view-panel-frame view) frame))
         (set-frame-height frame (if ediff-use-long-help-message
-                                    (+ 4 (cl-count ?\n (qwen-companion-ediff--long-help)))
+                                    (+ 4 (cl-count ?\n (qwen-companion-review-ediff--long-help)))
                                   4))
         (frame-root-window frame))
     (split-window window
-                  (- (qwen-companion-ediff--panel-height window))
+                  (- (qwen-companion-review-ediff--panel-height window))
                   'below)))
 
-(defun qwen-companion-ediff--make-panel-frame (frame)
+(defun qwen-companion-review-ediff--make-panel-frame (frame)
   "Make a frame for a control panel on the display of FRAME.
 It takes no focus, and no minibuffer from FRAME: that could not be
 deleted as long as it had it."
@@ -154,11 +154,11 @@ deleted as long as it had it."
                   (no-focus-on-map . t)
                   ;; Ediff's own parameters hide it at first.
                   (visibility . t)
-                  (width . ,(+ 2 (length (qwen-companion-ediff--brief-help))))
+                  (width . ,(+ 2 (length (qwen-companion-review-ediff--brief-help))))
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
 
-(defun qwen-companion-ediff--divide (window parts split)
+(defun qwen-companion-review-ediff--divide (window parts split)
   "Divide WINDOW into PARTS, two or three; return the new windows in order.
 SPLIT is the function that does so, if there is room for what it does."
   (let* ((vertically (eq split #'split-window-vertically))
@@ -176,9 +176,9 @@ SPLIT is the function that does so, if there is room for what it does."
     (cons window
           (if (= parts 2)
               (list rest)
-            (qwen-companion-ediff--divide rest (1- parts) split)))))
+            (qwen-companion-review-ediff--divide rest (1- parts) split)))))
 
-(defun qwen-companion-ediff--layout ()
+(defun qwen-companion-review-ediff--layout ()
   "Lay out the windows of the review whose control panel is current.
 Does nothing when they are in order."
   (unless (ediff-keep-window-config (current-buffer))
@@ -192,8 +192,8 @@ Does nothing when they are in order."
                                   (and ediff-3way-job ediff-buffer-C))))
            (split ediff-split-window-function)
            (area (qwen-companion-review-windows-area (and (window-live-p kept) kept)))
-           (panel (qwen-companion-ediff--panel-window area view))
-           (windows (qwen-companion-ediff--divide
+           (panel (qwen-companion-review-ediff--panel-window area view))
+           (windows (qwen-companion-review-ediff--divide
                      area (length sides) split)))
       (cl-mapc #'qwen-companion-review-windows-show-buffer windows sides)
       (qwen-companion-review-windows-show-buffer panel control)
@@ -209,16 +209,16 @@ Does nothing when they are in order."
 
 ;;; Session
 
-(defun qwen-companion-ediff--split-function (frame sides)
+(defun qwen-companion-review-ediff--split-function (frame sides)
   "Return the function that divides a window of FRAME into SIDES, a number."
   (if (pcase qwen-companion-ediff-layout
         ('side-by-side t)
         ('stacked nil)
-        (_ (>= (frame-width frame) (* sides qwen-companion-ediff--side-width))))
+        (_ (>= (frame-width frame) (* sides qwen-companion-review-ediff--side-width))))
       #'split-window-horizontally
     #'split-window-vertically))
 
-(defun qwen-companion-ediff--adopt-control (proposal)
+(defun qwen-companion-review-ediff--adopt-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
   (setq qwen-companion-diff-proposal proposal)
   (setf (qwen-companion-review-windows-view-control
@@ -226,37 +226,37 @@ Does nothing when they are in order."
         (current-buffer))
   (setq-local ediff-window-setup-function #'ediff-setup-windows-plain
               ediff-split-window-function
-              (qwen-companion-ediff--split-function
+              (qwen-companion-review-ediff--split-function
                (selected-frame)
                (if (qwen-companion-proposal-yours-buffer proposal) 3 2))
               ediff-brief-help-message-function
-              #'qwen-companion-ediff--brief-help
+              #'qwen-companion-review-ediff--brief-help
               ediff-long-help-message-function
-              #'qwen-companion-ediff--long-help
+              #'qwen-companion-review-ediff--long-help
               ;; The mouse stays where it is.
               ediff-grab-mouse nil)
   (add-hook 'ediff-before-setup-windows-hook
-            #'qwen-companion-ediff--layout nil t)
-  (add-hook 'kill-buffer-hook #'qwen-companion-ediff--control-killed nil t))
+            #'qwen-companion-review-ediff--layout nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-review-ediff--control-killed nil t))
 
-(defun qwen-companion-ediff--started ()
+(defun qwen-companion-review-ediff--started ()
   "Finish the start of a session; the control panel is current."
   (setq ediff-keep-variants t)
   (when ediff-3way-job
     ;; Ediff has made it writable, as if it were for a merge.
     (with-current-buffer ediff-buffer-C
       (setq buffer-read-only t)))
-  (qwen-companion-ediff--set-keys)
+  (qwen-companion-review-ediff--set-keys)
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))
 
-(defun qwen-companion-ediff--control-killed ()
+(defun qwen-companion-review-ediff--control-killed ()
   "Put the review aside when its control panel is killed by hand."
   (setq ediff-session-registry
         (delq (current-buffer) ediff-session-registry))
   (qwen-companion-review-windows-control-killed))
 
-(defun qwen-companion-ediff--attempt (proposal function)
+(defun qwen-companion-review-ediff--attempt (proposal function)
   "Let FUNCTION have Ediff compare the texts of PROPOSAL.
 If Ediff cannot do that, signal its error, and leave the windows as they
 were and no buffer or file of Ediff's."
@@ -272,21 +272,21 @@ were and no buffer or file of Ediff's."
        (qwen-companion-review-windows-set-configuration windows)
        (signal (car err) (cdr err))))))
 
-(defun qwen-companion-ediff--start (proposal)
+(defun qwen-companion-review-ediff--start (proposal)
   "Start an Ediff session for PROPOSAL in the selected frame.
 Signal an error where Ediff cannot compare its texts."
   (let* ((control nil)
          (ediff-mode-hook
           (cons (lambda ()
                   (setq control (current-buffer))
-                  (qwen-companion-ediff--adopt-control proposal))
+                  (qwen-companion-review-ediff--adopt-control proposal))
                 ediff-mode-hook))
          (disk (qwen-companion-proposal-disk-buffer proposal))
          (buffer (qwen-companion-proposal-buffer proposal))
          (yours (qwen-companion-proposal-yours-buffer proposal))
-         (startup (list #'qwen-companion-ediff--started)))
+         (startup (list #'qwen-companion-review-ediff--started)))
     (unwind-protect
-        (qwen-companion-ediff--attempt
+        (qwen-companion-review-ediff--attempt
          proposal
          (lambda ()
            (if yours
@@ -297,7 +297,7 @@ Signal an error where Ediff cannot compare its texts."
                  (not (memq proposal (qwen-companion-diff-proposals))))
         (kill-buffer control)))))
 
-(defun qwen-companion-ediff--compared-p (control)
+(defun qwen-companion-review-ediff--compared-p (control)
   "Return non-nil when Ediff has compared what belongs to CONTROL.
 Before that it cannot draw its control panel."
   (numberp (buffer-local-value 'ediff-number-of-differences control)))
@@ -313,12 +313,12 @@ Before that it cannot draw its control panel."
       (if control
           (with-current-buffer control
             (ediff-recenter 'no-rehighlight))
-        (qwen-companion-ediff--start proposal)))
+        (qwen-companion-review-ediff--start proposal)))
     (qwen-companion-review-windows-select
      proposal select selected
      (qwen-companion-proposal-disk-buffer proposal))))
 
-(defun qwen-companion-ediff--quit (control frame)
+(defun qwen-companion-review-ediff--quit (control frame)
   "End the Ediff session of CONTROL; the windows of FRAME are left alone."
   (let* ((frame (if (frame-live-p frame) frame (selected-frame)))
          (before (current-window-configuration frame))
@@ -346,7 +346,7 @@ Before that it cannot draw its control panel."
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
   (when-let* ((control (qwen-companion-review-windows-control proposal)))
-    (qwen-companion-ediff--quit
+    (qwen-companion-review-ediff--quit
      control
      (qwen-companion-review-windows-view-frame (qwen-companion-proposal-view proposal))))
   (qwen-companion-review-windows-forget-view proposal))
@@ -361,10 +361,10 @@ The part of the review that was selected still is."
          (buffer (window-buffer selected)))
     ;; It puts nothing aside when it goes.
     (setf (qwen-companion-review-windows-view-control view) nil)
-    (qwen-companion-ediff--quit control frame)
+    (qwen-companion-review-ediff--quit control frame)
     (condition-case err
         (with-selected-frame frame
-          (qwen-companion-ediff--start proposal))
+          (qwen-companion-review-ediff--start proposal))
       (error (qwen-companion-diff-fall-back proposal err (eq buffer control))))
     (when-let* ((window (cond
                          ((eq buffer control)
@@ -379,7 +379,7 @@ The part of the review that was selected still is."
 (cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
   "Let the control panel of PROPOSAL offer to show unsaved text, or not."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
-              ((qwen-companion-ediff--compared-p control))
+              ((qwen-companion-review-ediff--compared-p control))
               (window (get-buffer-window control t)))
     (with-selected-window window
       (let ((inhibit-read-only t))
@@ -388,7 +388,7 @@ The part of the review that was selected still is."
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
-              ((qwen-companion-ediff--compared-p control))
+              ((qwen-companion-review-ediff--compared-p control))
               ((qwen-companion-diff-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
       (condition-case err
@@ -397,12 +397,12 @@ The part of the review that was selected still is."
             (if-let* ((window (get-buffer-window control t)))
                 (select-window window 'norecord)
               (set-buffer control))
-            (qwen-companion-ediff--attempt proposal #'ediff-update-diffs))
+            (qwen-companion-review-ediff--attempt proposal #'ediff-update-diffs))
         (error
          (qwen-companion-diff-fall-back
           proposal err (eq control (window-buffer selected)))))
       (when (window-live-p selected)
         (select-window selected)))))
 
-(provide 'qwen-companion-ediff)
-;;; qwen-companion-ediff.el ends here
+(provide 'qwen-companion-review-ediff)
+;;; qwen-companion-review-ediff.el ends here
