@@ -50,7 +50,7 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-texts)
-(require 'qwen-companion-unified)
+(require 'qwen-companion-review-unified)
 
 (defgroup qwen-companion nil
   "Emacs as the IDE of the Qwen Code CLI."

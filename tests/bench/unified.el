@@ -78,16 +78,16 @@ The old text has no different lines."
                     (lambda () (qwen-companion-diff-show 'unified proposal t))))
              (show (unified-bench--time answer)))
         (set-buffer (qwen-companion-review-windows-control proposal))
-        (let* ((difference (qwen-companion-unified--difference))
+        (let* ((difference (qwen-companion-review-unified--difference))
                (first (unified-bench--time #'qwen-companion-unified-drop))
                (again (unified-bench--time #'qwen-companion-unified-restore))
-               (hunk (car (last qwen-companion-unified--hunks)))
+               (hunk (car (last qwen-companion-review-unified--hunks)))
                (last (unified-bench--time
                       (lambda ()
                         (qwen-companion-hunks-drop difference hunk))))
                (colour (unified-bench--time
                         (lambda ()
-                          (qwen-companion-unified--fontify
+                          (qwen-companion-review-unified--fontify
                            (point-min) (min (point-max) 4000))))))
           (qwen-companion-diff-hide 'unified proposal)
           ;; The program diff takes minutes where no line is the same, and

@@ -128,7 +128,7 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         stage.emacs.eval(f"(qwen-companion-diff-on-open {payload})")
         stage.emacs.eval("(qwen-companion-diff-open)")
         buffer = '(get-buffer "*qwen-companion hunks: greeting.py*")'
-        stage.emacs.wait_until(f"(buffer-local-value 'qwen-companion-unified--hunks {buffer})")
+        stage.emacs.wait_until(f"(buffer-local-value 'qwen-companion-review-unified--hunks {buffer})")
         face = (
             f"(with-current-buffer {buffer} (save-excursion (goto-char (point-min))"
             ' (and (search-forward "+def start" nil t) (get-text-property (- (point) 7) \'face))))'

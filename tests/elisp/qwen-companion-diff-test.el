@@ -525,10 +525,10 @@ that of the unified review."
                   (qwen-companion-proposal-disk-buffer proposal))
                  (qwen-companion-test-header
                   (qwen-companion-proposal-buffer proposal))
-                 (with-current-buffer (qwen-companion-unified--make-buffer proposal)
+                 (with-current-buffer (qwen-companion-review-unified--make-buffer proposal)
                    (let ((inhibit-read-only t))
-                     (qwen-companion-unified--draw-file)
-                     (prog1 (concat (qwen-companion-unified--header) (buffer-string))
+                     (qwen-companion-review-unified--draw-file)
+                     (prog1 (concat (qwen-companion-review-unified--header) (buffer-string))
                        (setq kill-buffer-hook nil)
                        (kill-buffer)))))
       (qwen-companion-diff-reject proposal))))

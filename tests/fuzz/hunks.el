@@ -19,7 +19,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-test-helper)
-(require 'qwen-companion-unified-test)
+(require 'qwen-companion-review-unified-test)
 
 (defconst hunks-fuzz-failed '(20 22 32 34 142 276 845)
   "The numbers of cases that have failed once.")
@@ -53,7 +53,7 @@
       (cl-loop for line in lines
                unless (zerop (random 9)) collect (if (zerop (random 5)) (hunks-fuzz--line) line))
     (dotimes (_ (random 5))
-      (setq lines (qwen-companion-unified-test--random-edit lines)))
+      (setq lines (qwen-companion-review-unified-test--random-edit lines)))
     lines))
 
 (defun hunks-fuzz--text (lines style open mark)
@@ -204,14 +204,14 @@ PLAIN is non-nil when both sides are shown without carriage returns."
 (defun hunks-fuzz--check (proposal old new)
   "Compare what is shown of PROPOSAL with what would be sent.
 OLD is on disk, NEW was proposed."
-  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-unified-press
-                                         #'qwen-companion-unified--show-more)))
+  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-press
+                                         #'qwen-companion-review-unified--show-more)))
            (when place
              (goto-char place)
-             (qwen-companion-unified-test--press "RET")
+             (qwen-companion-review-unified-test--press "RET")
              t)))
-  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-unified-press
-                                 #'qwen-companion-unified--show-whole))
+  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-press
+                                 #'qwen-companion-review-unified--show-whole))
   (let ((sent (qwen-companion-diff-text proposal))
         (shown (hunks-fuzz--shown))
         wrong)
@@ -235,7 +235,7 @@ OLD is on disk, NEW was proposed."
   "Go to a random line of a random hunk, if there is one."
   (goto-char (point-min))
   (dotimes (_ (random 6))
-    (ignore-errors (qwen-companion-unified-test--press "n")))
+    (ignore-errors (qwen-companion-review-unified-test--press "n")))
   (forward-line (random 6)))
 
 (defun hunks-fuzz--act (proposal)
@@ -245,10 +245,10 @@ OLD is on disk, NEW was proposed."
     (hunks-fuzz--hunk)
     (condition-case nil
         (pcase action
-          ('drop (qwen-companion-unified-test--press "k"))
-          ('restore (qwen-companion-unified-test--press "u"))
-          ('split (qwen-companion-unified-test--press "s"))
-          ('context (qwen-companion-unified-test--press (hunks-fuzz--one-of "+" "-" "-")))
+          ('drop (qwen-companion-review-unified-test--press "k"))
+          ('restore (qwen-companion-review-unified-test--press "u"))
+          ('split (qwen-companion-review-unified-test--press "s"))
+          ('context (qwen-companion-review-unified-test--press (hunks-fuzz--one-of "+" "-" "-")))
           ('line-ends (qwen-companion-diff-toggle-line-ends))
           ((or 'edit 'undo)
            (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -284,8 +284,8 @@ OLD is on disk, NEW was proposed."
     (ert-info ((let ((print-escape-newlines t) (print-escape-control-characters t))
                  (replace-regexp-in-string
                   "x\\{50,\\}" "xxx..." (prin1-to-string (list :seed seed :old old :new new)))))
-      (qwen-companion-unified-test-with (list (list "a.txt" old))
-        (let ((proposal (qwen-companion-unified-test--review new))
+      (qwen-companion-review-unified-test-with (list (list "a.txt" old))
+        (let ((proposal (qwen-companion-review-unified-test--review new))
               (original new)
               (first old)
               touched)
@@ -297,8 +297,8 @@ OLD is on disk, NEW was proposed."
                      (not (string-prefix-p "\ufeff" old)))
             (let ((line-end (if (equal "\r\n" (hunks-fuzz--style old)) "\r\n" "\n")))
               (should (equal (string-remove-prefix "\ufeff" new)
-                             (qwen-companion-unified-test--patched
-                              old (qwen-companion-unified-test--shown-patch line-end))))))
+                             (qwen-companion-review-unified-test--patched
+                              old (qwen-companion-review-unified-test--shown-patch line-end))))))
           (dotimes (_ 12)
             (let ((action (hunks-fuzz--act proposal)))
               (push action actions)
@@ -328,10 +328,10 @@ OLD is on disk, NEW was proposed."
   "Press KEY, which drops or brings back, on all there is."
   (goto-char (point-min))
   (when (re-search-forward "^\\\\ \\(Line\\|Byte\\)" nil t)
-    (ignore-error user-error (qwen-companion-unified-test--press key)))
+    (ignore-error user-error (qwen-companion-review-unified-test--press key)))
   (goto-char (point-min))
-  (while (qwen-companion-unified--goto-hunk (point) nil)
-    (ignore-error user-error (qwen-companion-unified-test--press key))))
+  (while (qwen-companion-review-unified--goto-hunk (point) nil)
+    (ignore-error user-error (qwen-companion-review-unified-test--press key))))
 
 (defun hunks-fuzz-run (from count)
   "Check the cases that have failed once, and COUNT others with seeds FROM on."

@@ -151,7 +151,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
           (while (not (eobp))
             (let ((line (buffer-substring-no-properties
                          (point) (line-beginning-position 2)))
-                  (source (get-text-property (point) 'qwen-companion-unified-source)))
+                  (source (get-text-property (point) 'qwen-companion-review-unified-source)))
               (cond
                ((and (null source)
                      (string-match "\\`@@ -\\([0-9]+\\),\\([0-9]+\\) \\+" line))
@@ -292,9 +292,9 @@ That is when the user has edited it, or ALWAYS."
               ((eq 'unified (qwen-companion-proposal-style proposal)))
               (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
-      (qwen-companion-unified--revert)
-      (when-let* ((hunk (reviews-fuzz--one qwen-companion-unified--hunks)))
-        (goto-char (car (qwen-companion-unified--bounds hunk)))
+      (qwen-companion-review-unified--revert)
+      (when-let* ((hunk (reviews-fuzz--one qwen-companion-review-unified--hunks)))
+        (goto-char (car (qwen-companion-review-unified--bounds hunk)))
         (if (qwen-companion-hunks-dropped-p hunk)
             (qwen-companion-unified-restore)
           (qwen-companion-unified-drop))))))
@@ -515,8 +515,8 @@ That is when the user has edited it, or ALWAYS."
               (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
       ;; As the commands do first.
-      (unless (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
-        (qwen-companion-unified--revert)))
+      (unless (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+        (qwen-companion-review-unified--revert)))
     (let ((text (with-current-buffer (qwen-companion-proposal-buffer proposal)
                   (buffer-substring-no-properties (point-min) (point-max))))
           (shown (reviews-fuzz--patched proposal)))

@@ -1,4 +1,4 @@
-;;; qwen-companion-unified.el --- Reviews hunk by hunk in one buffer  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-unified.el --- Reviews hunk by hunk in one buffer  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -55,36 +55,36 @@ With 0, changes that are beside each other are hunks of their own."
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
-(defconst qwen-companion-unified--stretch 1000
+(defconst qwen-companion-review-unified--stretch 1000
   "Lines after which no more hunks are shown until the user wants them.")
 
-(defconst qwen-companion-unified--run-limit 1000
+(defconst qwen-companion-review-unified--run-limit 1000
   "Lines after which the rest of a run of removed or added ones is left out.")
 
-(defconst qwen-companion-unified--refine-limit 5000
+(defconst qwen-companion-review-unified--refine-limit 5000
   "Characters above which the words of a change are not compared.")
 
-(defconst qwen-companion-unified--delay 0.2
+(defconst qwen-companion-review-unified--delay 0.2
   "Seconds after which a text that was changed elsewhere is compared again.")
 
-(defvar-local qwen-companion-unified--context nil
+(defvar-local qwen-companion-review-unified--context nil
   "Lines of context around the hunks here.")
-(defvar-local qwen-companion-unified--ignore-space nil
+(defvar-local qwen-companion-review-unified--ignore-space nil
   "Non-nil while hunks that differ in white space only are not shown.")
-(defvar-local qwen-companion-unified--hunks nil
+(defvar-local qwen-companion-review-unified--hunks nil
   "All hunks, shown or not, in order.")
-(defvar-local qwen-companion-unified--next nil
-  "Those at the end of `qwen-companion-unified--hunks' that are to come.")
-(defvar-local qwen-companion-unified--state nil
+(defvar-local qwen-companion-review-unified--next nil
+  "Those at the end of `qwen-companion-review-unified--hunks' that are to come.")
+(defvar-local qwen-companion-review-unified--state nil
   "Symbol `comparing' or `failed', nil when the hunks are right.")
-(defvar-local qwen-companion-unified--status nil
+(defvar-local qwen-companion-review-unified--status nil
   "How many hunks are kept, as shown to the user.")
-(defvar-local qwen-companion-unified--keys nil
+(defvar-local qwen-companion-review-unified--keys nil
   "The keys, as shown to the user: (FIRST . OTHERS).")
-(defvar-local qwen-companion-unified--place nil
+(defvar-local qwen-companion-review-unified--place nil
   "The file with its project, as shown to the user.")
 
-(defvar-local qwen-companion-unified--timer nil
+(defvar-local qwen-companion-review-unified--timer nil
   "In the buffer of a proposal, the timer that has its text compared again.")
 
 ;;; The mode
@@ -130,15 +130,15 @@ This mode has a hook of its own.
               minor-mode-overriding-map-alist nil
               outline-regexp "@@ "
               outline-level (lambda () 1)
-              revert-buffer-function #'qwen-companion-unified--revert
+              revert-buffer-function #'qwen-companion-review-unified--revert
               truncate-lines nil
               ;; Read-only, but not by the mode that would bind its keys.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
-  (jit-lock-register #'qwen-companion-unified--fontify))
+  (jit-lock-register #'qwen-companion-review-unified--fontify))
 
-(defun qwen-companion-unified--make-buffer (proposal)
+(defun qwen-companion-review-unified--make-buffer (proposal)
   "Return a new buffer that will show PROPOSAL."
   (let ((buffer (qwen-companion-diff-make-buffer proposal "hunks")))
     (with-current-buffer buffer
@@ -152,19 +152,19 @@ This mode has a hook of its own.
         (kill-local-variable 'delayed-mode-hooks)
         (run-hooks 'qwen-companion-unified-mode-hook))
       (setq qwen-companion-diff-proposal proposal
-            qwen-companion-unified--context qwen-companion-unified-context
-            qwen-companion-unified--place (qwen-companion-diff-place proposal)
-            qwen-companion-unified--keys
+            qwen-companion-review-unified--context qwen-companion-unified-context
+            qwen-companion-review-unified--place (qwen-companion-diff-place proposal)
+            qwen-companion-review-unified--keys
             (cons (substitute-command-keys
                    "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
                   (substitute-command-keys
                    "\\[qwen-companion-unified-next]/\\[qwen-companion-unified-previous] next/previous  \\[qwen-companion-unified-drop] drop  \\[qwen-companion-unified-restore] bring back  \\[qwen-companion-unified-split] split  \\[qwen-companion-unified-edit] edit  \\[qwen-companion-unified-visit] source  \\[qwen-companion-unified-toggle-space] white space  \\[qwen-companion-unified-more-context]/\\[qwen-companion-unified-less-context] context  \\[qwen-companion-diff-switch] Ediff  \\[qwen-companion-diff-bury] put aside"))
-            header-line-format '(:eval (qwen-companion-unified--header)))
+            header-line-format '(:eval (qwen-companion-review-unified--header)))
       (add-hook 'kill-buffer-hook
                 #'qwen-companion-review-windows-control-killed nil t))
     buffer))
 
-(defun qwen-companion-unified--difference (&optional proposal)
+(defun qwen-companion-review-unified--difference (&optional proposal)
   "Return the difference of PROPOSAL, by default that of this buffer."
   (let ((proposal (or proposal qwen-companion-diff-proposal)))
     (or (qwen-companion-proposal-difference proposal)
@@ -173,103 +173,103 @@ This mode has a hook of its own.
                :old (qwen-companion-proposal-disk-buffer proposal)
                :new (qwen-companion-proposal-buffer proposal))))))
 
-(defun qwen-companion-unified--header ()
+(defun qwen-companion-review-unified--header ()
   "Return the header line: what the keys do, and how many hunks are kept.
 The count comes early: it must not be pushed off the screen."
   (qwen-companion-untrusted-mode-line
    (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
-           (car qwen-companion-unified--keys)
-           qwen-companion-unified--status
+           (car qwen-companion-review-unified--keys)
+           qwen-companion-review-unified--status
            (qwen-companion-diff-warnings qwen-companion-diff-proposal)
            (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
            (concat (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
                    (qwen-companion-diff-line-ends-hint "C-c C-l")
                    (qwen-companion-diff-bidi-hint))
-           (cdr qwen-companion-unified--keys)
-           qwen-companion-unified--place
+           (cdr qwen-companion-review-unified--keys)
+           qwen-companion-review-unified--place
            (qwen-companion-untrusted-text
             (qwen-companion-proposal-client qwen-companion-diff-proposal))
            (if (qwen-companion-diff-edited-p qwen-companion-diff-proposal)
                ", edited by you"
              ""))))
 
-(defun qwen-companion-unified--count ()
+(defun qwen-companion-review-unified--count ()
   "Return how many hunks are kept, or what prevents counting."
-  (pcase qwen-companion-unified--state
+  (pcase qwen-companion-review-unified--state
     ('comparing "comparing...")
     ('failed "not comparable")
     (_
-     (let ((all (length qwen-companion-unified--hunks))
+     (let ((all (length qwen-companion-review-unified--hunks))
            (dropped (cl-count-if #'qwen-companion-hunks-dropped-p
-                                 qwen-companion-unified--hunks))
+                                 qwen-companion-review-unified--hunks))
            (hidden (cl-count-if #'qwen-companion-hunks-hunk-hidden
-                                qwen-companion-unified--hunks)))
+                                qwen-companion-review-unified--hunks)))
        (concat (format "%d of %d hunk%s kept" (- all dropped) all
                        (if (= all 1) "" "s"))
-               (when qwen-companion-unified--ignore-space
+               (when qwen-companion-review-unified--ignore-space
                  (format ", %d hidden: only white space" hidden)))))))
 
 ;;; Drawing
 
-(defun qwen-companion-unified--draw ()
+(defun qwen-companion-review-unified--draw ()
   "Show the hunks anew, and point in the one it was in."
   (let ((inhibit-read-only t)
-        (change (when-let* ((hunk (qwen-companion-unified--hunk-at (point))))
+        (change (when-let* ((hunk (qwen-companion-review-unified--hunk-at (point))))
                   (car (qwen-companion-hunks-hunk-changes hunk))))
         (shown (count-lines (point-min) (point-max)))
-        (difference (qwen-companion-unified--difference)))
+        (difference (qwen-companion-review-unified--difference)))
     (erase-buffer)
-    (setq qwen-companion-unified--hunks
+    (setq qwen-companion-review-unified--hunks
           (qwen-companion-hunks-group
            (qwen-companion-hunks-changes difference)
-           qwen-companion-unified--context
+           qwen-companion-review-unified--context
            (qwen-companion-hunks-size (qwen-companion-hunks-old difference)))
-          qwen-companion-unified--next qwen-companion-unified--hunks)
-    (qwen-companion-unified--hide)
-    (qwen-companion-unified--draw-file)
-    (qwen-companion-unified--draw-stretch
-     (max shown qwen-companion-unified--stretch))
-    (qwen-companion-unified--draw-stranded)
+          qwen-companion-review-unified--next qwen-companion-review-unified--hunks)
+    (qwen-companion-review-unified--hide)
+    (qwen-companion-review-unified--draw-file)
+    (qwen-companion-review-unified--draw-stretch
+     (max shown qwen-companion-review-unified--stretch))
+    (qwen-companion-review-unified--draw-stranded)
     (goto-char (point-min))
-    (or (and change (qwen-companion-unified--goto-change change))
-        (qwen-companion-unified--goto-hunk (point-min) nil)
+    (or (and change (qwen-companion-review-unified--goto-change change))
+        (qwen-companion-review-unified--goto-hunk (point-min) nil)
         (goto-char (or (text-property-any (point-min) (point-max)
-                                          'qwen-companion-unified-line-ends t)
+                                          'qwen-companion-review-unified-line-ends t)
                        (point-min))))
-    (qwen-companion-unified--drawn)))
+    (qwen-companion-review-unified--drawn)))
 
-(defun qwen-companion-unified--drawn ()
+(defun qwen-companion-review-unified--drawn ()
   "Finish drawing; point is right here, and has to be so in the windows.
 A character that reorders others may have come, and nothing is to save."
   (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)
-  (qwen-companion-unified--note-status)
+  (qwen-companion-review-unified--note-status)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
 
-(defun qwen-companion-unified--note-status ()
+(defun qwen-companion-review-unified--note-status ()
   "Let the header line say how many hunks are kept now."
-  (setq qwen-companion-unified--status (qwen-companion-unified--count))
+  (setq qwen-companion-review-unified--status (qwen-companion-review-unified--count))
   (force-mode-line-update))
 
-(defun qwen-companion-unified--say (text)
+(defun qwen-companion-review-unified--say (text)
   "Show TEXT where the hunks would be."
   (let ((inhibit-read-only t))
     (erase-buffer)
     (insert text "\n")
-    (setq qwen-companion-unified--hunks nil
-          qwen-companion-unified--next nil)
-    (qwen-companion-unified--drawn)))
+    (setq qwen-companion-review-unified--hunks nil
+          qwen-companion-review-unified--next nil)
+    (qwen-companion-review-unified--drawn)))
 
-(defun qwen-companion-unified--hide ()
+(defun qwen-companion-review-unified--hide ()
   "Decide which hunks are not to be shown."
-  (dolist (hunk qwen-companion-unified--hunks)
+  (dolist (hunk qwen-companion-review-unified--hunks)
     (setf (qwen-companion-hunks-hunk-hidden hunk)
-          (and qwen-companion-unified--ignore-space
+          (and qwen-companion-review-unified--ignore-space
                (qwen-companion-hunks-only-space-p
-                (qwen-companion-unified--difference) hunk)))))
+                (qwen-companion-review-unified--difference) hunk)))))
 
-(defun qwen-companion-unified--draw-file ()
+(defun qwen-companion-review-unified--draw-file ()
   "Insert the header of the file."
   (let* ((path (qwen-companion-proposal-path qwen-companion-diff-proposal))
          (root (qwen-companion-roots-of default-directory))
@@ -288,28 +288,28 @@ A character that reorders others may have come, and nothing is to save."
                       "; u here takes what is proposed\n"
                     "; k here keeps what is on disk\n"))
           (add-text-properties start (point)
-                               '(face warning qwen-companion-unified-line-ends t)))
-      (unless qwen-companion-unified--hunks
+                               '(face warning qwen-companion-review-unified-line-ends t)))
+      (unless qwen-companion-review-unified--hunks
         (insert "There is no difference any more.\n")))))
 
-(defun qwen-companion-unified--draw-stretch (lines)
+(defun qwen-companion-review-unified--draw-stretch (lines)
   "Insert the next hunks at point, until LINES lines or more are there.
 Say how many more hunks there are, with a place to press."
   (let ((count 0))
-    (while (and qwen-companion-unified--next (< count lines))
-      (let ((hunk (pop qwen-companion-unified--next))
+    (while (and qwen-companion-review-unified--next (< count lines))
+      (let ((hunk (pop qwen-companion-review-unified--next))
             (start (point)))
         (unless (qwen-companion-hunks-hunk-hidden hunk)
-          (qwen-companion-unified--draw-hunk hunk)
+          (qwen-companion-review-unified--draw-hunk hunk)
           (cl-incf count (count-lines start (point)))))))
   (let ((rest (cl-count-if-not #'qwen-companion-hunks-hunk-hidden
-                               qwen-companion-unified--next)))
+                               qwen-companion-review-unified--next)))
     (when (> rest 0)
-      (qwen-companion-unified--draw-button
+      (qwen-companion-review-unified--draw-button
        (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
-       #'qwen-companion-unified--show-more))))
+       #'qwen-companion-review-unified--show-more))))
 
-(defun qwen-companion-unified--draw-button (text function)
+(defun qwen-companion-review-unified--draw-button (text function)
   "Insert a line TEXT in which RET is to call FUNCTION."
   (let ((start (point)))
     (insert "\\ " text "\n")
@@ -317,60 +317,60 @@ Say how many more hunks there are, with a place to press."
      start (point)
      (list 'face 'link
            'mouse-face 'highlight
-           'qwen-companion-unified-press function))))
+           'qwen-companion-review-unified-press function))))
 
-(defun qwen-companion-unified--show-more ()
+(defun qwen-companion-review-unified--show-more ()
   "Show the next hunks in place of the line with their number."
   (let ((inhibit-read-only t)
         (place (text-property-any (point-min) (point-max)
-                                  'qwen-companion-unified-press
-                                  #'qwen-companion-unified--show-more)))
+                                  'qwen-companion-review-unified-press
+                                  #'qwen-companion-review-unified--show-more)))
     (when place
       (goto-char place)
       (delete-region place (min (point-max) (1+ (line-end-position))))
       (save-excursion
-        (qwen-companion-unified--draw-stretch qwen-companion-unified--stretch))
-      (qwen-companion-unified--drawn))))
+        (qwen-companion-review-unified--draw-stretch qwen-companion-review-unified--stretch))
+      (qwen-companion-review-unified--drawn))))
 
-(defun qwen-companion-unified--draw-hunk (hunk)
+(defun qwen-companion-review-unified--draw-hunk (hunk)
   "Insert HUNK at point."
   (let* ((start (point))
-         (difference (qwen-companion-unified--difference))
+         (difference (qwen-companion-review-unified--difference))
          (dropped (qwen-companion-hunks-dropped-p hunk))
          (limit (unless (qwen-companion-hunks-hunk-whole hunk)
-                  qwen-companion-unified--run-limit))
-         (line (qwen-companion-unified--first-line hunk)))
-    (insert (qwen-companion-unified--head hunk))
+                  qwen-companion-review-unified--run-limit))
+         (line (qwen-companion-review-unified--first-line hunk)))
+    (insert (qwen-companion-review-unified--head hunk))
     (dolist (change (qwen-companion-hunks-hunk-changes hunk))
-      (qwen-companion-unified--draw-context
+      (qwen-companion-review-unified--draw-context
        line (qwen-companion-hunks-change-old change))
       (setq line (qwen-companion-hunks-change-end change))
-      (qwen-companion-unified--draw-run
+      (qwen-companion-review-unified--draw-run
        "-" (qwen-companion-hunks-disk-lines difference change limit)
        (qwen-companion-hunks-change-old-count change)
        (list 'removed change)
        (if dropped 'qwen-companion-unified-dropped 'diff-removed))
-      (qwen-companion-unified--draw-run
+      (qwen-companion-review-unified--draw-run
        "+" (qwen-companion-hunks-proposed-lines difference change limit)
        (qwen-companion-hunks-proposed-count change)
        (list (if dropped 'dropped 'added) change)
        (if dropped 'qwen-companion-unified-dropped 'diff-added)))
-    (qwen-companion-unified--draw-context
+    (qwen-companion-review-unified--draw-context
      line (+ line (qwen-companion-hunks-hunk-after hunk)))
-    (put-text-property start (point) 'qwen-companion-unified-hunk hunk)))
+    (put-text-property start (point) 'qwen-companion-review-unified-hunk hunk)))
 
-(defun qwen-companion-unified--first-line (hunk)
+(defun qwen-companion-review-unified--first-line (hunk)
   "Return the line on disk with which HUNK begins, context and all."
   (- (qwen-companion-hunks-change-old
       (car (qwen-companion-hunks-hunk-changes hunk)))
      (qwen-companion-hunks-hunk-before hunk)))
 
-(defun qwen-companion-unified--extent (hunk)
+(defun qwen-companion-review-unified--extent (hunk)
   "Return the lines (OLD OLD-COUNT NEW NEW-COUNT) of HUNK, context and all.
 The last is that of what was proposed, also when that is dropped."
   (let* ((changes (qwen-companion-hunks-hunk-changes hunk))
          (before (qwen-companion-hunks-hunk-before hunk))
-         (old (qwen-companion-unified--first-line hunk))
+         (old (qwen-companion-review-unified--first-line hunk))
          (count (+ (- (qwen-companion-hunks-change-end (car (last changes))) old)
                    (qwen-companion-hunks-hunk-after hunk))))
     (list old count
@@ -381,10 +381,10 @@ The last is that of what was proposed, also when that is dropped."
                    into more
                    finally return (+ count more)))))
 
-(defun qwen-companion-unified--head (hunk)
+(defun qwen-companion-review-unified--head (hunk)
   "Return the header line of HUNK."
   (pcase-let ((`(,old ,old-count ,new ,new-count)
-               (qwen-companion-unified--extent hunk)))
+               (qwen-companion-review-unified--extent hunk)))
     (concat
      (propertize
       ;; No lines at all are named by the line before them.
@@ -395,16 +395,16 @@ The last is that of what was proposed, also when that is dropped."
           (propertize " dropped, u brings it back" 'face 'warning))
      "\n")))
 
-(defun qwen-companion-unified--draw-context (line end)
+(defun qwen-companion-review-unified--draw-context (line end)
   "Insert the lines on disk from LINE up to END, which are those of both sides."
-  (qwen-companion-unified--draw-run
+  (qwen-companion-review-unified--draw-run
    " "
    (qwen-companion-hunks-lines
-    (qwen-companion-hunks-old (qwen-companion-unified--difference))
+    (qwen-companion-hunks-old (qwen-companion-review-unified--difference))
     line (- end line))
    (- end line) (list 'context line) 'diff-context))
 
-(defun qwen-companion-unified--draw-run (sign text count source face)
+(defun qwen-companion-review-unified--draw-run (sign text count source face)
   "Insert TEXT with SIGN in front of each line, in FACE.
 It is the beginning of COUNT lines, or all of them; how many are left
 out is said.  SOURCE tells where the lines are from: (`context' LINE),
@@ -423,28 +423,28 @@ where LINE is that of the first one on disk, or (`removed' CHANGE),
         (insert "\n"))
       (add-text-properties start (point)
                            (list 'face face
-                                 'qwen-companion-unified-source source
+                                 'qwen-companion-review-unified-source source
                                  'fontified nil))
       (set-marker end nil))
     (cond
      ((> left 0)
-      (qwen-companion-unified--draw-button
+      (qwen-companion-review-unified--draw-button
        (format "%d more lines: RET here shows them" left)
-       #'qwen-companion-unified--show-whole))
+       #'qwen-companion-review-unified--show-whole))
      ((qwen-companion-hunks-open-p text)
       (insert "\\ No newline at end of file\n")))))
 
-(defun qwen-companion-unified--show-whole ()
+(defun qwen-companion-review-unified--show-whole ()
   "Show all lines of the hunk at point."
-  (let ((hunk (qwen-companion-unified--hunk-at (point))))
+  (let ((hunk (qwen-companion-review-unified--hunk-at (point))))
     (setf (qwen-companion-hunks-hunk-whole hunk) t)
-    (qwen-companion-unified--redraw hunk (list hunk))))
+    (qwen-companion-review-unified--redraw hunk (list hunk))))
 
-(defun qwen-companion-unified--draw-stranded ()
+(defun qwen-companion-review-unified--draw-stranded ()
   "Insert what was dropped and can no longer be brought back, at the end.
 The lines are no part of the diff."
   (let ((stranded (qwen-companion-hunks-stranded
-                   (qwen-companion-unified--difference))))
+                   (qwen-companion-review-unified--difference))))
     (when stranded
       (goto-char (point-max))
       (dolist (change (reverse stranded))
@@ -456,120 +456,120 @@ The lines are no part of the diff."
             (insert "# " line "\n"))
           (add-text-properties
            start (point)
-           '(face shadow qwen-companion-unified-stranded t)))))))
+           '(face shadow qwen-companion-review-unified-stranded t)))))))
 
-(defun qwen-companion-unified--redraw (hunk hunks)
+(defun qwen-companion-review-unified--redraw (hunk hunks)
   "Show HUNKS in place of HUNK, and the right line numbers further down."
   (let* ((inhibit-read-only t)
-         (bounds (qwen-companion-unified--bounds hunk))
+         (bounds (qwen-companion-review-unified--bounds hunk))
          (offset (count-lines (car bounds) (line-beginning-position)))
          (column (current-column)))
     (goto-char (car bounds))
     (delete-region (car bounds) (cdr bounds))
-    (mapc #'qwen-companion-unified--draw-hunk hunks)
-    (qwen-companion-unified--renumber (point))
+    (mapc #'qwen-companion-review-unified--draw-hunk hunks)
+    (qwen-companion-review-unified--renumber (point))
     (goto-char (car bounds))
     (forward-line offset)
     (move-to-column column)
-    (qwen-companion-unified--drawn)))
+    (qwen-companion-review-unified--drawn)))
 
-(defun qwen-companion-unified--renumber (start)
+(defun qwen-companion-review-unified--renumber (start)
   "Make the header lines of the hunks that are shown from START on right."
   (save-excursion
     (goto-char start)
     (let (hunk)
-      (while (and (setq hunk (qwen-companion-unified--hunk-at (point)))
+      (while (and (setq hunk (qwen-companion-review-unified--hunk-at (point)))
                   (not (eobp)))
-        (let ((head (qwen-companion-unified--head hunk))
+        (let ((head (qwen-companion-review-unified--head hunk))
               (end (line-beginning-position 2)))
           (unless (string= head (buffer-substring-no-properties (point) end))
             (delete-region (point) end)
-            (insert (propertize head 'qwen-companion-unified-hunk hunk))))
+            (insert (propertize head 'qwen-companion-review-unified-hunk hunk))))
         (goto-char (next-single-property-change
-                    (point) 'qwen-companion-unified-hunk nil (point-max)))))))
+                    (point) 'qwen-companion-review-unified-hunk nil (point-max)))))))
 
 ;;; Where things are
 
-(defun qwen-companion-unified--hunk-at (position)
+(defun qwen-companion-review-unified--hunk-at (position)
   "Return the hunk that is shown at POSITION, or nil."
-  (get-text-property position 'qwen-companion-unified-hunk))
+  (get-text-property position 'qwen-companion-review-unified-hunk))
 
-(defun qwen-companion-unified--bounds (hunk)
+(defun qwen-companion-review-unified--bounds (hunk)
   "Return the positions (START . END) at which HUNK is shown."
   (let ((start (text-property-any (point-min) (point-max)
-                                  'qwen-companion-unified-hunk hunk)))
+                                  'qwen-companion-review-unified-hunk hunk)))
     (cons start
-          (next-single-property-change start 'qwen-companion-unified-hunk
+          (next-single-property-change start 'qwen-companion-review-unified-hunk
                                        nil (point-max)))))
 
-(defun qwen-companion-unified--goto-hunk (position back)
+(defun qwen-companion-review-unified--goto-hunk (position back)
   "Go to the next hunk after POSITION, or with BACK to the one before.
 Return nil and stay where there is none."
-  (let ((place (qwen-companion-unified--edge position back)))
+  (let ((place (qwen-companion-review-unified--edge position back)))
     (while (and place
-                (not (qwen-companion-unified--hunk-at place)))
-      (setq place (qwen-companion-unified--edge place back)))
+                (not (qwen-companion-review-unified--hunk-at place)))
+      (setq place (qwen-companion-review-unified--edge place back)))
     (when place
       (goto-char place))))
 
-(defun qwen-companion-unified--edge (position back)
+(defun qwen-companion-review-unified--edge (position back)
   "Return the next place after POSITION where a hunk begins or ends.
 With BACK, that before where the hunk at POSITION begins.  Return nil
 at the end of the buffer, or at its beginning."
   (if back
-      (let ((start (qwen-companion-unified--hunk-start position)))
+      (let ((start (qwen-companion-review-unified--hunk-start position)))
         (and (> start (point-min))
-             (qwen-companion-unified--hunk-start (1- start))))
+             (qwen-companion-review-unified--hunk-start (1- start))))
     (let ((next (next-single-property-change
-                 position 'qwen-companion-unified-hunk nil (point-max))))
+                 position 'qwen-companion-review-unified-hunk nil (point-max))))
       (and (< next (point-max)) next))))
 
-(defun qwen-companion-unified--hunk-start (position)
+(defun qwen-companion-review-unified--hunk-start (position)
   "Return where the hunk at POSITION begins, or what is between two hunks."
   (if (and (> position (point-min))
-           (eq (qwen-companion-unified--hunk-at position)
-               (qwen-companion-unified--hunk-at (1- position))))
+           (eq (qwen-companion-review-unified--hunk-at position)
+               (qwen-companion-review-unified--hunk-at (1- position))))
       (previous-single-property-change
-       position 'qwen-companion-unified-hunk nil (point-min))
+       position 'qwen-companion-review-unified-hunk nil (point-min))
     position))
 
-(defun qwen-companion-unified--goto-change (change)
+(defun qwen-companion-review-unified--goto-change (change)
   "Go to the hunk in which CHANGE is shown; return nil when it is in none."
   (when-let* ((hunk (cl-find-if
                      (lambda (hunk)
                        (memq change (qwen-companion-hunks-hunk-changes hunk)))
-                     qwen-companion-unified--hunks))
+                     qwen-companion-review-unified--hunks))
               (place (text-property-any (point-min) (point-max)
-                                        'qwen-companion-unified-hunk hunk)))
+                                        'qwen-companion-review-unified-hunk hunk)))
     (goto-char place)))
 
-(defun qwen-companion-unified--source-at (position)
+(defun qwen-companion-review-unified--source-at (position)
   "Return where the line at POSITION is from: (KIND WHAT . INDEX), or nil.
-KIND and WHAT are as in `qwen-companion-unified--draw-run', INDEX counts
+KIND and WHAT are as in `qwen-companion-review-unified--draw-run', INDEX counts
 the lines of the run from 0."
-  (when-let* ((source (get-text-property position 'qwen-companion-unified-source)))
-    (let ((start (qwen-companion-unified--run-start position)))
+  (when-let* ((source (get-text-property position 'qwen-companion-review-unified-source)))
+    (let ((start (qwen-companion-review-unified--run-start position)))
       `(,@source
         . ,(count-lines start (save-excursion (goto-char position)
                                               (line-beginning-position)))))))
 
-(defun qwen-companion-unified--run-start (position)
+(defun qwen-companion-review-unified--run-start (position)
   "Return where the run of lines at POSITION begins."
   (if (and (> position (point-min))
-           (eq (get-text-property position 'qwen-companion-unified-source)
-               (get-text-property (1- position) 'qwen-companion-unified-source)))
+           (eq (get-text-property position 'qwen-companion-review-unified-source)
+               (get-text-property (1- position) 'qwen-companion-review-unified-source)))
       (previous-single-property-change
-       position 'qwen-companion-unified-source nil (point-min))
+       position 'qwen-companion-review-unified-source nil (point-min))
     position))
 
-(defun qwen-companion-unified--run-end (position)
+(defun qwen-companion-review-unified--run-end (position)
   "Return where the run of lines at POSITION ends."
   (next-single-property-change
-   position 'qwen-companion-unified-source nil (point-max)))
+   position 'qwen-companion-review-unified-source nil (point-max)))
 
 ;;; Colours
 
-(defun qwen-companion-unified--fontify (start end)
+(defun qwen-companion-review-unified--fontify (start end)
   "Colour the lines from START to END as their own buffers do.
 Then compare the words of the changes there."
   (save-excursion
@@ -577,40 +577,40 @@ Then compare the words of the changes there."
           (place start))
       (with-silent-modifications
         (while (< place end)
-          (pcase (get-text-property place 'qwen-companion-unified-source)
+          (pcase (get-text-property place 'qwen-companion-review-unified-source)
             (`(,kind ,what)
-             (let ((stop (min end (qwen-companion-unified--run-end place))))
-               (qwen-companion-unified--colour-run kind what place stop)
+             (let ((stop (min end (qwen-companion-review-unified--run-end place))))
+               (qwen-companion-review-unified--colour-run kind what place stop)
                (setq place stop))
              (when (eq kind 'added)
-               (qwen-companion-unified--refine (1- place))))
+               (qwen-companion-review-unified--refine (1- place))))
             (_ (setq place (next-single-property-change
-                            place 'qwen-companion-unified-source nil end)))))))))
+                            place 'qwen-companion-review-unified-source nil end)))))))))
 
-(defun qwen-companion-unified--colour-run (kind what start end)
+(defun qwen-companion-review-unified--colour-run (kind what start end)
   "Colour the lines from START to END, which are of KIND and from WHAT.
-See `qwen-companion-unified--draw-run' for these."
-  (let* ((difference (qwen-companion-unified--difference))
+See `qwen-companion-review-unified--draw-run' for these."
+  (let* ((difference (qwen-companion-review-unified--difference))
          (old (qwen-companion-hunks-old difference))
          (new (qwen-companion-hunks-new difference)))
     (pcase kind
       ('context
-       (qwen-companion-unified--copy-colours old what 'diff-context start end))
+       (qwen-companion-review-unified--copy-colours old what 'diff-context start end))
       ((and 'removed
             (guard (not (qwen-companion-hunks-change-text what))))
-       (qwen-companion-unified--copy-colours
+       (qwen-companion-review-unified--copy-colours
         old (qwen-companion-hunks-change-old what) 'diff-removed start end))
       ('added
-       (qwen-companion-unified--copy-colours
+       (qwen-companion-review-unified--copy-colours
         new (qwen-companion-hunks-change-new what) 'diff-added start end)))))
 
-(defun qwen-companion-unified--copy-colours (buffer line face start end)
+(defun qwen-companion-review-unified--copy-colours (buffer line face start end)
   "Colour what is shown from START to END as it is in BUFFER, over FACE.
 The run of lines in which START is begins with LINE there."
   (goto-char start)
   (beginning-of-line)
   (let ((place (point))
-        (from (+ line (count-lines (qwen-companion-unified--run-start start)
+        (from (+ line (count-lines (qwen-companion-review-unified--run-start start)
                                    (point))))
         (count (count-lines (point) end)))
     (pcase-let ((`(,source . ,source-end)
@@ -622,11 +622,11 @@ The run of lines in which START is begins with LINE there."
       (while (< place end)
         (goto-char place)
         (let ((line-end (min end (line-end-position))))
-          (setq source (qwen-companion-unified--copy-line
+          (setq source (qwen-companion-review-unified--copy-line
                         buffer source source-end (1+ place) line-end)
                 place (line-beginning-position 2)))))))
 
-(defun qwen-companion-unified--copy-line (buffer source limit start end)
+(defun qwen-companion-review-unified--copy-line (buffer source limit start end)
   "Colour the text from START to END as that from SOURCE on in BUFFER.
 That ends at LIMIT.  Return where the next line begins in BUFFER."
   (let ((at source))
@@ -645,39 +645,39 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
         (goto-char source)
         (min limit (line-beginning-position 2))))))
 
-(defun qwen-companion-unified--refine (position)
+(defun qwen-companion-review-unified--refine (position)
   "Mark the words that differ in the change with added lines at POSITION.
 This runs while Emacs displays the buffer.  So no program is waited for:
 the Python process compares the words, and the lines are coloured again
 when it has answered."
-  (let* ((start (qwen-companion-unified--run-start position))
+  (let* ((start (qwen-companion-review-unified--run-start position))
          (before (max (point-min) (1- start)))
-         (change (cadr (get-text-property position 'qwen-companion-unified-source)))
+         (change (cadr (get-text-property position 'qwen-companion-review-unified-source)))
          (words (qwen-companion-hunks-change-words change)))
     (when (and (equal (list 'removed change)
-                      (get-text-property before 'qwen-companion-unified-source))
-               (not (get-text-property start 'qwen-companion-unified-refined)))
+                      (get-text-property before 'qwen-companion-review-unified-source))
+               (not (get-text-property start 'qwen-companion-review-unified-refined)))
       (cond
        ((vectorp words)
-        (put-text-property start (1+ start) 'qwen-companion-unified-refined t)
-        (cl-loop with removed = (qwen-companion-unified--run-start before)
+        (put-text-property start (1+ start) 'qwen-companion-review-unified-refined t)
+        (cl-loop with removed = (qwen-companion-review-unified--run-start before)
                  for index from 0 below (length words) by 4
-                 do (qwen-companion-unified--mark-words
+                 do (qwen-companion-review-unified--mark-words
                      removed (aref words index) (aref words (+ index 1))
                      'diff-refine-removed)
-                 (qwen-companion-unified--mark-words
+                 (qwen-companion-review-unified--mark-words
                   start (aref words (+ index 2)) (aref words (+ index 3))
                   'diff-refine-added)))
        ((and (null words)
-             (< (- (qwen-companion-unified--run-end position)
-                   (qwen-companion-unified--run-start before))
-                qwen-companion-unified--refine-limit))
-        (qwen-companion-unified--ask-for-words change))))))
+             (< (- (qwen-companion-review-unified--run-end position)
+                   (qwen-companion-review-unified--run-start before))
+                qwen-companion-review-unified--refine-limit))
+        (qwen-companion-review-unified--ask-for-words change))))))
 
-(defun qwen-companion-unified--ask-for-words (change)
+(defun qwen-companion-review-unified--ask-for-words (change)
   "Have the words of CHANGE compared, and what is shown of it coloured then."
   (let* ((buffer (current-buffer))
-         (difference (qwen-companion-unified--difference))
+         (difference (qwen-companion-review-unified--difference))
          (old (qwen-companion-hunks-disk-lines difference change)))
     (setf (qwen-companion-hunks-change-words change) 'asked)
     (qwen-companion-texts-merge
@@ -692,17 +692,17 @@ when it has answered."
                  words)))
        (when (buffer-live-p buffer)
          (with-current-buffer buffer
-           (qwen-companion-unified--recolour change)))))))
+           (qwen-companion-review-unified--recolour change)))))))
 
-(defun qwen-companion-unified--recolour (change)
+(defun qwen-companion-review-unified--recolour (change)
   "Have the lines of CHANGE coloured again, if they are shown."
-  (when-let* ((start (save-excursion (qwen-companion-unified--goto-change change)))
-              (hunk (qwen-companion-unified--hunk-at start)))
+  (when-let* ((start (save-excursion (qwen-companion-review-unified--goto-change change)))
+              (hunk (qwen-companion-review-unified--hunk-at start)))
     (with-silent-modifications
-      (put-text-property start (cdr (qwen-companion-unified--bounds hunk))
+      (put-text-property start (cdr (qwen-companion-review-unified--bounds hunk))
                          'fontified nil))))
 
-(defun qwen-companion-unified--mark-words (run from to face)
+(defun qwen-companion-review-unified--mark-words (run from to face)
   "Show characters FROM to TO of the lines shown at RUN in FACE.
 These count from 0 and without the signs before the lines."
   (when (< from to)
@@ -720,63 +720,63 @@ These count from 0 and without the signs before the lines."
 
 ;;; Following the texts
 
-(defun qwen-companion-unified--update (proposal)
+(defun qwen-companion-review-unified--update (proposal)
   "Show how PROPOSAL differs, now or when the texts have been compared."
-  (let ((difference (qwen-companion-unified--difference proposal)))
+  (let ((difference (qwen-companion-review-unified--difference proposal)))
     (with-current-buffer (qwen-companion-review-windows-control proposal)
       (if (qwen-companion-hunks-fresh-p difference)
-          (qwen-companion-unified--settle t)
-        (unless qwen-companion-unified--hunks
-          (qwen-companion-unified--say "Comparing the texts..."))
-        (setq qwen-companion-unified--state 'comparing)
-        (qwen-companion-unified--note-status)
+          (qwen-companion-review-unified--settle t)
+        (unless qwen-companion-review-unified--hunks
+          (qwen-companion-review-unified--say "Comparing the texts..."))
+        (setq qwen-companion-review-unified--state 'comparing)
+        (qwen-companion-review-unified--note-status)
         (qwen-companion-hunks-compare
          difference
          (lambda (done)
            (when-let* ((buffer (qwen-companion-review-windows-control proposal))
                        ((eq 'unified (qwen-companion-proposal-style proposal))))
              (with-current-buffer buffer
-               (qwen-companion-unified--settle done)))))))))
+               (qwen-companion-review-unified--settle done)))))))))
 
-(defun qwen-companion-unified--settle (done)
+(defun qwen-companion-review-unified--settle (done)
   "Show the hunks if DONE, else that the texts cannot be compared."
-  (setq qwen-companion-unified--state (if done nil 'failed))
+  (setq qwen-companion-review-unified--state (if done nil 'failed))
   (if done
-      (qwen-companion-unified--draw)
-    (qwen-companion-unified--say
+      (qwen-companion-review-unified--draw)
+    (qwen-companion-review-unified--say
      "The texts could not be compared: TAB shows both of them in Ediff, g tries again.")))
 
-(defun qwen-companion-unified--watch (proposal on)
+(defun qwen-companion-review-unified--watch (proposal on)
   "Notice if ON what is done elsewhere to the text of PROPOSAL, else stop."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
-    (when qwen-companion-unified--timer
-      (cancel-timer qwen-companion-unified--timer)
-      (setq qwen-companion-unified--timer nil))
+    (when qwen-companion-review-unified--timer
+      (cancel-timer qwen-companion-review-unified--timer)
+      (setq qwen-companion-review-unified--timer nil))
     (if on
         (add-hook 'after-change-functions
-                  #'qwen-companion-unified--text-changed nil t)
+                  #'qwen-companion-review-unified--text-changed nil t)
       (remove-hook 'after-change-functions
-                   #'qwen-companion-unified--text-changed t))))
+                   #'qwen-companion-review-unified--text-changed t))))
 
-(defun qwen-companion-unified--text-changed (&rest _)
+(defun qwen-companion-review-unified--text-changed (&rest _)
   "See to it that the text, which has been changed, is compared again."
-  (unless qwen-companion-unified--timer
-    (setq qwen-companion-unified--timer
-          (run-at-time qwen-companion-unified--delay nil
-                       #'qwen-companion-unified--text-settled
+  (unless qwen-companion-review-unified--timer
+    (setq qwen-companion-review-unified--timer
+          (run-at-time qwen-companion-review-unified--delay nil
+                       #'qwen-companion-review-unified--text-settled
                        qwen-companion-diff-proposal))))
 
-(defun qwen-companion-unified--text-settled (proposal)
+(defun qwen-companion-review-unified--text-settled (proposal)
   "Compare the text of PROPOSAL again, if it was not changed by ourselves."
   (when (qwen-companion-review-windows-control proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (setq qwen-companion-unified--timer nil))
+      (setq qwen-companion-review-unified--timer nil))
     (qwen-companion-diff-refresh 'unified proposal)))
 
-(defun qwen-companion-unified--revert (&rest _)
+(defun qwen-companion-review-unified--revert (&rest _)
   "Compare the texts anew."
-  (setf (qwen-companion-hunks-asked (qwen-companion-unified--difference)) nil)
-  (qwen-companion-unified--update qwen-companion-diff-proposal))
+  (setf (qwen-companion-hunks-asked (qwen-companion-review-unified--difference)) nil)
+  (qwen-companion-review-unified--update qwen-companion-diff-proposal))
 
 ;;; Front end
 
@@ -786,7 +786,7 @@ These count from 0 and without the signs before the lines."
          (selected (selected-window))
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (or (qwen-companion-review-windows-view-control view)
-                     (qwen-companion-unified--make-buffer proposal)))
+                     (qwen-companion-review-unified--make-buffer proposal)))
          (kept (qwen-companion-review-windows-view-kept view)))
     (setf (qwen-companion-proposal-view proposal) view
           (qwen-companion-review-windows-view-control view) buffer)
@@ -797,15 +797,15 @@ These count from 0 and without the signs before the lines."
          buffer)))
     (when (qwen-companion-proposal-yours-buffer proposal)
       (qwen-companion-diff-show-third 'unified proposal))
-    (qwen-companion-unified--watch proposal t)
-    (qwen-companion-unified--update proposal)
+    (qwen-companion-review-unified--watch proposal t)
+    (qwen-companion-review-unified--update proposal)
     (qwen-companion-review-windows-select proposal select selected buffer)))
 
 (cl-defmethod qwen-companion-diff-hide ((_style (eql 'unified)) proposal)
   "Take PROPOSAL off the screen; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
-  (qwen-companion-unified--watch proposal nil)
+  (qwen-companion-review-unified--watch proposal nil)
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (kill-buffer buffer))
   (qwen-companion-review-windows-forget-view proposal))
@@ -817,7 +817,7 @@ If the user has put other things on the screen meanwhile, they stay."
          (third (and window
                      (cl-find-if (lambda (other)
                                    (window-parameter
-                                    other 'qwen-companion-unified-third))
+                                    other 'qwen-companion-review-unified-third))
                                  (window-list (window-frame window) 'no-minibuffer)))))
     (cond
      ((null window))
@@ -826,44 +826,44 @@ If the user has put other things on the screen meanwhile, they stay."
         (ignore-errors (delete-window third))))
      (t
       (setq third (or third (split-window window nil 'below)))
-      (set-window-parameter third 'qwen-companion-unified-third t)
+      (set-window-parameter third 'qwen-companion-review-unified-third t)
       (qwen-companion-review-windows-show-buffer third yours)))))
 
 (cl-defmethod qwen-companion-diff-refresh ((_style (eql 'unified)) proposal)
   "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
   (when (and (qwen-companion-review-windows-control proposal)
              (not (qwen-companion-hunks-fresh-p
-                   (qwen-companion-unified--difference proposal))))
-    (qwen-companion-unified--update proposal)))
+                   (qwen-companion-review-unified--difference proposal))))
+    (qwen-companion-review-unified--update proposal)))
 
 (cl-defmethod qwen-companion-diff-note-line-ends ((_style (eql 'unified)) proposal)
   "Show how the line ends of PROPOSAL differ from those on disk now."
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (with-current-buffer buffer
-      (unless qwen-companion-unified--state
-        (let ((there (get-text-property (point) 'qwen-companion-unified-line-ends)))
-          (qwen-companion-unified--draw)
+      (unless qwen-companion-review-unified--state
+        (let ((there (get-text-property (point) 'qwen-companion-review-unified-line-ends)))
+          (qwen-companion-review-unified--draw)
           (when there
             (goto-char (text-property-any (point-min) (point-max)
-                                          'qwen-companion-unified-line-ends t))
-            (qwen-companion-unified--drawn)))))))
+                                          'qwen-companion-review-unified-line-ends t))
+            (qwen-companion-review-unified--drawn)))))))
 
 ;;; Commands
 
-(defun qwen-companion-unified--ready ()
+(defun qwen-companion-review-unified--ready ()
   "Signal a `user-error' unless the hunks are those of the texts as they are."
-  (pcase qwen-companion-unified--state
+  (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "The texts are being compared; a moment"))
-    (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
-         (qwen-companion-unified--update qwen-companion-diff-proposal)
+    (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+         (qwen-companion-review-unified--update qwen-companion-diff-proposal)
          (user-error "The text has been changed elsewhere; look at what is shown now")))))
 
-(defun qwen-companion-unified--here ()
+(defun qwen-companion-review-unified--here ()
   "Return the hunk at point, or signal a `user-error'."
-  (qwen-companion-unified--ready)
-  (or (qwen-companion-unified--hunk-at (point))
-      (user-error (if (get-text-property (point) 'qwen-companion-unified-stranded)
+  (qwen-companion-review-unified--ready)
+  (or (qwen-companion-review-unified--hunk-at (point))
+      (user-error (if (get-text-property (point) 'qwen-companion-review-unified-stranded)
                       "The place of this hunk was edited, so it cannot be brought back; its text stays here"
                     "There is no hunk here"))))
 
@@ -872,13 +872,13 @@ If the user has put other things on the screen meanwhile, they stay."
   (interactive "p")
   (dotimes (_ (abs (or count 1)))
     (let ((back (< (or count 1) 0)))
-      (unless (or (qwen-companion-unified--goto-hunk (point) back)
+      (unless (or (qwen-companion-review-unified--goto-hunk (point) back)
                   (and (not back)
-                       qwen-companion-unified--next
+                       qwen-companion-review-unified--next
                        (let ((place (point)))
-                         (qwen-companion-unified--show-more)
+                         (qwen-companion-review-unified--show-more)
                          (goto-char place)
-                         (qwen-companion-unified--goto-hunk place nil))))
+                         (qwen-companion-review-unified--goto-hunk place nil))))
         (user-error "There is no %s hunk" (if back "previous" "next"))))))
 
 (defun qwen-companion-unified-previous (&optional count)
@@ -886,10 +886,10 @@ If the user has put other things on the screen meanwhile, they stay."
   (interactive "p")
   (qwen-companion-unified-next (- (or count 1))))
 
-(defun qwen-companion-unified--turn-line-ends (as-on-disk)
+(defun qwen-companion-review-unified--turn-line-ends (as-on-disk)
   "Make the change of line ends, if point is on it, AS-ON-DISK.
 Return nil if point is elsewhere."
-  (when (get-text-property (point) 'qwen-companion-unified-line-ends)
+  (when (get-text-property (point) 'qwen-companion-review-unified-line-ends)
     (when (eq as-on-disk (qwen-companion-proposal-as-on-disk
                           qwen-companion-diff-proposal))
       (user-error (if as-on-disk "These are as on disk already; u takes the proposed ones"
@@ -901,39 +901,39 @@ Return nil if point is elsewhere."
   "Drop the hunk at point: it will not be in what is accepted.
 \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] brings it back."
   (interactive)
-  (unless (qwen-companion-unified--turn-line-ends t)
-    (let ((hunk (qwen-companion-unified--here)))
+  (unless (qwen-companion-review-unified--turn-line-ends t)
+    (let ((hunk (qwen-companion-review-unified--here)))
       (when (qwen-companion-hunks-dropped-p hunk)
         (user-error "This hunk is dropped already; u brings it back"))
-      (qwen-companion-hunks-drop (qwen-companion-unified--difference) hunk)
-      (qwen-companion-unified--turned hunk))))
+      (qwen-companion-hunks-drop (qwen-companion-review-unified--difference) hunk)
+      (qwen-companion-review-unified--turned hunk))))
 
 (defun qwen-companion-unified-restore ()
   "Bring back the hunk at point, which is dropped."
   (interactive)
-  (unless (qwen-companion-unified--turn-line-ends nil)
-    (let ((hunk (qwen-companion-unified--here)))
+  (unless (qwen-companion-review-unified--turn-line-ends nil)
+    (let ((hunk (qwen-companion-review-unified--here)))
       (unless (qwen-companion-hunks-dropped-p hunk)
         (user-error "This hunk is not dropped; k drops it"))
-      (qwen-companion-hunks-restore (qwen-companion-unified--difference) hunk)
-      (qwen-companion-unified--turned hunk))))
+      (qwen-companion-hunks-restore (qwen-companion-review-unified--difference) hunk)
+      (qwen-companion-review-unified--turned hunk))))
 
-(defun qwen-companion-unified--turned (hunk)
+(defun qwen-companion-review-unified--turned (hunk)
   "Show that HUNK has been dropped or brought back."
-  (if (qwen-companion-hunks-fresh-p (qwen-companion-unified--difference))
-      (qwen-companion-unified--redraw hunk (list hunk))
-    (qwen-companion-unified--update qwen-companion-diff-proposal))
+  (if (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+      (qwen-companion-review-unified--redraw hunk (list hunk))
+    (qwen-companion-review-unified--update qwen-companion-diff-proposal))
   (run-hooks 'qwen-companion-diff-changed-hook))
 
 (defun qwen-companion-unified-split ()
   "Split the hunk before the line at point.
 In the unchanged lines between two changes, that is between these."
   (interactive)
-  (let* ((hunk (qwen-companion-unified--here))
+  (let* ((hunk (qwen-companion-review-unified--here))
          (changes (qwen-companion-hunks-hunk-changes hunk))
-         (difference (qwen-companion-unified--difference))
+         (difference (qwen-companion-review-unified--difference))
          (begin
-          (pcase (qwen-companion-unified--source-at (point))
+          (pcase (qwen-companion-review-unified--source-at (point))
             (`(context ,line . ,index)
              (cl-find-if (lambda (change)
                            (>= (qwen-companion-hunks-change-old change)
@@ -952,11 +952,11 @@ In the unchanged lines between two changes, that is between these."
     (when (or (null begin) (eq begin (car changes)))
       (user-error "Nothing to split off: go to a line behind the first change of the hunk"))
     (setf (qwen-companion-hunks-change-cut begin) t)
-    (qwen-companion-unified--split-hunk hunk begin)))
+    (qwen-companion-review-unified--split-hunk hunk begin)))
 
-(defun qwen-companion-unified--split-hunk (hunk begin)
+(defun qwen-companion-review-unified--split-hunk (hunk begin)
   "Show HUNK as two; the change BEGIN, which may be new, begins the second."
-  (let* ((difference (qwen-companion-unified--difference))
+  (let* ((difference (qwen-companion-review-unified--difference))
          (changes (qwen-companion-hunks-hunk-changes hunk))
          (all (if (memq begin changes)
                   changes
@@ -967,7 +967,7 @@ In the unchanged lines between two changes, that is between these."
          (gap (let ((previous (car (last (cl-ldiff all tail)))))
                 (- (qwen-companion-hunks-change-old begin)
                    (qwen-companion-hunks-change-end previous))))
-         (after (min qwen-companion-unified--context (/ (1+ gap) 2)))
+         (after (min qwen-companion-review-unified--context (/ (1+ gap) 2)))
          (first (make-qwen-companion-hunks-hunk
                  :changes (cl-ldiff all tail)
                  :before (qwen-companion-hunks-hunk-before hunk)
@@ -975,34 +975,34 @@ In the unchanged lines between two changes, that is between these."
                  :whole (qwen-companion-hunks-hunk-whole hunk)))
          (second (make-qwen-companion-hunks-hunk
                   :changes (cl-copy-list tail)
-                  :before (min qwen-companion-unified--context (- gap after))
+                  :before (min qwen-companion-review-unified--context (- gap after))
                   :after (qwen-companion-hunks-hunk-after hunk)
                   :whole (qwen-companion-hunks-hunk-whole hunk)))
-         (cell (memq hunk qwen-companion-unified--hunks)))
+         (cell (memq hunk qwen-companion-review-unified--hunks)))
     (setcar cell first)
     (setcdr cell (cons second (cdr cell)))
-    (qwen-companion-unified--redraw hunk (list first second))
-    (goto-char (car (qwen-companion-unified--bounds second)))
-    (qwen-companion-unified--drawn)))
+    (qwen-companion-review-unified--redraw hunk (list first second))
+    (goto-char (car (qwen-companion-review-unified--bounds second)))
+    (qwen-companion-review-unified--drawn)))
 
 (defun qwen-companion-unified-toggle-space ()
   "Do not show hunks that differ in white space only, or show them again.
 They are kept or dropped all the same."
   (interactive)
-  (qwen-companion-unified--ready)
-  (setq qwen-companion-unified--ignore-space
-        (not qwen-companion-unified--ignore-space))
-  (qwen-companion-unified--draw))
+  (qwen-companion-review-unified--ready)
+  (setq qwen-companion-review-unified--ignore-space
+        (not qwen-companion-review-unified--ignore-space))
+  (qwen-companion-review-unified--draw))
 
 (defun qwen-companion-unified-more-context (&optional count)
   "Show one more line of context around the hunks, or COUNT more.
 Hunks that come to touch are joined, but for those you have split."
   (interactive "p")
-  (qwen-companion-unified--ready)
-  (setq qwen-companion-unified--context
-        (max 0 (+ qwen-companion-unified--context (or count 1))))
-  (qwen-companion-unified--draw)
-  (message "%d lines of context" qwen-companion-unified--context))
+  (qwen-companion-review-unified--ready)
+  (setq qwen-companion-review-unified--context
+        (max 0 (+ qwen-companion-review-unified--context (or count 1))))
+  (qwen-companion-review-unified--draw)
+  (message "%d lines of context" qwen-companion-review-unified--context))
 
 (defun qwen-companion-unified-less-context (&optional count)
   "Show one line of context less around the hunks, or COUNT less.
@@ -1013,8 +1013,8 @@ Without context, each change is a hunk."
 (defun qwen-companion-unified-accept ()
   "Accept the proposal as it is shown, without what is dropped."
   (interactive)
-  (unless (eq qwen-companion-unified--state 'failed)
-    (qwen-companion-unified--ready))
+  (unless (eq qwen-companion-review-unified--state 'failed)
+    (qwen-companion-review-unified--ready))
   (qwen-companion-diff-accept qwen-companion-diff-proposal))
 
 (defun qwen-companion-unified-visit ()
@@ -1022,9 +1022,9 @@ Without context, each change is a hunk."
 Where there is no file yet, go to it in the proposed text.  On a line
 that stands for others, show these."
   (interactive)
-  (if-let* ((press (get-text-property (point) 'qwen-companion-unified-press)))
+  (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-press)))
       (funcall press)
-    (let ((lines (qwen-companion-unified--lines-here))
+    (let ((lines (qwen-companion-review-unified--lines-here))
           (path (qwen-companion-proposal-path qwen-companion-diff-proposal)))
       (if (file-exists-p path)
           (pop-to-buffer (find-file-noselect path))
@@ -1034,13 +1034,13 @@ that stands for others, show these."
       (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
 
-(defun qwen-companion-unified--lines-here ()
+(defun qwen-companion-review-unified--lines-here ()
   "Return the lines (OLD . NEW) on disk and in the proposal that point is at."
-  (qwen-companion-unified--ready)
-  (pcase (qwen-companion-unified--source-at (point))
+  (qwen-companion-review-unified--ready)
+  (pcase (qwen-companion-review-unified--source-at (point))
     (`(context ,line . ,index)
      (let ((old (+ line index)))
-       (cons old (+ old (qwen-companion-unified--shift old)))))
+       (cons old (+ old (qwen-companion-review-unified--shift old)))))
     (`(removed ,change . ,index)
      (cons (+ (qwen-companion-hunks-change-old change) index)
            (qwen-companion-hunks-change-new change)))
@@ -1048,16 +1048,16 @@ that stands for others, show these."
      (cons (qwen-companion-hunks-change-old change)
            (+ (qwen-companion-hunks-change-new change)
               (if (eq kind 'added) index 0))))
-    (_ (if-let* ((hunk (qwen-companion-unified--hunk-at (point))))
+    (_ (if-let* ((hunk (qwen-companion-review-unified--hunk-at (point))))
            (let ((change (car (qwen-companion-hunks-hunk-changes hunk))))
              (cons (qwen-companion-hunks-change-old change)
                    (qwen-companion-hunks-change-new change)))
          (cons 1 1)))))
 
-(defun qwen-companion-unified--shift (line)
+(defun qwen-companion-review-unified--shift (line)
   "Return by how much LINE on disk, an unchanged one, is moved in the proposal."
   (cl-loop for change in (qwen-companion-hunks-changes
-                          (qwen-companion-unified--difference))
+                          (qwen-companion-review-unified--difference))
            while (<= (qwen-companion-hunks-change-end change) line)
            sum (- (qwen-companion-hunks-change-new-count change)
                   (qwen-companion-hunks-change-old-count change))))
@@ -1067,18 +1067,18 @@ that stands for others, show these."
 With a prefix argument WHOLE, or outside of the hunks, edit all of the
 proposed text."
   (interactive "P")
-  (qwen-companion-unified--ready)
+  (qwen-companion-review-unified--ready)
   (let* ((proposal qwen-companion-diff-proposal)
-         (hunk (and (not whole) (qwen-companion-unified--hunk-at (point)))))
+         (hunk (and (not whole) (qwen-companion-review-unified--hunk-at (point)))))
     (cond
      ((null hunk)
       (qwen-companion-edit proposal nil nil
-                           (cdr (qwen-companion-unified--lines-here))))
+                           (cdr (qwen-companion-review-unified--lines-here))))
      ((qwen-companion-hunks-dropped-p hunk)
       (user-error "This hunk is dropped; u brings it back"))
      (t
-      (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-unified--extent hunk)))
+      (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-review-unified--extent hunk)))
         (qwen-companion-edit proposal line count))))))
 
-(provide 'qwen-companion-unified)
-;;; qwen-companion-unified.el ends here
+(provide 'qwen-companion-review-unified)
+;;; qwen-companion-review-unified.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-unified-test.el --- Tests of reviews hunk by hunk  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-unified-test.el --- Tests of reviews hunk by hunk  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,19 +8,19 @@
 
 (require 'qwen-companion-test-helper)
 
-(defvar qwen-companion-unified-test-answers nil
+(defvar qwen-companion-review-unified-test-answers nil
   "Functions that answer the comparisons asked for, newest first.
 The symbol `now' means that they are answered at once.")
 
-(defmacro qwen-companion-unified-test-with (files &rest body)
+(defmacro qwen-companion-review-unified-test-with (files &rest body)
   "Run BODY with FILES, a connected companion and an orderly frame.
-Texts are compared at once, see `qwen-companion-unified-test-answers'."
+Texts are compared at once, see `qwen-companion-review-unified-test-answers'."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
      (qwen-companion-test-with-backend
        (let ((qwen-companion-diff-arrival 'command)
              (qwen-companion-diff-style 'unified)
-             (qwen-companion-unified-test-answers 'now)
+             (qwen-companion-review-unified-test-answers 'now)
              (inhibit-message t))
          (cl-letf (((symbol-function 'qwen-companion-texts-compare)
                     (lambda (old new callback)
@@ -28,16 +28,16 @@ Texts are compared at once, see `qwen-companion-unified-test-answers'."
                                       (funcall callback
                                                (qwen-companion-test-compare
                                                 old new)))))
-                        (if (eq 'now qwen-companion-unified-test-answers)
+                        (if (eq 'now qwen-companion-review-unified-test-answers)
                             (funcall answer)
-                          (push answer qwen-companion-unified-test-answers))))))
+                          (push answer qwen-companion-review-unified-test-answers))))))
            (set-frame-size (selected-frame) 120 40)
            (save-window-excursion
              (delete-other-windows)
              (switch-to-buffer (get-buffer-create "*terminal*"))
              ,@body))))))
 
-(defun qwen-companion-unified-test--review (text &optional file)
+(defun qwen-companion-review-unified-test--review (text &optional file)
   "Let a CLI propose TEXT for FILE, by default a.txt; go to the review.
 Return the proposal."
   (let ((proposal (qwen-companion-test-propose (or file "a.txt") text)))
@@ -46,181 +46,181 @@ Return the proposal."
     (should (derived-mode-p 'qwen-companion-unified-mode 'diff-mode))
     proposal))
 
-(defun qwen-companion-unified-test--text (proposal)
+(defun qwen-companion-review-unified-test--text (proposal)
   "Return the text of PROPOSAL as it would be accepted."
   (qwen-companion-diff-text proposal))
 
-(defun qwen-companion-unified-test--press (&rest keys)
+(defun qwen-companion-review-unified-test--press (&rest keys)
   "Press KEYS in the selected window."
   (dolist (key keys)
     (set-buffer (window-buffer))
     (call-interactively (key-binding (kbd key)))
     (set-buffer (window-buffer))))
 
-(defun qwen-companion-unified-test--body ()
+(defun qwen-companion-review-unified-test--body ()
   "Return what is shown below the header of the file."
   (save-excursion
     (goto-char (point-min))
     (forward-line 2)
     (buffer-substring-no-properties (point) (point-max))))
 
-(defun qwen-companion-unified-test--count ()
+(defun qwen-companion-review-unified-test--count ()
   "Return what the header line says about the hunks."
-  (should (string-search qwen-companion-unified--status
-                         (qwen-companion-unified--header)))
-  qwen-companion-unified--status)
+  (should (string-search qwen-companion-review-unified--status
+                         (qwen-companion-review-unified--header)))
+  qwen-companion-review-unified--status)
 
-(defconst qwen-companion-unified-test--old
+(defconst qwen-companion-review-unified-test--old
   (mapconcat #'number-to-string (number-sequence 1 40) "\n")
   "Forty lines, the last one without an end.")
 
-(defun qwen-companion-unified-test--new (&rest changes)
+(defun qwen-companion-review-unified-test--new (&rest changes)
   "Return the text of forty lines with CHANGES: number and text of each line.
 A text that is nil removes the line."
-  (let ((lines (split-string qwen-companion-unified-test--old "\n")))
+  (let ((lines (split-string qwen-companion-review-unified-test--old "\n")))
     (cl-loop for (number text) on changes by #'cddr
              do (setf (nth (1- number) lines) text))
     (mapconcat #'identity (delq nil lines) "\n")))
 
-(defmacro qwen-companion-unified-test-with-three (&rest body)
+(defmacro qwen-companion-review-unified-test-with-three (&rest body)
   "Run BODY in a review of three hunks, at lines 5, 20 and 35; `proposal'."
   (declare (indent 0) (debug t))
-  `(qwen-companion-unified-test-with
-       (list (list "a.txt" qwen-companion-unified-test--old))
-     (let ((proposal (qwen-companion-unified-test--review
-                      (qwen-companion-unified-test--new 5 "five" 20 "twenty" 35 nil))))
+  `(qwen-companion-review-unified-test-with
+       (list (list "a.txt" qwen-companion-review-unified-test--old))
+     (let ((proposal (qwen-companion-review-unified-test--review
+                      (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil))))
        (ignore proposal)
        ,@body)))
 
-(ert-deftest qwen-companion-unified-test-shows-a-diff ()
-  (qwen-companion-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
-    (qwen-companion-unified-test--review "one\nTWO\nthree\n")
+(ert-deftest qwen-companion-review-unified-test-shows-a-diff ()
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (qwen-companion-review-unified-test--review "one\nTWO\nthree\n")
     (should (equal "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+TWO\n three\n"
                    (buffer-string)))
     (should (looking-at "@@ "))
-    (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
+    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
     (should buffer-read-only)))
 
-(ert-deftest qwen-companion-unified-test-new-emptied-and-open-ended ()
+(ert-deftest qwen-companion-review-unified-test-new-emptied-and-open-ended ()
   (pcase-dolist (`(,old ,new ,shown)
                  '((nil "a\nb\n" "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1,2 @@\n+a\n+b\n")
                    ("a\nb\n" "" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +0,0 @@\n-a\n-b\n")
                    ("a\nb" "a\nb\n" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n")
                    ("a\nb\nc" "A\nb\nc" "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n-a\n+A\n b\n c\n\\ No newline at end of file\n")
                    ("a\n" "a\n" "--- a/a.txt\n+++ b/a.txt\nThere is no difference any more.\n")))
-    (qwen-companion-unified-test-with (and old (list (list "a.txt" old)))
-      (qwen-companion-unified-test--review new)
+    (qwen-companion-review-unified-test-with (and old (list (list "a.txt" old)))
+      (qwen-companion-review-unified-test--review new)
       (should (equal shown (buffer-string))))))
 
-(ert-deftest qwen-companion-unified-test-drop-and-bring-back ()
-  (qwen-companion-unified-test-with-three
-    (should (equal "3 of 3 hunks kept" (qwen-companion-unified-test--count)))
+(ert-deftest qwen-companion-review-unified-test-drop-and-bring-back ()
+  (qwen-companion-review-unified-test-with-three
+    (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (let ((before (buffer-string)))
-      (qwen-companion-unified-test--press "n" "k")
-      (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))
+      (qwen-companion-review-unified-test--press "n" "k")
+      (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (looking-at "@@ -17,7 \\+17,7 @@ dropped, u brings it back\n"))
-      (should (equal (qwen-companion-unified-test--new 5 "five" 35 nil)
-                     (qwen-companion-unified-test--text proposal)))
+      (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
+                     (qwen-companion-review-unified-test--text proposal)))
       ;; Said in text, and to be seen.
       (should (search-forward "+twenty" nil t))
       (should (eq 'qwen-companion-unified-dropped
                   (get-text-property (1- (point)) 'face)))
       (should (qwen-companion-diff-edited-p proposal))
-      (should-error (qwen-companion-unified-test--press "k") :type 'user-error)
-      (qwen-companion-unified-test--press "u")
+      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
+      (qwen-companion-review-unified-test--press "u")
       (should (equal before (buffer-string)))
-      (should (equal "3 of 3 hunks kept" (qwen-companion-unified-test--count)))
-      (should (equal (qwen-companion-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                     (qwen-companion-unified-test--text proposal)))
+      (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
+      (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
+                     (qwen-companion-review-unified-test--text proposal)))
       (should-not (qwen-companion-diff-edited-p proposal))
-      (should-error (qwen-companion-unified-test--press "u") :type 'user-error))))
+      (should-error (qwen-companion-review-unified-test--press "u") :type 'user-error))))
 
-(ert-deftest qwen-companion-unified-test-line-numbers-follow ()
+(ert-deftest qwen-companion-review-unified-test-line-numbers-follow ()
   "Those in the headers are right for what is kept."
-  (qwen-companion-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n"))
-    (qwen-companion-unified-test--review
+  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n"))
+    (qwen-companion-review-unified-test--review
      "1\na\nb\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\nTWELVE\n")
     (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))
-    (qwen-companion-unified-test--press "k")
+    (qwen-companion-review-unified-test--press "k")
     (should (string-match-p "^@@ -9,4 \\+9,4 @@$" (buffer-string)))
-    (qwen-companion-unified-test--press "u")
+    (qwen-companion-review-unified-test--press "u")
     (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))))
 
-(ert-deftest qwen-companion-unified-test-accept-what-remains ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "k" "C-c C-c")
+(ert-deftest qwen-companion-review-unified-test-accept-what-remains ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "k" "C-c C-c")
     (should-not (qwen-companion-diff-proposals))
     (should (equal (list :outcome 'accepted
-                         :text (qwen-companion-unified-test--new 20 "twenty" 35 nil))
+                         :text (qwen-companion-review-unified-test--new 20 "twenty" 35 nil))
                    (cddr (car (qwen-companion-test-sent 'outcome)))))
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
 
-(ert-deftest qwen-companion-unified-test-reject-and-put-aside ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "k" "q")
+(ert-deftest qwen-companion-review-unified-test-reject-and-put-aside ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "k" "q")
     (should (equal (list proposal) (qwen-companion-diff-proposals)))
     (should (equal '("*terminal*") (mapcar (lambda (window) (buffer-name (window-buffer window)))
                                            (window-list))))
     (qwen-companion-diff-open)
     (set-buffer (window-buffer))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))
-    (qwen-companion-unified-test--press "C-c C-k")
+    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
+    (qwen-companion-review-unified-test--press "C-c C-k")
     (should (equal '(rejected) (mapcar (lambda (payload) (plist-get payload :outcome))
                                        (qwen-companion-test-sent 'outcome))))))
 
-(ert-deftest qwen-companion-unified-test-next-and-previous ()
-  (qwen-companion-unified-test-with-three
+(ert-deftest qwen-companion-review-unified-test-next-and-previous ()
+  (qwen-companion-review-unified-test-with-three
     (should (looking-at "@@ -2,"))
-    (qwen-companion-unified-test--press "n" "n")
-    (should-error (qwen-companion-unified-test--press "n") :type 'user-error)
+    (qwen-companion-review-unified-test--press "n" "n")
+    (should-error (qwen-companion-review-unified-test--press "n") :type 'user-error)
     (should (looking-at "@@ -32,"))
-    (qwen-companion-unified-test--press "p")
+    (qwen-companion-review-unified-test--press "p")
     (should (looking-at "@@ -17,"))
     ;; From inside a hunk.
     (forward-line 3)
-    (qwen-companion-unified-test--press "p")
+    (qwen-companion-review-unified-test--press "p")
     (should (looking-at "@@ -2,"))
-    (should-error (qwen-companion-unified-test--press "p") :type 'user-error)
-    (should (equal (qwen-companion-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-unified-test--text proposal)))))
+    (should-error (qwen-companion-review-unified-test--press "p") :type 'user-error)
+    (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))))
 
-(ert-deftest qwen-companion-unified-test-context ()
+(ert-deftest qwen-companion-review-unified-test-context ()
   "More of it joins hunks, less divides them; what was dropped stays dropped."
-  (qwen-companion-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
+  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
     (let* ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n")
-           (proposal (qwen-companion-unified-test--review text)))
-      (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
-      (qwen-companion-unified-test--press "-")
-      (should (equal "2 of 2 hunks kept" (qwen-companion-unified-test--count)))
-      (qwen-companion-unified-test--press "k" "+")
-      (should (equal "1 of 2 hunks kept" (qwen-companion-unified-test--count)))
+           (proposal (qwen-companion-review-unified-test--review text)))
+      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+      (qwen-companion-review-unified-test--press "-")
+      (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+      (qwen-companion-review-unified-test--press "k" "+")
+      (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (equal "@@ -1,5 +1,5 @@ dropped, u brings it back\n 1\n-2\n+TWO\n 3\n 4\n 5\n@@ -6,4 +6,4 @@\n 6\n 7\n-8\n+EIGHT\n 9\n"
-                     (qwen-companion-unified-test--body)))
-      (qwen-companion-unified-test--press "u" "g")
-      (should (equal text (qwen-companion-unified-test--text proposal)))
+                     (qwen-companion-review-unified-test--body)))
+      (qwen-companion-review-unified-test--press "u" "g")
+      (should (equal text (qwen-companion-review-unified-test--text proposal)))
       (let ((current-prefix-arg 3))
-        (qwen-companion-unified-test--press "-"))
+        (qwen-companion-review-unified-test--press "-"))
       (should (equal "@@ -2,1 +2,1 @@\n-2\n+TWO\n@@ -8,1 +8,1 @@\n-8\n+EIGHT\n"
-                     (qwen-companion-unified-test--body))))))
+                     (qwen-companion-review-unified-test--body))))))
 
-(ert-deftest qwen-companion-unified-test-split-between-changes ()
-  (qwen-companion-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n"))
-    (let ((proposal (qwen-companion-unified-test--review "1\nTWO\n3\n4\nFIVE\n6\n")))
-      (should-error (qwen-companion-unified-test--press "s") :type 'user-error)
+(ert-deftest qwen-companion-review-unified-test-split-between-changes ()
+  (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n"))
+    (let ((proposal (qwen-companion-review-unified-test--review "1\nTWO\n3\n4\nFIVE\n6\n")))
+      (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
       (search-forward "\n 4")
-      (qwen-companion-unified-test--press "s")
-      (should (equal "2 of 2 hunks kept" (qwen-companion-unified-test--count)))
+      (qwen-companion-review-unified-test--press "s")
+      (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (equal "@@ -1,3 +1,3 @@\n 1\n-2\n+TWO\n 3\n@@ -4,3 +4,3 @@\n 4\n-5\n+FIVE\n 6\n"
-                     (qwen-companion-unified-test--body)))
+                     (qwen-companion-review-unified-test--body)))
       (should (looking-at "@@ -4"))
-      (qwen-companion-unified-test--press "k")
+      (qwen-companion-review-unified-test--press "k")
       (should (equal "1\nTWO\n3\n4\n5\n6\n"
-                     (qwen-companion-unified-test--text proposal)))
+                     (qwen-companion-review-unified-test--text proposal)))
       ;; It stays split.
-      (qwen-companion-unified-test--press "u" "+")
-      (should (equal "2 of 2 hunks kept" (qwen-companion-unified-test--count))))))
+      (qwen-companion-review-unified-test--press "u" "+")
+      (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count))))))
 
-(ert-deftest qwen-companion-unified-test-split-inside-a-change ()
+(ert-deftest qwen-companion-review-unified-test-split-inside-a-change ()
   "At each line; each of the parts is dropped by itself, and comes back."
   (let ((old "0\na\nb\n1\n") (new "0\nA\nB\nC\n1\n"))
     (pcase-dolist (`(,line ,without-first ,without-second)
@@ -228,142 +228,142 @@ A text that is nil removes the line."
                      ("+A" "0\na\nb\nA\nB\nC\n1\n" "0\n1\n")
                      ("+B" "0\na\nb\nB\nC\n1\n" "0\nA\n1\n")
                      ("+C" "0\na\nb\nC\n1\n" "0\nA\nB\n1\n")))
-      (qwen-companion-unified-test-with (list (list "a.txt" old))
-        (let ((proposal (qwen-companion-unified-test--review new)))
+      (qwen-companion-review-unified-test-with (list (list "a.txt" old))
+        (let ((proposal (qwen-companion-review-unified-test--review new)))
           (search-forward (concat "\n" line))
-          (qwen-companion-unified-test--press "s")
-          (should (equal "2 of 2 hunks kept" (qwen-companion-unified-test--count)))
-          (qwen-companion-unified-test--press "k")
-          (should (equal without-second (qwen-companion-unified-test--text proposal)))
-          (qwen-companion-unified-test--press "p" "k")
-          (should (equal old (qwen-companion-unified-test--text proposal)))
-          (qwen-companion-unified-test--press "n" "u")
-          (should (equal without-first (qwen-companion-unified-test--text proposal)))
-          (qwen-companion-unified-test--press "p" "u")
-          (should (equal new (qwen-companion-unified-test--text proposal))))))))
+          (qwen-companion-review-unified-test--press "s")
+          (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+          (qwen-companion-review-unified-test--press "k")
+          (should (equal without-second (qwen-companion-review-unified-test--text proposal)))
+          (qwen-companion-review-unified-test--press "p" "k")
+          (should (equal old (qwen-companion-review-unified-test--text proposal)))
+          (qwen-companion-review-unified-test--press "n" "u")
+          (should (equal without-first (qwen-companion-review-unified-test--text proposal)))
+          (qwen-companion-review-unified-test--press "p" "u")
+          (should (equal new (qwen-companion-review-unified-test--text proposal))))))))
 
-(ert-deftest qwen-companion-unified-test-split-of-a-dropped-hunk ()
-  (qwen-companion-unified-test-with '(("a.txt" "0\na\nb\n1\n"))
-    (let ((proposal (qwen-companion-unified-test--review "0\nA\nB\nC\n1\n")))
-      (qwen-companion-unified-test--press "k")
+(ert-deftest qwen-companion-review-unified-test-split-of-a-dropped-hunk ()
+  (qwen-companion-review-unified-test-with '(("a.txt" "0\na\nb\n1\n"))
+    (let ((proposal (qwen-companion-review-unified-test--review "0\nA\nB\nC\n1\n")))
+      (qwen-companion-review-unified-test--press "k")
       (search-forward "\n+B")
-      (qwen-companion-unified-test--press "s" "u")
-      (should (equal "1 of 2 hunks kept" (qwen-companion-unified-test--count)))
-      (should (equal "0\na\nb\nB\nC\n1\n" (qwen-companion-unified-test--text proposal)))
-      (qwen-companion-unified-test--press "p" "u")
-      (should (equal "0\nA\nB\nC\n1\n" (qwen-companion-unified-test--text proposal))))))
+      (qwen-companion-review-unified-test--press "s" "u")
+      (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
+      (should (equal "0\na\nb\nB\nC\n1\n" (qwen-companion-review-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "p" "u")
+      (should (equal "0\nA\nB\nC\n1\n" (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-no-split-where-lines-would-run-together ()
-  (qwen-companion-unified-test-with '(("a.txt" "0\na"))
-    (qwen-companion-unified-test--review "0\nA\nB\n")
+(ert-deftest qwen-companion-review-unified-test-no-split-where-lines-would-run-together ()
+  (qwen-companion-review-unified-test-with '(("a.txt" "0\na"))
+    (qwen-companion-review-unified-test--review "0\nA\nB\n")
     (search-forward "\n+A")
-    (should-error (qwen-companion-unified-test--press "s") :type 'user-error)
-    (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))))
+    (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
+    (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))))
 
-(ert-deftest qwen-companion-unified-test-white-space ()
+(ert-deftest qwen-companion-review-unified-test-white-space ()
   "Hunks of it are out of sight, and accepted all the same."
-  (qwen-companion-unified-test-with
-      (list (list "a.txt" qwen-companion-unified-test--old))
-    (let* ((text (qwen-companion-unified-test--new 5 "  5\t" 20 "twenty"))
-           (proposal (qwen-companion-unified-test--review text))
+  (qwen-companion-review-unified-test-with
+      (list (list "a.txt" qwen-companion-review-unified-test--old))
+    (let* ((text (qwen-companion-review-unified-test--new 5 "  5\t" 20 "twenty"))
+           (proposal (qwen-companion-review-unified-test--review text))
            (before (buffer-string)))
-      (qwen-companion-unified-test--press "w")
+      (qwen-companion-review-unified-test--press "w")
       (should (equal "2 of 2 hunks kept, 1 hidden: only white space"
-                     (qwen-companion-unified-test--count)))
+                     (qwen-companion-review-unified-test--count)))
       (should-not (string-match-p "^-5" (buffer-string)))
       (should (looking-at "@@ -17"))
-      (should (equal text (qwen-companion-unified-test--text proposal)))
-      (qwen-companion-unified-test--press "w")
+      (should (equal text (qwen-companion-review-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "w")
       (should (equal before (buffer-string))))))
 
-(ert-deftest qwen-companion-unified-test-visit ()
+(ert-deftest qwen-companion-review-unified-test-visit ()
   "The line in the file, or in the proposed text where there is no file."
-  (qwen-companion-unified-test-with-three
+  (qwen-companion-review-unified-test-with-three
     (pcase-dolist (`(,shown . ,line) '(("\n-20" . "20") ("\n+twenty" . "20")
                                        ("\n 23" . "23") ("\n-35" . "35")))
       (with-selected-window (get-buffer-window "*qwen-companion hunks: a.txt*")
         (goto-char (point-min))
         (search-forward shown)
         (save-selected-window
-          (qwen-companion-unified-test--press "RET")
+          (qwen-companion-review-unified-test--press "RET")
           (should (equal "a.txt" (buffer-name)))
           (should (equal line (buffer-substring (line-beginning-position)
                                                 (line-end-position))))))))
-  (qwen-companion-unified-test-with nil
-    (qwen-companion-unified-test--review "a\nb\nc\n")
+  (qwen-companion-review-unified-test-with nil
+    (qwen-companion-review-unified-test--review "a\nb\nc\n")
     (search-forward "+b")
-    (qwen-companion-unified-test--press "RET")
+    (qwen-companion-review-unified-test--press "RET")
     (should (equal "*qwen-companion proposal: a.txt*" (buffer-name)))
     (should (looking-at "b"))))
 
-(ert-deftest qwen-companion-unified-test-edit-a-hunk ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "k" "n" "e")
+(ert-deftest qwen-companion-review-unified-test-edit-a-hunk ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "k" "n" "e")
     (should (equal "*qwen-companion edit: a.txt*" (buffer-name)))
     (should (equal 'text-mode major-mode))
     (should (equal "17\n18\n19\ntwenty\n21\n22\n23\n" (buffer-string)))
     (search-forward "twenty")
     (insert " and\nmore")
-    (qwen-companion-unified-test--press "C-c C-c")
+    (qwen-companion-review-unified-test--press "C-c C-c")
     (should (equal "*qwen-companion hunks: a.txt*" (buffer-name)))
-    (should (equal (qwen-companion-unified-test--new 20 "twenty and\nmore" 35 nil)
-                   (qwen-companion-unified-test--text proposal)))
+    (should (equal (qwen-companion-review-unified-test--new 20 "twenty and\nmore" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))
     (should (string-match-p "^\\+more$" (buffer-string)))
     (should-not (get-buffer "*qwen-companion edit: a.txt*"))
     ;; The dropped one is still there, and comes back.
-    (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))
+    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (goto-char (point-min))
-    (qwen-companion-unified-test--press "n" "u")
-    (should (equal (qwen-companion-unified-test--new 5 "five" 20 "twenty and\nmore" 35 nil)
-                   (qwen-companion-unified-test--text proposal)))))
+    (qwen-companion-review-unified-test--press "n" "u")
+    (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty and\nmore" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))))
 
-(ert-deftest qwen-companion-unified-test-edit-all-and-drop-the-edit ()
-  (qwen-companion-unified-test-with-three
-    (let ((text (qwen-companion-unified-test--text proposal)))
+(ert-deftest qwen-companion-review-unified-test-edit-all-and-drop-the-edit ()
+  (qwen-companion-review-unified-test-with-three
+    (let ((text (qwen-companion-review-unified-test--text proposal)))
       (let ((current-prefix-arg '(4)))
-        (qwen-companion-unified-test--press "e"))
+        (qwen-companion-review-unified-test--press "e"))
       (should (equal text (buffer-string)))
       (insert "mine\n")
-      (qwen-companion-unified-test--press "C-c C-k")
-      (should (equal text (qwen-companion-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "C-c C-k")
+      (should (equal text (qwen-companion-review-unified-test--text proposal)))
       (goto-char (point-min))
-      (qwen-companion-unified-test--press "e")
+      (qwen-companion-review-unified-test--press "e")
       (insert "mine\n")
-      (qwen-companion-unified-test--press "C-c C-c")
+      (qwen-companion-review-unified-test--press "C-c C-c")
       (should (equal (concat "mine\n" text)
-                     (qwen-companion-unified-test--text proposal))))))
+                     (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-lines-stay-apart-after-an-edit ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "e")
+(ert-deftest qwen-companion-review-unified-test-lines-stay-apart-after-an-edit ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "e")
     (erase-buffer)
     (insert "all")
-    (qwen-companion-unified-test--press "C-c C-c")
-    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-unified-test--text proposal)))))
+    (qwen-companion-review-unified-test--press "C-c C-c")
+    (should (string-prefix-p "1\nall\n9\n" (qwen-companion-review-unified-test--text proposal)))))
 
-(ert-deftest qwen-companion-unified-test-edit-of-lines-that-have-changed ()
+(ert-deftest qwen-companion-review-unified-test-edit-of-lines-that-have-changed ()
   "Nothing is lost on either side."
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "e")
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "e")
     (let ((edit (current-buffer)))
       (insert "mine\n")
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-min))
         (forward-line 3)
         (insert "other\n"))
-      (should-error (qwen-companion-unified-test--press "C-c C-c") :type 'user-error)
+      (should-error (qwen-companion-review-unified-test--press "C-c C-c") :type 'user-error)
       (should (string-prefix-p "mine\n" (with-current-buffer edit (buffer-string))))
-      (should (string-match-p "^other$" (qwen-companion-unified-test--text proposal)))
+      (should (string-match-p "^other$" (qwen-companion-review-unified-test--text proposal)))
       (let ((current-prefix-arg '(4)))
-        (qwen-companion-unified-test--press "C-c C-c"))
-      (should (string-match-p "^mine$" (qwen-companion-unified-test--text proposal)))
-      (should-not (string-match-p "^other$" (qwen-companion-unified-test--text proposal))))))
+        (qwen-companion-review-unified-test--press "C-c C-c"))
+      (should (string-match-p "^mine$" (qwen-companion-review-unified-test--text proposal)))
+      (should-not (string-match-p "^other$" (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-edit-outlives-the-proposal ()
+(ert-deftest qwen-companion-review-unified-test-edit-outlives-the-proposal ()
   "But only where there is something to lose."
   (dolist (change '(nil t))
-    (qwen-companion-unified-test-with-three
-      (qwen-companion-unified-test--press "e")
+    (qwen-companion-review-unified-test-with-three
+      (qwen-companion-review-unified-test--press "e")
       (let ((edit (current-buffer)))
         (when change
           (insert "mine\n"))
@@ -376,128 +376,128 @@ A text that is nil removes the line."
             (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
               (should-not (kill-buffer)))))))))
 
-(ert-deftest qwen-companion-unified-test-to-ediff-and-back ()
+(ert-deftest qwen-companion-review-unified-test-to-ediff-and-back ()
   "By the same key, with what was dropped and what was edited there."
-  (qwen-companion-unified-test-with-three
+  (qwen-companion-review-unified-test-with-three
     (goto-char (point-min))
-    (qwen-companion-unified-test--press "n" "n" "k" "TAB")
+    (qwen-companion-review-unified-test--press "n" "n" "k" "TAB")
     (should (equal "*Ediff Control Panel*" (buffer-name)))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (goto-char (point-min))
       (insert "mine\n"))
-    (qwen-companion-unified-test--press "TAB")
+    (qwen-companion-review-unified-test--press "TAB")
     (should (derived-mode-p 'qwen-companion-unified-mode))
     (should-not (get-buffer "*Ediff Control Panel*"))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))
+    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (goto-char (point-min))
     (search-forward "dropped")
-    (qwen-companion-unified-test--press "u")
-    (should (equal (concat "mine\n" (qwen-companion-unified-test--new
+    (qwen-companion-review-unified-test--press "u")
+    (should (equal (concat "mine\n" (qwen-companion-review-unified-test--new
                                      5 "five" 20 "twenty" 35 nil))
-                   (qwen-companion-unified-test--text proposal)))
+                   (qwen-companion-review-unified-test--text proposal)))
     ;; This one only: the option is as it was.
-    (qwen-companion-unified-test--press "TAB" "q")
+    (qwen-companion-review-unified-test--press "TAB" "q")
     (should (eq 'unified qwen-companion-diff-style))
     (qwen-companion-diff-open proposal)
     (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
 
-(ert-deftest qwen-companion-unified-test-an-edit-in-the-place-of-a-dropped-hunk ()
+(ert-deftest qwen-companion-review-unified-test-an-edit-in-the-place-of-a-dropped-hunk ()
   "It cannot be brought back, is still there to be read, and the user is told."
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "n" "k")
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "n" "k")
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (goto-char (point-min))
       (search-forward "\n20")
       (insert "mine"))
-    (qwen-companion-unified-test--press "g")
-    (should (equal "3 of 3 hunks kept" (qwen-companion-unified-test--count)))
+    (qwen-companion-review-unified-test--press "g")
+    (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (search-forward "# twenty")
-    (let ((text (qwen-companion-unified-test--text proposal)))
+    (let ((text (qwen-companion-review-unified-test--text proposal)))
       (should (string-match-p "cannot be brought back"
-                              (cadr (should-error (qwen-companion-unified-test--press "u")
+                              (cadr (should-error (qwen-companion-review-unified-test--press "u")
                                                   :type 'user-error))))
-      (should (equal text (qwen-companion-unified-test--text proposal))))))
+      (should (equal text (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-brought-back-by-undo ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "n" "k")
+(ert-deftest qwen-companion-review-unified-test-brought-back-by-undo ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "n" "k")
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (primitive-undo 2 buffer-undo-list))
-    (should (equal (qwen-companion-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-unified-test--text proposal)))
-    (qwen-companion-unified-test--press "g")
-    (should (equal "3 of 3 hunks kept" (qwen-companion-unified-test--count)))
+    (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))
+    (qwen-companion-review-unified-test--press "g")
+    (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (should-not (search-forward "# " nil t))))
 
-(ert-deftest qwen-companion-unified-test-the-file-is-written-meanwhile ()
+(ert-deftest qwen-companion-review-unified-test-the-file-is-written-meanwhile ()
   "What was dropped is still so, and comes back in its place."
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "n" "k")
-    (write-region (concat "new\n" qwen-companion-unified-test--old) nil "a.txt" nil 0)
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "n" "k")
+    (write-region (concat "new\n" qwen-companion-review-unified-test--old) nil "a.txt" nil 0)
     (qwen-companion-diff-file-written (expand-file-name "a.txt"))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))
+    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (goto-char (point-min))
     (search-forward "dropped")
-    (qwen-companion-unified-test--press "u")
-    (should (equal (qwen-companion-unified-test--new 5 "five" 20 "twenty" 35 nil)
-                   (qwen-companion-unified-test--text proposal)))))
+    (qwen-companion-review-unified-test--press "u")
+    (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))))
 
-(ert-deftest qwen-companion-unified-test-nothing-is-done-with-what-is-not-shown ()
+(ert-deftest qwen-companion-review-unified-test-nothing-is-done-with-what-is-not-shown ()
   "A text that was changed elsewhere is looked at first."
-  (qwen-companion-unified-test-with-three
+  (qwen-companion-review-unified-test-with-three
     (dolist (key '("k" "s" "e" "C-c C-c"))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
         (insert "\nmine"))
-      (should-error (qwen-companion-unified-test--press key) :type 'user-error)
+      (should-error (qwen-companion-review-unified-test--press key) :type 'user-error)
       (should (string-match-p "^\\+mine" (buffer-string))))
-    (qwen-companion-unified-test--press "C-c C-c")
+    (qwen-companion-review-unified-test--press "C-c C-c")
     (should (string-suffix-p "mine" (plist-get (car (qwen-companion-test-sent 'outcome)) :text)))))
 
-(ert-deftest qwen-companion-unified-test-a-text-changed-elsewhere-is-followed ()
-  (qwen-companion-unified-test-with-three
+(ert-deftest qwen-companion-review-unified-test-a-text-changed-elsewhere-is-followed ()
+  (qwen-companion-review-unified-test-with-three
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (goto-char (point-min))
       (insert "mine\n"))
     (qwen-companion-test-wait-for (string-match-p "^\\+mine" (buffer-string)))))
 
-(ert-deftest qwen-companion-unified-test-comparing-takes-its-time ()
+(ert-deftest qwen-companion-review-unified-test-comparing-takes-its-time ()
   "It says so; what waits for an outdated comparison is not misled by it."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
-    (let* ((qwen-companion-unified-test-answers nil)
-           (proposal (qwen-companion-unified-test--review "two\n")))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
+    (let* ((qwen-companion-review-unified-test-answers nil)
+           (proposal (qwen-companion-review-unified-test--review "two\n")))
       (should (string-match-p "Comparing" (buffer-string)))
-      (should (equal "comparing..." (qwen-companion-unified-test--count)))
-      (should-error (qwen-companion-unified-test--press "k") :type 'user-error)
+      (should (equal "comparing..." (qwen-companion-review-unified-test--count)))
+      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
         (insert "three\n"))
-      (funcall (pop qwen-companion-unified-test-answers))
-      (should (equal "comparing..." (qwen-companion-unified-test--count)))
-      (funcall (pop qwen-companion-unified-test-answers))
+      (funcall (pop qwen-companion-review-unified-test-answers))
+      (should (equal "comparing..." (qwen-companion-review-unified-test--count)))
+      (funcall (pop qwen-companion-review-unified-test-answers))
       (should (equal "@@ -1,1 +1,2 @@\n-one\n+two\n+three\n"
-                     (qwen-companion-unified-test--body)))
-      (qwen-companion-unified-test--press "g")
+                     (qwen-companion-review-unified-test--body)))
+      (qwen-companion-review-unified-test--press "g")
       (qwen-companion-diff-reject proposal)
-      (mapc #'funcall qwen-companion-unified-test-answers))))
+      (mapc #'funcall qwen-companion-review-unified-test-answers))))
 
-(ert-deftest qwen-companion-unified-test-what-cannot-be-compared ()
+(ert-deftest qwen-companion-review-unified-test-what-cannot-be-compared ()
   "It can be accepted and shown in Ediff all the same."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (cl-letf (((symbol-function 'qwen-companion-texts-compare)
                (lambda (_old _new callback) (funcall callback 'failed))))
-      (qwen-companion-unified-test--review "two\n")
+      (qwen-companion-review-unified-test--review "two\n")
       (should (string-match-p "could not be compared" (buffer-string)))
-      (should-error (qwen-companion-unified-test--press "k") :type 'user-error)
-      (qwen-companion-unified-test--press "TAB")
+      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
+      (qwen-companion-review-unified-test--press "TAB")
       (should (equal "*Ediff Control Panel*" (buffer-name)))
-      (qwen-companion-unified-test--press "TAB" "C-c C-c")
+      (qwen-companion-review-unified-test--press "TAB" "C-c C-c")
       (should (equal "two\n" (plist-get (car (qwen-companion-test-sent 'outcome)) :text))))))
 
-(ert-deftest qwen-companion-unified-test-hostile-text ()
+(ert-deftest qwen-companion-review-unified-test-hostile-text ()
   "What looks like a header is a line; names and lines reorder nothing."
-  (qwen-companion-unified-test-with nil
-    (let ((proposal (qwen-companion-unified-test--review
+  (qwen-companion-review-unified-test-with nil
+    (let ((proposal (qwen-companion-review-unified-test--review
                      "- a/x\n+ b/x\n@ -1 +1 @@\n\\ No newline\n\u202eevil\nEnd %s %p"
                      "sub/%e\n+++ \u202e.txt")))
       (should (string-prefix-p "--- /dev/null\n+++ b/sub/%e\\n+++ \\u202E.txt\n@@ "
@@ -505,39 +505,39 @@ A text that is nil removes the line."
       (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
       (should (string-match-p "text turned around (U\\+202E)"
-                              (qwen-companion-unified--header)))
-      (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
-      (should (string-match-p "%%e\\\\n" (qwen-companion-unified--header)))
+                              (qwen-companion-review-unified--header)))
+      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+      (should (string-match-p "%%e\\\\n" (qwen-companion-review-unified--header)))
       (search-forward "++ b/x")
-      (qwen-companion-unified--fontify (point-min) (point-max))
+      (qwen-companion-review-unified--fontify (point-min) (point-max))
       (should-not (eq 'diff-file-header (get-text-property (1- (point)) 'face)))
-      (qwen-companion-unified-test--press "k" "u")
-      (should (string-prefix-p "- a/x" (qwen-companion-unified-test--text proposal))))))
+      (qwen-companion-review-unified-test--press "k" "u")
+      (should (string-prefix-p "- a/x" (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-no-hook-acts-on-it ()
+(ert-deftest qwen-companion-review-unified-test-no-hook-acts-on-it ()
   "Neither those of the modes nor the settings of the project."
-  (qwen-companion-unified-test-with
+  (qwen-companion-review-unified-test-with
       '(("a.txt" "one\n") (".dir-locals.el" "((nil . ((eval . (error \"Evaluated\")) (fill-column . 3))))"))
     (let* (ran
            (diff-mode-hook (list (lambda () (push 'diff ran))))
            (qwen-companion-unified-mode-hook (list (lambda () (push 'ours ran)))))
-      (qwen-companion-unified-test--review "two\n")
+      (qwen-companion-review-unified-test--review "two\n")
       (should (equal '(ours) ran))
       (should-not (= 3 fill-column)))))
 
-(ert-deftest qwen-companion-unified-test-nothing-runs-for-each-key-and-change ()
+(ert-deftest qwen-companion-review-unified-test-nothing-runs-for-each-key-and-change ()
   "Neither what `diff-mode' has for that, but for the colours."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
-    (qwen-companion-unified-test--review "two\n")
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-unified-test--review "two\n")
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions
                     after-change-functions write-contents-functions))
       (should-not (remq 'jit-lock-after-change
                         (remq t (and (local-variable-p hook) (symbol-value hook))))))))
 
-(ert-deftest qwen-companion-unified-test-colours ()
+(ert-deftest qwen-companion-review-unified-test-colours ()
   "Lines have those of their language, and the words that differ are marked."
-  (qwen-companion-unified-test-with '(("a.el" "(defun one ()\n  \"Text.\")\n"))
-    (qwen-companion-unified-test--review "(defun two ()\n  \"Text.\")\n" "a.el")
+  (qwen-companion-review-unified-test-with '(("a.el" "(defun one ()\n  \"Text.\")\n"))
+    (qwen-companion-review-unified-test--review "(defun two ()\n  \"Text.\")\n" "a.el")
     (cl-letf (((symbol-function 'call-process)
                (lambda (&rest _) (ert-fail "A program is waited for")))
               ((symbol-function 'qwen-companion-texts-merge)
@@ -546,8 +546,8 @@ A text that is nil removes the line."
                                 (list base mine theirs)))
                  (funcall callback (make-qwen-companion-texts-merged :edits [7 10 7 10])))))
       ;; Coloured, and again when the words have been compared.
-      (qwen-companion-unified--fontify (point-min) (point-max))
-      (qwen-companion-unified--fontify (point-min) (point-max)))
+      (qwen-companion-review-unified--fontify (point-min) (point-max))
+      (qwen-companion-review-unified--fontify (point-min) (point-max)))
     (cl-flet ((faces (text) (save-excursion
                               (goto-char (point-min))
                               (search-forward text)
@@ -560,67 +560,67 @@ A text that is nil removes the line."
     (should (cl-some (lambda (overlay) (eq 'diff-refine-added (overlay-get overlay 'face)))
                      (overlays-at (1- (point)))))
     ;; Dropped, it has none.
-    (qwen-companion-unified-test--press "k")
-    (qwen-companion-unified--fontify (point-min) (point-max))
+    (qwen-companion-review-unified-test--press "k")
+    (qwen-companion-review-unified--fontify (point-min) (point-max))
     (goto-char (point-min))
     (search-forward "two")
     (should (eq 'qwen-companion-unified-dropped (get-text-property (1- (point)) 'face)))
     (should-not (overlays-at (1- (point))))))
 
-(ert-deftest qwen-companion-unified-test-folds ()
+(ert-deftest qwen-companion-review-unified-test-folds ()
   "Each hunk is an outline heading, and nothing else is."
-  (qwen-companion-unified-test-with-three
+  (qwen-companion-review-unified-test-with-three
     (outline-minor-mode)
     (goto-char (point-min))
-    (qwen-companion-unified-test--press "n")
+    (qwen-companion-review-unified-test--press "n")
     (outline-hide-subtree)
     (search-forward "five")
     (should (invisible-p (1- (point))))
     (search-forward "twenty")
     (should-not (invisible-p (1- (point))))))
 
-(ert-deftest qwen-companion-unified-test-many-hunks ()
+(ert-deftest qwen-companion-review-unified-test-many-hunks ()
   "They come in stretches, by RET or by n; all are accepted."
   (let* ((lines (number-sequence 1 30000))
          (old (mapconcat (lambda (n) (format "%d\n" n)) lines ""))
          (new (mapconcat (lambda (n) (format (if (zerop (% n 10)) "x%d\n" "%d\n") n)) lines "")))
-    (qwen-companion-unified-test-with (list (list "a.txt" old))
-      (let ((proposal (qwen-companion-unified-test--review new)))
-        (should (equal "3000 of 3000 hunks kept" (qwen-companion-unified-test--count)))
+    (qwen-companion-review-unified-test-with (list (list "a.txt" old))
+      (let ((proposal (qwen-companion-review-unified-test--review new)))
+        (should (equal "3000 of 3000 hunks kept" (qwen-companion-review-unified-test--count)))
         (should (< (count-lines (point-min) (point-max)) 1200))
-        (qwen-companion-unified-test--press "k")
+        (qwen-companion-review-unified-test--press "k")
         (goto-char (point-max))
         (forward-line -1)
         (should (looking-at "\\\\ [0-9]+ more hunks: RET"))
-        (qwen-companion-unified-test--press "RET")
+        (qwen-companion-review-unified-test--press "RET")
         (should (looking-at "@@"))
         (should (> (count-lines (point-min) (point-max)) 1900))
         (goto-char (point-max))
         (forward-line -2)
-        (qwen-companion-unified-test--press "n")
+        (qwen-companion-review-unified-test--press "n")
         (should (looking-at "@@"))
-        (qwen-companion-unified-test--press "k" "u")
+        (qwen-companion-review-unified-test--press "k" "u")
         (should (equal (string-replace "x10\n" "10\n" new)
-                       (qwen-companion-unified-test--text proposal)))))))
+                       (qwen-companion-review-unified-test--text proposal)))))))
 
-(ert-deftest qwen-companion-unified-test-a-long-run ()
+(ert-deftest qwen-companion-review-unified-test-a-long-run ()
   "Its end is left out, and shown on demand."
   (let ((new (mapconcat (lambda (n) (format "%d\n" n)) (number-sequence 1 5000) "")))
-    (qwen-companion-unified-test-with nil
-      (let ((proposal (qwen-companion-unified-test--review new)))
+    (qwen-companion-review-unified-test-with nil
+      (let ((proposal (qwen-companion-review-unified-test--review new)))
         (should-not (search-forward "\n+1001\n" nil t))
         (search-forward "4000 more lines")
-        (should-error (qwen-companion-unified-test--press "s") :type 'user-error)
-        (qwen-companion-unified-test--press "RET")
+        (should-error (qwen-companion-review-unified-test--press "s") :type 'user-error)
+        (qwen-companion-review-unified-test--press "RET")
         (goto-char (point-min))
         (should (search-forward "\n+5000\n" nil t))
         (should-not (search-forward "more lines" nil t))
-        (qwen-companion-unified-test--press "p" "k")
-        (should (equal "" (qwen-companion-unified-test--text proposal)))
-        (qwen-companion-unified-test--press "u")
-        (should (equal new (qwen-companion-unified-test--text proposal)))))))
+        (qwen-companion-review-unified-test--press "p" "k")
+        (should (equal "" (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-review-unified-test--press "u")
+        (should (equal new (qwen-companion-review-unified-test--text proposal)))))))
 
-(ert-deftest qwen-companion-unified-test-windows-and-ends ()
+(ert-deftest qwen-companion-review-unified-test-windows-and-ends ()
   "As in the other front end, whatever ends the review."
   (dolist (end (list #'qwen-companion-diff-accept
                      #'qwen-companion-diff-reject
@@ -635,7 +635,7 @@ A text that is nil removes the line."
                        (qwen-companion-diff-on-close
                         (list :id (qwen-companion-proposal-id
                                    (car (qwen-companion-diff-proposals))))))))
-    (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let ((before (current-window-configuration))
@@ -649,36 +649,36 @@ A text that is nil removes the line."
         (funcall end)
         (should (compare-window-configurations before (current-window-configuration)))
         (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
-        (should-not (cl-find #'qwen-companion-unified--text-settled timer-list
+        (should-not (cl-find #'qwen-companion-review-unified--text-settled timer-list
                              :key #'timer--function))))))
 
-(ert-deftest qwen-companion-unified-test-a-killed-view-puts-aside ()
-  (qwen-companion-unified-test-with-three
-    (qwen-companion-unified-test--press "k")
+(ert-deftest qwen-companion-review-unified-test-a-killed-view-puts-aside ()
+  (qwen-companion-review-unified-test-with-three
+    (qwen-companion-review-unified-test--press "k")
     (kill-buffer)
     (should (equal (list proposal) (qwen-companion-diff-proposals)))
     (should (eq 'pending (qwen-companion-proposal-state proposal)))
     (qwen-companion-diff-open)
     (set-buffer (window-buffer))
-    (should (equal "2 of 3 hunks kept" (qwen-companion-unified-test--count)))))
+    (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))))
 
-(ert-deftest qwen-companion-unified-test-the-option-counts-for-what-comes ()
+(ert-deftest qwen-companion-review-unified-test-the-option-counts-for-what-comes ()
   "What is shown stays in its front end; nil shows what was offered before."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
-    (qwen-companion-unified-test--review "two\n")
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+    (qwen-companion-review-unified-test--review "two\n")
     (setq qwen-companion-diff-style nil)
-    (qwen-companion-unified-test--press "q")
+    (qwen-companion-review-unified-test--press "q")
     (qwen-companion-diff-open)
     (should (equal "*qwen-companion hunks: a.txt*" (buffer-name (window-buffer))))
     (qwen-companion-diff-accept "a.txt")
     (qwen-companion-diff-open (qwen-companion-test-propose "b.txt" "two\n"))
     (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
 
-(ert-deftest qwen-companion-unified-test-header ()
+(ert-deftest qwen-companion-review-unified-test-header ()
   "The keys first, then the count; the file, the CLI and unsaved text are said."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
-    (qwen-companion-unified-test--review "two\n")
-    (cl-flet ((header () (qwen-companion-unified--header)))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
+    (qwen-companion-review-unified-test--review "two\n")
+    (cl-flet ((header () (qwen-companion-review-unified--header)))
       (should (string-prefix-p " C-c C-c accept  C-c C-k reject  1 of 1 hunk kept  n/p "
                                (header)))
       (should (string-match-p "a\\.txt \\[.*\\]: proposed by qwen\\'" (header)))
@@ -689,13 +689,13 @@ A text that is nil removes the line."
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
 
-(ert-deftest qwen-companion-unified-test-header-warns ()
+(ert-deftest qwen-companion-review-unified-test-header-warns ()
   "Of text that would be lost, and of a file that was written meanwhile."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (let ((coding-system-for-write 'iso-latin-1-unix))
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
-    (let ((proposal (qwen-companion-unified-test--review "caf\ufffd!\n")))
-      (cl-flet ((header () (qwen-companion-unified--header)))
+    (let ((proposal (qwen-companion-review-unified-test--review "caf\ufffd!\n")))
+      (cl-flet ((header () (qwen-companion-review-unified--header)))
         (should (string-match-p "kept  loses text (U\\+FFFD)" (header)))
         (should-not (string-match-p "changed since" (header)))
         (write-region "tea\n" nil "a.txt" nil 'silent)
@@ -705,44 +705,44 @@ A text that is nil removes the line."
                                 (header)))
         ;; Nothing warns of a proposal without these.
         (qwen-companion-diff-reject proposal)
-        (qwen-companion-unified-test--review "cake\n")
+        (qwen-companion-review-unified-test--review "cake\n")
         (should-not (string-match-p "loses text\\|changed since" (header)))))))
 
-(ert-deftest qwen-companion-unified-test-unsaved-text-beside-it ()
+(ert-deftest qwen-companion-review-unified-test-unsaved-text-beside-it ()
   "It comes and goes by the same key, also on the way to Ediff and back."
-  (qwen-companion-unified-test-with '(("a.txt" "one\n"))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (insert "mine\n"))
     (let ((before (current-window-configuration)))
-      (qwen-companion-unified-test--review "two\n")
+      (qwen-companion-review-unified-test--review "two\n")
       (cl-flet ((buffers () (mapcar (lambda (window) (buffer-name (window-buffer window)))
                                     (window-list nil 'no-minibuffer (frame-first-window))))
                 (hunks () (should (equal "*qwen-companion hunks: a.txt*"
                                          (buffer-name (window-buffer))))))
-        (qwen-companion-unified-test--press "C-c C-u")
+        (qwen-companion-review-unified-test--press "C-c C-u")
         (should (equal '("*qwen-companion hunks: a.txt*" "*qwen-companion yours: a.txt*")
                        (buffers)))
         (hunks)
-        (qwen-companion-unified-test--press "TAB" "TAB")
+        (qwen-companion-review-unified-test--press "TAB" "TAB")
         (hunks)
         (should (member "*qwen-companion yours: a.txt*" (buffers)))
-        (qwen-companion-unified-test--press "C-c C-u")
+        (qwen-companion-review-unified-test--press "C-c C-u")
         (should (equal '("*qwen-companion hunks: a.txt*") (buffers)))
-        (qwen-companion-unified-test--press "C-c C-u" "C-c C-k")
+        (qwen-companion-review-unified-test--press "C-c C-u" "C-c C-k")
         (should (compare-window-configurations before (current-window-configuration)))
         (should-not (get-buffer "*qwen-companion yours: a.txt*")))
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
 
-(ert-deftest qwen-companion-unified-test-line-ends-of-the-file ()
+(ert-deftest qwen-companion-review-unified-test-line-ends-of-the-file ()
   "Lines that come back from the disk end as there."
-  (qwen-companion-unified-test-with '(("a.txt" "one\r\ntwo\r\n"))
-    (let ((proposal (qwen-companion-unified-test--review "two")))
-      (should (equal "two" (qwen-companion-unified-test--text proposal)))
-      (qwen-companion-unified-test--press "k")
-      (should (equal "one\r\ntwo\r\n" (qwen-companion-unified-test--text proposal))))))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\r\ntwo\r\n"))
+    (let ((proposal (qwen-companion-review-unified-test--review "two")))
+      (should (equal "two" (qwen-companion-review-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "k")
+      (should (equal "one\r\ntwo\r\n" (qwen-companion-review-unified-test--text proposal))))))
 
-(ert-deftest qwen-companion-unified-test-mixed-line-ends ()
+(ert-deftest qwen-companion-review-unified-test-mixed-line-ends ()
   "They are shown and dropped line by line, none is doubled."
   (pcase-dolist (`(,old ,new)
                  '(("one\r\ntwo\nthree\r\n" "one\r\nTWO\r\nthree\r\n")
@@ -750,17 +750,17 @@ A text that is nil removes the line."
                    ("1\r\n2\r\n3\r\n4\r\n5\n6\r\n" "1\r\n2\r\n3\r\n4\r\nfive\r\n6\r\n")
                    ("one\r\ntwo\r\n" "one\r\nTWO\n")
                    ("one\rtwo\rthree\rfour\r" "one\rtwo\rthree\rFOUR\r")))
-    (qwen-companion-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-unified-test--review new)))
-        (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
-        (should (equal new (qwen-companion-unified-test--text proposal)))
-        (qwen-companion-unified-test--press "k")
-        (should (equal old (qwen-companion-unified-test--text proposal)))
-        (qwen-companion-unified-test--press "u")
-        (should (equal new (qwen-companion-unified-test--text proposal)))
+    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-review-unified-test--review new)))
+        (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+        (should (equal new (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-review-unified-test--press "k")
+        (should (equal old (qwen-companion-review-unified-test--text proposal)))
+        (qwen-companion-review-unified-test--press "u")
+        (should (equal new (qwen-companion-review-unified-test--text proposal)))
         (should-not (qwen-companion-diff-edited-p proposal))))))
 
-(ert-deftest qwen-companion-unified-test-only-line-ends-or-the-mark ()
+(ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
   "What changes is said, and dropped as on disk."
   (pcase-dolist (`(,old ,new ,said)
                  '(("one\ntwo\n" "one\r\ntwo\r\n" "Line ends: CR LF proposed, LF on disk")
@@ -770,23 +770,23 @@ A text that is nil removes the line."
                    ("\ufeffone\n" "one\n" "Byte order mark: not proposed, on disk")
                    ("\ufeffone\r\n" "one\n"
                     "Line ends: LF proposed, CR LF on disk; byte order mark: not proposed, on disk")))
-    (qwen-companion-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-unified-test--review new)))
-        (should (equal "0 of 0 hunks kept" (qwen-companion-unified-test--count)))
+    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-review-unified-test--review new)))
+        (should (equal "0 of 0 hunks kept" (qwen-companion-review-unified-test--count)))
         (should-not (string-search "no difference" (buffer-string)))
         (goto-char (point-min))
         (should (search-forward said nil t))
         (should (string-match-p "C-c C-l \\(line ends\\|byte order mark\\): "
-                                (qwen-companion-unified--header)))
-        (qwen-companion-unified-test--press "k")
-        (should (equal old (qwen-companion-unified-test--text proposal)))
+                                (qwen-companion-review-unified--header)))
+        (qwen-companion-review-unified-test--press "k")
+        (should (equal old (qwen-companion-review-unified-test--text proposal)))
         (should (qwen-companion-diff-edited-p proposal))
         (should (string-search "as on disk" (buffer-string)))
-        (qwen-companion-unified-test--press "u")
-        (should (equal new (qwen-companion-unified-test--text proposal)))
+        (qwen-companion-review-unified-test--press "u")
+        (should (equal new (qwen-companion-review-unified-test--text proposal)))
         (should-not (qwen-companion-diff-edited-p proposal))
         ;; In the other style it stands in the header, with a key.
-        (qwen-companion-unified-test--press "k")
+        (qwen-companion-review-unified-test--press "k")
         (qwen-companion-diff-switch proposal)
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (should (string-search "as on disk" (qwen-companion-test-header)))
@@ -800,27 +800,27 @@ A text that is nil removes the line."
                                        (plist-get payload :text)))
                                (qwen-companion-test-sent 'outcome))))))))
 
-(ert-deftest qwen-companion-unified-test-line-ends-beside-other-changes ()
+(ert-deftest qwen-companion-review-unified-test-line-ends-beside-other-changes ()
   "They are one thing to drop, the lines are others."
-  (qwen-companion-unified-test-with '(("a.txt" "one\ntwo\n"))
-    (let ((proposal (qwen-companion-unified-test--review "one\r\nTWO\r\n")))
-      (should (equal "1 of 1 hunk kept" (qwen-companion-unified-test--count)))
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\n"))
+    (let ((proposal (qwen-companion-review-unified-test--review "one\r\nTWO\r\n")))
+      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
       (goto-char (point-min))
       (search-forward "Line ends")
-      (qwen-companion-unified-test--press "k")
-      (should (equal "one\nTWO\n" (qwen-companion-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "k")
+      (should (equal "one\nTWO\n" (qwen-companion-review-unified-test--text proposal)))
       (goto-char (point-min))
-      (qwen-companion-unified-test--press "n" "k")
-      (should (equal "one\ntwo\n" (qwen-companion-unified-test--text proposal)))
+      (qwen-companion-review-unified-test--press "n" "k")
+      (should (equal "one\ntwo\n" (qwen-companion-review-unified-test--text proposal)))
       ;; The line ends of the file become others, and mixed ones.
       (let ((coding-system-for-write 'utf-8-unix))
         (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
       (set-file-times "a.txt" (time-add nil 5))
       (qwen-companion-diff-file-written (expand-file-name "a.txt"))
-      (should (equal "one\ntwo\n" (qwen-companion-unified-test--text proposal)))
+      (should (equal "one\ntwo\n" (qwen-companion-review-unified-test--text proposal)))
       (should (string-search "-two\r\n+two\n" (buffer-string))))))
 
-(ert-deftest qwen-companion-unified-test-open-last-lines-are-not-glued ()
+(ert-deftest qwen-companion-review-unified-test-open-last-lines-are-not-glued ()
   "A line that comes back has an end when lines of the user's follow."
   (pcase-dolist (`(,old ,new ,edit ,result)
                  (list
@@ -833,39 +833,39 @@ A text that is nil removes the line."
                   (list "a\n" "a\nb"
                         (lambda () (goto-char (point-max)) (insert "c"))
                         "a\nb\nc")))
-    (qwen-companion-unified-test-with `(("a.txt" ,old))
-      (let ((proposal (qwen-companion-unified-test--review new)))
-        (qwen-companion-unified-test--press "k")
+    (qwen-companion-review-unified-test-with `(("a.txt" ,old))
+      (let ((proposal (qwen-companion-review-unified-test--review new)))
+        (qwen-companion-review-unified-test--press "k")
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (save-excursion (funcall edit)))
         (qwen-companion-diff-refresh 'unified proposal)
         (goto-char (point-min))
         (search-forward "dropped, u")
-        (qwen-companion-unified-test--press "u")
-        (should (equal result (qwen-companion-unified-test--text proposal)))
+        (qwen-companion-review-unified-test--press "u")
+        (should (equal result (qwen-companion-review-unified-test--text proposal)))
         (should-not (string-search "more lines" (buffer-string)))
         (should (equal result
-                       (qwen-companion-unified-test--patched
-                        old (qwen-companion-unified-test--shown-patch "\n"))))))))
+                       (qwen-companion-review-unified-test--patched
+                        old (qwen-companion-review-unified-test--shown-patch "\n"))))))))
 
 ;;; What is accepted is exactly what is shown
 
-(defconst qwen-companion-unified-test--words
+(defconst qwen-companion-review-unified-test--words
   '("one" "two" "three" "" "  two" "- a/x" "-- a/x" "++ b/x" "@ -1 +1 @@"
     "\\ No newline at end of file" "\tü" "# one")
   "What lines are made of: few, so that they repeat, and some like a patch's.")
 
-(defun qwen-companion-unified-test--random-of (list)
+(defun qwen-companion-review-unified-test--random-of (list)
   "Return a random element of LIST."
   (nth (random (length list)) list))
 
-(defun qwen-companion-unified-test--random-lines (count)
+(defun qwen-companion-review-unified-test--random-lines (count)
   "Return a list of COUNT random lines."
   (cl-loop repeat count
-           collect (qwen-companion-unified-test--random-of
-                    qwen-companion-unified-test--words)))
+           collect (qwen-companion-review-unified-test--random-of
+                    qwen-companion-review-unified-test--words)))
 
-(defun qwen-companion-unified-test--random-edit (lines)
+(defun qwen-companion-review-unified-test--random-edit (lines)
   "Return LINES with one random edit: inserted, removed, replaced or moved ones."
   (let* ((from (random (1+ (length lines))))
          (to (min (length lines) (+ from (random 4))))
@@ -874,31 +874,31 @@ A text that is nil removes the line."
          (place (random (1+ (length rest)))))
     (pcase (random 4)
       (0 (append (cl-subseq lines 0 from)
-                 (qwen-companion-unified-test--random-lines (1+ (random 3)))
+                 (qwen-companion-review-unified-test--random-lines (1+ (random 3)))
                  (cl-subseq lines from)))
       (1 rest)
       (2 (append (cl-subseq lines 0 from)
-                 (qwen-companion-unified-test--random-lines (random 4))
+                 (qwen-companion-review-unified-test--random-lines (random 4))
                  (cl-subseq lines to)))
       (_ (append (cl-subseq rest 0 place) run (cl-subseq rest place))))))
 
-(defun qwen-companion-unified-test--join (lines open line-end)
+(defun qwen-companion-review-unified-test--join (lines open line-end)
   "Return LINES as a text; OPEN says whether the last one has no LINE-END."
   (if lines
       (concat (mapconcat #'identity lines line-end) (unless open line-end))
     ""))
 
-(defun qwen-companion-unified-test--shown-patch (line-end)
+(defun qwen-companion-review-unified-test--shown-patch (line-end)
   "Return the hunks that are shown and not dropped, as a patch.
 LINE-END is what ends the lines in the file."
   (let ((patch "--- old\n+++ new\n") (place (point-min)))
     (while place
-      (when-let* ((hunk (qwen-companion-unified--hunk-at place)))
+      (when-let* ((hunk (qwen-companion-review-unified--hunk-at place)))
         (unless (qwen-companion-hunks-dropped-p hunk)
           (let ((lines (split-string
                         (buffer-substring-no-properties
                          place (next-single-property-change
-                                place 'qwen-companion-unified-hunk nil (point-max)))
+                                place 'qwen-companion-review-unified-hunk nil (point-max)))
                         "\n")))
             (while (cdr lines)
               (let ((line (pop lines)))
@@ -909,10 +909,10 @@ LINE-END is what ends the lines in the file."
                                       (string-prefix-p "\\" (car lines)))
                                   "\n"
                                 line-end))))))))
-      (setq place (qwen-companion-unified--edge place nil)))
+      (setq place (qwen-companion-review-unified--edge place nil)))
     patch))
 
-(defun qwen-companion-unified-test--patched (old patch)
+(defun qwen-companion-review-unified-test--patched (old patch)
   "Return what the program patch makes of the text OLD with PATCH."
   (let ((one (make-temp-file "old" nil nil)) (other (make-temp-file "patch"))
         (out (make-temp-file "out"))
@@ -931,19 +931,19 @@ LINE-END is what ends the lines in the file."
             (qwen-companion-test-file-text out)))
       (mapc #'delete-file (list one other out)))))
 
-(defun qwen-companion-unified-test--set-dropped (wanted)
+(defun qwen-companion-review-unified-test--set-dropped (wanted)
   "Drop the hunks the numbers of which are in WANTED, and no others, by keys."
   (let ((number 0))
     (goto-char (point-min))
-    (while (qwen-companion-unified--goto-hunk (point) nil)
-      (let ((hunk (qwen-companion-unified--hunk-at (point))))
+    (while (qwen-companion-review-unified--goto-hunk (point) nil)
+      (let ((hunk (qwen-companion-review-unified--hunk-at (point))))
         (unless (eq (and (memq number wanted) t)
                     (qwen-companion-hunks-dropped-p hunk))
-          (qwen-companion-unified-test--press
+          (qwen-companion-review-unified-test--press
            (if (memq number wanted) "k" "u"))))
       (cl-incf number))))
 
-(defun qwen-companion-unified-test--subsets (count)
+(defun qwen-companion-review-unified-test--subsets (count)
   "Return all sets of numbers below COUNT, or twenty of them in random order."
   (if (<= count 4)
       (cl-loop for bits from 0 below (ash 1 count)
@@ -954,51 +954,51 @@ LINE-END is what ends the lines in the file."
              collect (cl-loop for number from 0 below count
                               when (zerop (random 2)) collect number))))
 
-(defun qwen-companion-unified-test--property ()
+(defun qwen-companion-review-unified-test--property ()
   "Check one random proposal, each choice of hunks with the program patch."
-  (let* ((line-end (qwen-companion-unified-test--random-of '("\n" "\n" "\r\n")))
-         (lines (qwen-companion-unified-test--random-lines (random 25)))
+  (let* ((line-end (qwen-companion-review-unified-test--random-of '("\n" "\n" "\r\n")))
+         (lines (qwen-companion-review-unified-test--random-lines (random 25)))
          (new (cl-loop with lines = lines repeat (1+ (random 5))
-                       do (setq lines (qwen-companion-unified-test--random-edit lines))
+                       do (setq lines (qwen-companion-review-unified-test--random-edit lines))
                        finally return lines))
-         (old-text (qwen-companion-unified-test--join lines (zerop (random 4)) line-end))
-         (new-text (qwen-companion-unified-test--join new (zerop (random 4)) line-end))
+         (old-text (qwen-companion-review-unified-test--join lines (zerop (random 4)) line-end))
+         (new-text (qwen-companion-review-unified-test--join new (zerop (random 4)) line-end))
          (qwen-companion-unified-context (random 4)))
-    (qwen-companion-unified-test-with (list (list "a.txt" old-text))
-      (let ((proposal (qwen-companion-unified-test--review new-text))
+    (qwen-companion-review-unified-test-with (list (list "a.txt" old-text))
+      (let ((proposal (qwen-companion-review-unified-test--review new-text))
             (inhibit-message t))
         ;; Also divided at random lines, inside of changes too.
         (when (zerop qwen-companion-unified-context)
           (dotimes (_ (random 4))
             (goto-char (1+ (random (buffer-size))))
             (condition-case nil
-                (qwen-companion-unified-test--press "s")
+                (qwen-companion-review-unified-test--press "s")
               (user-error nil))))
-        (dolist (dropped (qwen-companion-unified-test--subsets
-                          (length qwen-companion-unified--hunks)))
-          (qwen-companion-unified-test--set-dropped dropped)
-          (should (equal (qwen-companion-unified-test--text proposal)
-                         (qwen-companion-unified-test--patched
-                          old-text (qwen-companion-unified-test--shown-patch line-end)))))
-        (qwen-companion-unified-test--set-dropped nil)
-        (should (equal new-text (qwen-companion-unified-test--text proposal)))
+        (dolist (dropped (qwen-companion-review-unified-test--subsets
+                          (length qwen-companion-review-unified--hunks)))
+          (qwen-companion-review-unified-test--set-dropped dropped)
+          (should (equal (qwen-companion-review-unified-test--text proposal)
+                         (qwen-companion-review-unified-test--patched
+                          old-text (qwen-companion-review-unified-test--shown-patch line-end)))))
+        (qwen-companion-review-unified-test--set-dropped nil)
+        (should (equal new-text (qwen-companion-review-unified-test--text proposal)))
         (should-not (qwen-companion-diff-edited-p proposal))))))
 
-(ert-deftest qwen-companion-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
+(ert-deftest qwen-companion-review-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
   (should (executable-find "patch"))
   ;; The same ones each time.
   (random "qwen-companion")
   (dotimes (_ 100)
-    (qwen-companion-unified-test--property)))
+    (qwen-companion-review-unified-test--property)))
 
 (declare-function hunks-fuzz-run "../fuzz/hunks" (from count))
 
-(ert-deftest qwen-companion-unified-test-random-reviews ()
+(ert-deftest qwen-companion-review-unified-test-random-reviews ()
   "A short run of `make fuzz', with texts that are odd in every way."
   (require 'hunks-fuzz (expand-file-name
                         "../fuzz/hunks"
-                        (file-name-directory (locate-library "qwen-companion-unified-test"))))
+                        (file-name-directory (locate-library "qwen-companion-review-unified-test"))))
   (hunks-fuzz-run 1 30))
 
-(provide 'qwen-companion-unified-test)
-;;; qwen-companion-unified-test.el ends here
+(provide 'qwen-companion-review-unified-test)
+;;; qwen-companion-review-unified-test.el ends here
