@@ -36,7 +36,7 @@
 (require 'outline)
 (require 'subr-x)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-edit)
+(require 'qwen-companion-review-edit)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-texts)
@@ -1072,13 +1072,13 @@ proposed text."
          (hunk (and (not whole) (qwen-companion-review-unified--hunk-at (point)))))
     (cond
      ((null hunk)
-      (qwen-companion-edit proposal nil nil
+      (qwen-companion-review-edit proposal nil nil
                            (cdr (qwen-companion-review-unified--lines-here))))
      ((qwen-companion-hunks-dropped-p hunk)
       (user-error "This hunk is dropped; u brings it back"))
      (t
       (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-review-unified--extent hunk)))
-        (qwen-companion-edit proposal line count))))))
+        (qwen-companion-review-edit proposal line count))))))
 
 (provide 'qwen-companion-review-unified)
 ;;; qwen-companion-review-unified.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-edit.el --- Edit lines of a proposal in a buffer of their own  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-edit.el --- Edit lines of a proposal in a buffer of their own  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -29,7 +29,7 @@
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-untrusted)
 
-(defvar-local qwen-companion-edit--about nil
+(defvar-local qwen-companion-review-edit--about nil
   "What the text in the current buffer is of: (PROPOSAL START END TEXT).
 START and END are markers in the buffer of PROPOSAL, TEXT what was
 between them.")
@@ -48,16 +48,16 @@ between them.")
   :interactive nil
   :lighter nil
   (add-hook 'kill-buffer-query-functions
-            #'qwen-companion-edit--query nil t)
+            #'qwen-companion-review-edit--query nil t)
   (setq-local buffer-offer-save t)
   (setq header-line-format
         (qwen-companion-untrusted-mode-line
          (concat (substitute-command-keys
                   " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  ")
                  (qwen-companion-diff-file
-                  (car qwen-companion-edit--about))))))
+                  (car qwen-companion-review-edit--about))))))
 
-(defun qwen-companion-edit (proposal &optional line count at)
+(defun qwen-companion-review-edit (proposal &optional line count at)
   "Edit COUNT lines from LINE on of PROPOSAL in a buffer of their own.
 Without these edit all of them, with point in the line AT if non-nil."
   (let* ((source (qwen-companion-proposal-buffer proposal))
@@ -76,7 +76,7 @@ Without these edit all of them, with point in the line AT if non-nil."
       (when at
         (qwen-companion-hunks-goto at))
       (setq buffer-undo-list nil
-            qwen-companion-edit--about
+            qwen-companion-review-edit--about
             (with-current-buffer source
               (list proposal
                     (copy-marker (car bounds))
@@ -84,10 +84,10 @@ Without these edit all of them, with point in the line AT if non-nil."
                     (with-current-buffer buffer (buffer-string)))))
       (set-buffer-modified-p nil)
       (qwen-companion-edit-mode))
-    (qwen-companion-edit--close-with proposal buffer)
+    (qwen-companion-review-edit--close-with proposal buffer)
     (pop-to-buffer buffer '(display-buffer-below-selected))))
 
-(defun qwen-companion-edit--close-with (proposal buffer)
+(defun qwen-companion-review-edit--close-with (proposal buffer)
   "Let BUFFER, in which nothing was edited, go when PROPOSAL does."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (add-hook 'kill-buffer-hook
@@ -97,7 +97,7 @@ Without these edit all of them, with point in the line AT if non-nil."
                   (kill-buffer buffer)))
               nil t)))
 
-(defun qwen-companion-edit--query ()
+(defun qwen-companion-review-edit--query ()
   "Ask before a buffer with an edit that is not in the proposal is killed."
   (or (not (buffer-modified-p))
       (yes-or-no-p (format "The edit in %s is not in the proposal; kill it? "
@@ -108,7 +108,7 @@ Without these edit all of them, with point in the line AT if non-nil."
 Where that has changed meanwhile, do so only with a prefix argument
 FORCE: it takes the place of what is there now."
   (interactive "P")
-  (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-edit--about)
+  (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-review-edit--about)
                (buffer (current-buffer))
                (source (qwen-companion-proposal-buffer proposal)))
     (unless (memq proposal (qwen-companion-diff-proposals))
@@ -145,5 +145,5 @@ FORCE: it takes the place of what is there now."
   (set-buffer-modified-p nil)
   (quit-window t))
 
-(provide 'qwen-companion-edit)
-;;; qwen-companion-edit.el ends here
+(provide 'qwen-companion-review-edit)
+;;; qwen-companion-review-edit.el ends here
