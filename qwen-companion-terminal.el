@@ -150,8 +150,8 @@ Emacs, in a tmux, or whose process is not known."
 
 (declare-function qwen-companion-diff-accept "qwen-companion-diff" (&optional file))
 (declare-function qwen-companion-diff-reject "qwen-companion-diff" (&optional file))
-(declare-function qwen-companion-diffs "qwen-companion-reviews" ())
-(declare-function qwen-companion-review "qwen-companion-reviews" ())
+(declare-function qwen-companion-diffs "qwen-companion-review-list" ())
+(declare-function qwen-companion-review "qwen-companion-review-list" ())
 
 (defvar qwen-companion-terminal-command-map
   (let ((map (make-sparse-keymap)))

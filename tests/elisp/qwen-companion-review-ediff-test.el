@@ -748,7 +748,7 @@
                                   (qwen-companion-proposal-buffer proposal))
                                  (with-current-buffer "*Ediff Control Panel*"
                                    (buffer-string))
-                                 (qwen-companion-reviews--state-text proposal)))))
+                                 (qwen-companion-review-list--state-text proposal)))))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-review-ediff-test--show proposal)
       (should (equal '(nil nil nil nil) (funcall said proposal)))

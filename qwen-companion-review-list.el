@@ -1,4 +1,4 @@
-;;; qwen-companion-reviews.el --- The proposals that wait, as a list  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-list.el --- The proposals that wait, as a list  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -24,7 +24,7 @@
 ;;
 ;; The size of a change is counted by diff(1), one process at a time and
 ;; while the list is in a window; Emacs only writes the proposal down for
-;; it.  A longer text than `qwen-companion-reviews--count-limit' would
+;; it.  A longer text than `qwen-companion-review-list--count-limit' would
 ;; take too long to write, and is not counted.
 
 ;;; Code:
@@ -38,7 +38,7 @@
 
 ;;; The next one
 
-(defun qwen-companion-reviews--next ()
+(defun qwen-companion-review-list--next ()
   "Return the proposal to go to from the current buffer, or nil."
   (let ((all (qwen-companion-diff-proposals)))
     (if-let* ((here (memq qwen-companion-diff-proposal all)))
@@ -55,23 +55,23 @@ the first.  From a terminal it is the oldest of the CLI in there;
 from elsewhere the one on the screen, else the oldest."
   (interactive)
   (qwen-companion-diff-open
-   (or (qwen-companion-reviews--next)
+   (or (qwen-companion-review-list--next)
        (user-error "Nothing to review: no proposal waits"))))
 
 ;;; Size of a change
 
-(defconst qwen-companion-reviews--count-limit 500000
+(defconst qwen-companion-review-list--count-limit 500000
   "Characters and bytes above which the lines of a change are not counted.")
 
-(defvar qwen-companion-reviews--sizes (make-hash-table :test #'eq :weakness 'key)
+(defvar qwen-companion-review-list--sizes (make-hash-table :test #'eq :weakness 'key)
   "What is known of a proposal's size: (VERSIONS . SIZE).
 VERSIONS tells which texts were compared, SIZE is (ADDED . REMOVED) in
 lines, or nil where they were not counted.")
 
-(defvar qwen-companion-reviews--process nil
+(defvar qwen-companion-review-list--process nil
   "The process that counts, nil when none does.")
 
-(defun qwen-companion-reviews--versions (proposal)
+(defun qwen-companion-review-list--versions (proposal)
   "Return a value that is another one when a text of PROPOSAL is."
   (let ((attributes (file-attributes (file-chase-links
                                      (qwen-companion-proposal-path proposal)))))
@@ -79,84 +79,84 @@ lines, or nil where they were not counted.")
           (file-attribute-modification-time attributes)
           (file-attribute-size attributes))))
 
-(defun qwen-companion-reviews--size (proposal)
+(defun qwen-companion-review-list--size (proposal)
   "Return what was counted of PROPOSAL, which may be a little old, or nil."
-  (cdr (gethash proposal qwen-companion-reviews--sizes)))
+  (cdr (gethash proposal qwen-companion-review-list--sizes)))
 
-(defun qwen-companion-reviews--countable-p (proposal)
+(defun qwen-companion-review-list--countable-p (proposal)
   "Return non-nil when counting the change of PROPOSAL costs little."
   (let ((path (qwen-companion-proposal-path proposal)))
     (and (< (buffer-size (qwen-companion-proposal-buffer proposal))
-            qwen-companion-reviews--count-limit)
+            qwen-companion-review-list--count-limit)
          (or (not (file-exists-p path))
              (and (file-regular-p path)
                   (< (file-attribute-size
                       (file-attributes (file-chase-links path)))
-                     qwen-companion-reviews--count-limit))))))
+                     qwen-companion-review-list--count-limit))))))
 
-(defun qwen-companion-reviews--count ()
+(defun qwen-companion-review-list--count ()
   "Count the next change of which the size is not known, if any."
-  (unless (process-live-p qwen-companion-reviews--process)
+  (unless (process-live-p qwen-companion-review-list--process)
     (when-let* ((proposal
                  (cl-find-if-not
                   (lambda (proposal)
-                    (equal (qwen-companion-reviews--versions proposal)
-                           (car (gethash proposal qwen-companion-reviews--sizes))))
+                    (equal (qwen-companion-review-list--versions proposal)
+                           (car (gethash proposal qwen-companion-review-list--sizes))))
                   (qwen-companion-diff-proposals))))
-      (let ((versions (qwen-companion-reviews--versions proposal)))
+      (let ((versions (qwen-companion-review-list--versions proposal)))
         (puthash proposal
                  (cons versions
                        ;; The old one until the new one is there.
-                       (and (qwen-companion-reviews--countable-p proposal)
-                            (qwen-companion-reviews--size proposal)))
-                 qwen-companion-reviews--sizes)
-        (if (qwen-companion-reviews--countable-p proposal)
-            (qwen-companion-reviews--start-diff proposal)
-          (qwen-companion-reviews--count))))))
+                       (and (qwen-companion-review-list--countable-p proposal)
+                            (qwen-companion-review-list--size proposal)))
+                 qwen-companion-review-list--sizes)
+        (if (qwen-companion-review-list--countable-p proposal)
+            (qwen-companion-review-list--start-diff proposal)
+          (qwen-companion-review-list--count))))))
 
-(defconst qwen-companion-reviews--script
+(defconst qwen-companion-review-list--script
   "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
   "What counts the lines of a change.")
 
-(defun qwen-companion-reviews--start-diff (proposal)
+(defun qwen-companion-review-list--start-diff (proposal)
   "Let diff count the change of PROPOSAL."
-  (setq qwen-companion-reviews--process
+  (setq qwen-companion-review-list--process
         (ignore-errors
           (qwen-companion-compare-run
            (list (qwen-companion-proposal-path proposal))
            (qwen-companion-diff-text proposal)
-           qwen-companion-reviews--script
+           qwen-companion-review-list--script
            (lambda (output)
              (pcase (mapcar #'string-to-number (split-string output))
                (`(,added ,removed)
-                (setcdr (gethash proposal qwen-companion-reviews--sizes
+                (setcdr (gethash proposal qwen-companion-review-list--sizes
                                  (list nil))
                         (cons added removed))))
-             (qwen-companion-reviews--refresh))))))
+             (qwen-companion-review-list--refresh))))))
 
 ;;; The list
 
-(defvar qwen-companion-reviews--timer nil
+(defvar qwen-companion-review-list--timer nil
   "Timer that keeps the ages in the list right, nil while it is not seen.")
 
-(defconst qwen-companion-reviews--period 5
+(defconst qwen-companion-review-list--period 5
   "Seconds between two looks at the ages.")
 
-(defconst qwen-companion-reviews--buffer-name "*qwen-companion proposals*")
+(defconst qwen-companion-review-list--buffer-name "*qwen-companion proposals*")
 
-(defun qwen-companion-reviews--age-text (seconds)
+(defun qwen-companion-review-list--age-text (seconds)
   "Return SECONDS in words, short."
   (cond ((< seconds 60) (format "%d s" (* 5 (floor seconds 5))))
         ((< seconds 3600) (format "%d min" (floor seconds 60)))
         (t (format "%d h" (floor seconds 3600)))))
 
-(defun qwen-companion-reviews--size-text (proposal)
+(defun qwen-companion-review-list--size-text (proposal)
   "Return the size of the change by PROPOSAL as text."
-  (pcase (qwen-companion-reviews--size proposal)
+  (pcase (qwen-companion-review-list--size proposal)
     (`(,added . ,removed) (format "+%d -%d" added removed))
-    (_ (if (qwen-companion-reviews--countable-p proposal) "" "large"))))
+    (_ (if (qwen-companion-review-list--countable-p proposal) "" "large"))))
 
-(defun qwen-companion-reviews--state-text (proposal)
+(defun qwen-companion-review-list--state-text (proposal)
   "Return the state of PROPOSAL, which is open, in words."
   (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
                  (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
@@ -165,7 +165,7 @@ lines, or nil where they were not counted.")
           (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")
           (qwen-companion-diff-warning-hint proposal)))
 
-(defun qwen-companion-reviews--entry (proposal)
+(defun qwen-companion-review-list--entry (proposal)
   "Return the line of the list about PROPOSAL."
   (let* ((path (qwen-companion-proposal-path proposal))
          (root (qwen-companion-roots-of (file-name-directory path))))
@@ -177,85 +177,85 @@ lines, or nil where they were not counted.")
                            (abbreviate-file-name path))
                          (qwen-companion-proposal-client proposal)
                          (if root (file-name-nondirectory root) "")
-                         (qwen-companion-reviews--size-text proposal)
-                         (qwen-companion-reviews--age-text
+                         (qwen-companion-review-list--size-text proposal)
+                         (qwen-companion-review-list--age-text
                           (- (float-time)
                              (qwen-companion-proposal-arrived proposal)))
-                         (qwen-companion-reviews--state-text proposal)))))))
+                         (qwen-companion-review-list--state-text proposal)))))))
 
-(defun qwen-companion-reviews--lines (entry)
+(defun qwen-companion-review-list--lines (entry)
   "Return the size of the change in the line ENTRY as a number.
 Those that are not counted are the largest."
-  (pcase (qwen-companion-reviews--size (qwen-companion-diff-by-id (car entry)))
+  (pcase (qwen-companion-review-list--size (qwen-companion-diff-by-id (car entry)))
     (`(,added . ,removed) (+ added removed))
     (_ most-positive-fixnum)))
 
-(defun qwen-companion-reviews--smaller-p (a b)
+(defun qwen-companion-review-list--smaller-p (a b)
   "Return non-nil when the change in entry A is smaller than that in B."
-  (< (qwen-companion-reviews--lines a) (qwen-companion-reviews--lines b)))
+  (< (qwen-companion-review-list--lines a) (qwen-companion-review-list--lines b)))
 
-(defun qwen-companion-reviews--younger-p (a b)
+(defun qwen-companion-review-list--younger-p (a b)
   "Return non-nil when the proposal of entry A came after that of entry B."
   (> (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car a)))
      (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car b)))))
 
-(defun qwen-companion-reviews--buffer ()
+(defun qwen-companion-review-list--buffer ()
   "Return the buffer of the list, or nil."
-  (get-buffer qwen-companion-reviews--buffer-name))
+  (get-buffer qwen-companion-review-list--buffer-name))
 
-(defun qwen-companion-reviews--refresh ()
+(defun qwen-companion-review-list--refresh ()
   "Bring the list up to date if it is in a window."
-  (when-let* ((buffer (qwen-companion-reviews--buffer)))
+  (when-let* ((buffer (qwen-companion-review-list--buffer)))
     (when-let* ((window (get-buffer-window buffer t)))
       ;; In its window, so that point stays on its line there.
       (with-selected-window window
         (revert-buffer)))))
 
-(defun qwen-companion-reviews--revert ()
+(defun qwen-companion-review-list--revert ()
   "Prepare the list for being printed."
-  (qwen-companion-reviews--count)
+  (qwen-companion-review-list--count)
   (setq tabulated-list-entries
-        (or (mapcar #'qwen-companion-reviews--entry
+        (or (mapcar #'qwen-companion-review-list--entry
                     (qwen-companion-diff-proposals))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
-(defun qwen-companion-reviews--watch (&rest _)
+(defun qwen-companion-review-list--watch (&rest _)
   "Keep the ages right while the list is in a window, and only then."
-  (let ((visible (and (qwen-companion-reviews--buffer)
-                      (get-buffer-window (qwen-companion-reviews--buffer) t))))
+  (let ((visible (and (qwen-companion-review-list--buffer)
+                      (get-buffer-window (qwen-companion-review-list--buffer) t))))
     (cond
-     ((and visible (not qwen-companion-reviews--timer))
-      (setq qwen-companion-reviews--timer
-            (run-at-time qwen-companion-reviews--period
-                         qwen-companion-reviews--period
-                         #'qwen-companion-reviews--tick))
-      (qwen-companion-reviews--refresh))
-     ((and qwen-companion-reviews--timer (not visible))
-      (qwen-companion-reviews--stop)))))
+     ((and visible (not qwen-companion-review-list--timer))
+      (setq qwen-companion-review-list--timer
+            (run-at-time qwen-companion-review-list--period
+                         qwen-companion-review-list--period
+                         #'qwen-companion-review-list--tick))
+      (qwen-companion-review-list--refresh))
+     ((and qwen-companion-review-list--timer (not visible))
+      (qwen-companion-review-list--stop)))))
 
-(defun qwen-companion-reviews--tick ()
+(defun qwen-companion-review-list--tick ()
   "Bring the list up to date, or stop where it is no longer seen."
-  (qwen-companion-reviews--watch)
-  (qwen-companion-reviews--refresh))
+  (qwen-companion-review-list--watch)
+  (qwen-companion-review-list--refresh))
 
-(defun qwen-companion-reviews--stop ()
+(defun qwen-companion-review-list--stop ()
   "Stop keeping the ages right."
-  (when qwen-companion-reviews--timer
-    (cancel-timer qwen-companion-reviews--timer)
-    (setq qwen-companion-reviews--timer nil)))
+  (when qwen-companion-review-list--timer
+    (cancel-timer qwen-companion-review-list--timer)
+    (setq qwen-companion-review-list--timer nil)))
 
-(defun qwen-companion-reviews--end ()
+(defun qwen-companion-review-list--end ()
   "Leave nothing behind: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-diff-changed-hook
-               #'qwen-companion-reviews--refresh)
-  (qwen-companion-reviews--stop))
+               #'qwen-companion-review-list--refresh)
+  (qwen-companion-review-list--stop))
 
-(defun qwen-companion-reviews-close ()
+(defun qwen-companion-review-list-close ()
   "Close the list, if it is there."
-  (when-let* ((buffer (qwen-companion-reviews--buffer)))
+  (when-let* ((buffer (qwen-companion-review-list--buffer)))
     (kill-buffer buffer)))
 
-(defun qwen-companion-reviews--at-point ()
+(defun qwen-companion-review-list--at-point ()
   "Return the proposal of the line at point."
   (or (qwen-companion-diff-by-id (tabulated-list-get-id))
       (user-error "There is no proposal on this line")))
@@ -263,17 +263,17 @@ Those that are not counted are the largest."
 (defun qwen-companion-reviews-open ()
   "Go to the review of the proposal at point."
   (interactive)
-  (qwen-companion-diff-open (qwen-companion-reviews--at-point)))
+  (qwen-companion-diff-open (qwen-companion-review-list--at-point)))
 
 (defun qwen-companion-reviews-accept ()
   "Accept the proposal at point as it stands."
   (interactive)
-  (qwen-companion-diff-accept (qwen-companion-reviews--at-point)))
+  (qwen-companion-diff-accept (qwen-companion-review-list--at-point)))
 
 (defun qwen-companion-reviews-reject ()
   "Reject the proposal at point; nothing is written."
   (interactive)
-  (qwen-companion-diff-reject (qwen-companion-reviews--at-point)))
+  (qwen-companion-diff-reject (qwen-companion-review-list--at-point)))
 
 (defvar qwen-companion-diffs-mode-map
   (let ((map (make-sparse-keymap)))
@@ -290,15 +290,15 @@ Those that are not counted are the largest."
   :interactive nil
   (setq tabulated-list-format
         [("File" 22 t) ("CLI" 16 t) ("Project" 10 t)
-         ("Lines" 11 qwen-companion-reviews--smaller-p)
-         ("Age" 6 qwen-companion-reviews--younger-p)
+         ("Lines" 11 qwen-companion-review-list--smaller-p)
+         ("Age" 6 qwen-companion-review-list--younger-p)
          ("State" 0 t)]
         tabulated-list-padding 1)
   (tabulated-list-init-header)
-  (add-hook 'tabulated-list-revert-hook #'qwen-companion-reviews--revert nil t)
-  (add-hook 'qwen-companion-diff-changed-hook #'qwen-companion-reviews--refresh)
-  (add-hook 'window-buffer-change-functions #'qwen-companion-reviews--watch nil t)
-  (add-hook 'kill-buffer-hook #'qwen-companion-reviews--end nil t))
+  (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
+  (add-hook 'qwen-companion-diff-changed-hook #'qwen-companion-review-list--refresh)
+  (add-hook 'window-buffer-change-functions #'qwen-companion-review-list--watch nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-review-list--end nil t))
 
 ;;;###autoload
 (defun qwen-companion-diffs ()
@@ -306,13 +306,13 @@ Those that are not counted are the largest."
 The list follows what happens as long as it is in a window.  \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes
 to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-reviews-reject] rejects the proposal at point, \\[tabulated-list-sort] sorts."
   (interactive)
-  (let ((buffer (get-buffer-create qwen-companion-reviews--buffer-name)))
+  (let ((buffer (get-buffer-create qwen-companion-review-list--buffer-name)))
     (with-current-buffer buffer
       (unless (derived-mode-p 'qwen-companion-diffs-mode)
         (qwen-companion-diffs-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-reviews--watch)
+    (qwen-companion-review-list--watch)
     (revert-buffer)))
 
-(provide 'qwen-companion-reviews)
-;;; qwen-companion-reviews.el ends here
+(provide 'qwen-companion-review-list)
+;;; qwen-companion-review-list.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-reviews-test.el --- Tests of the list of proposals  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-list-test.el --- Tests of the list of proposals  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,7 +8,7 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-reviews-test-with (files &rest body)
+(defmacro qwen-companion-review-list-test-with (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
@@ -21,195 +21,195 @@
            (switch-to-buffer (get-buffer-create "*here*"))
            (unwind-protect
                (progn ,@body)
-             (qwen-companion-reviews-close)))))))
+             (qwen-companion-review-list-close)))))))
 
-(defun qwen-companion-reviews-test--lines ()
+(defun qwen-companion-review-list-test--lines ()
   "Return the lines of the list, each as a list of its columns."
-  (with-current-buffer qwen-companion-reviews--buffer-name
+  (with-current-buffer qwen-companion-review-list--buffer-name
     (save-excursion
       (goto-char (point-min))
       (cl-loop until (eobp)
                collect (append (tabulated-list-get-entry) nil)
                do (forward-line)))))
 
-(defun qwen-companion-reviews-test--column (number)
+(defun qwen-companion-review-list-test--column (number)
   "Return the column NUMBER of all lines of the list, from 0."
-  (mapcar (lambda (line) (nth number line)) (qwen-companion-reviews-test--lines)))
+  (mapcar (lambda (line) (nth number line)) (qwen-companion-review-list-test--lines)))
 
-(defun qwen-companion-reviews-test--go-to (text)
+(defun qwen-companion-review-list-test--go-to (text)
   "Move point in the list to the line with TEXT."
-  (set-buffer qwen-companion-reviews--buffer-name)
+  (set-buffer qwen-companion-review-list--buffer-name)
   (goto-char (point-min))
   (search-forward text)
   (beginning-of-line))
 
-(ert-deftest qwen-companion-reviews-test-lists-what-waits ()
+(ert-deftest qwen-companion-review-list-test-lists-what-waits ()
   "File, CLI, project, size, age and state; the size when it is counted."
-  (qwen-companion-reviews-test-with '(("src/a.txt" "1\n2\n3\n"))
+  (qwen-companion-review-list-test-with '(("src/a.txt" "1\n2\n3\n"))
     (let ((project (file-name-nondirectory (directory-file-name default-directory))))
       (qwen-companion-test-propose "src/a.txt" "1\nzwei\ndrei\nfour\n"
                                    :client "Qwen Code 0.24.4")
       (qwen-companion-diffs)
       (qwen-companion-test-wait-for
        (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "waits"))
-              (qwen-companion-reviews-test--lines))))))
+              (qwen-companion-review-list-test--lines))))))
 
-(ert-deftest qwen-companion-reviews-test-new-file-and-edits-are-counted ()
-  (qwen-companion-reviews-test-with nil
+(ert-deftest qwen-companion-review-list-test-new-file-and-edits-are-counted ()
+  (qwen-companion-review-list-test-with nil
     (let ((proposal (qwen-companion-test-propose "new/a.txt" "1\n2\n")))
       (qwen-companion-diffs)
       (qwen-companion-test-wait-for
-       (member "+2 -0" (car (qwen-companion-reviews-test--lines))))
+       (member "+2 -0" (car (qwen-companion-review-list-test--lines))))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (insert "0\n"))
-      (with-current-buffer qwen-companion-reviews--buffer-name
+      (with-current-buffer qwen-companion-review-list--buffer-name
         (revert-buffer))
       (qwen-companion-test-wait-for
-       (member "+3 -0" (car (qwen-companion-reviews-test--lines))))
-      (should (member "waits, edited" (car (qwen-companion-reviews-test--lines))))
+       (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
+      (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))
       ;; Nothing is left of what was written for diff.
       (qwen-companion-test-wait-for
-       (not (process-live-p qwen-companion-reviews--process))))))
+       (not (process-live-p qwen-companion-review-list--process))))))
 
-(ert-deftest qwen-companion-reviews-test-line-ends-count-as-proposed ()
+(ert-deftest qwen-companion-review-list-test-line-ends-count-as-proposed ()
   "What has CR LF on disk and in the proposal differs only where it does."
-  (qwen-companion-reviews-test-with '(("a.txt" "1\r\n2\r\n"))
+  (qwen-companion-review-list-test-with '(("a.txt" "1\r\n2\r\n"))
     (qwen-companion-test-propose "a.txt" "1\r\n3\r\n")
     (qwen-companion-diffs)
     (qwen-companion-test-wait-for
-     (member "+1 -1" (car (qwen-companion-reviews-test--lines))))))
+     (member "+1 -1" (car (qwen-companion-review-list-test--lines))))))
 
-(ert-deftest qwen-companion-reviews-test-large-texts-are-not-counted ()
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n"))
-    (let ((qwen-companion-reviews--count-limit 100))
+(ert-deftest qwen-companion-review-list-test-large-texts-are-not-counted ()
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
+    (let ((qwen-companion-review-list--count-limit 100))
       (qwen-companion-test-propose "a.txt" (make-string 200 ?x))
       (qwen-companion-diffs)
-      (should (member "large" (car (qwen-companion-reviews-test--lines))))
-      (should-not (process-live-p qwen-companion-reviews--process)))))
+      (should (member "large" (car (qwen-companion-review-list-test--lines))))
+      (should-not (process-live-p qwen-companion-review-list--process)))))
 
-(ert-deftest qwen-companion-reviews-test-follows-while-it-is-visible ()
+(ert-deftest qwen-companion-review-list-test-follows-while-it-is-visible ()
   "Proposals come, are shown, put aside and end; point stays on its line."
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (qwen-companion-diffs)
-    (should (equal '("No proposal waits") (qwen-companion-reviews-test--column 0)))
+    (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0)))
     (let ((a (qwen-companion-test-propose "a.txt" "2\n")))
-      (should (equal '("a.txt") (qwen-companion-reviews-test--column 0)))
+      (should (equal '("a.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-test-propose "b.txt" "2\n" :session "session-2")
-      (should (equal '("a.txt" "b.txt") (qwen-companion-reviews-test--column 0)))
-      (qwen-companion-reviews-test--go-to "b.txt")
+      (should (equal '("a.txt" "b.txt") (qwen-companion-review-list-test--column 0)))
+      (qwen-companion-review-list-test--go-to "b.txt")
       (set-window-point (get-buffer-window) (point))
       (other-window 1)
       (qwen-companion-diff-on-close (list :id (qwen-companion-proposal-id a)))
-      (should (equal '("b.txt") (qwen-companion-reviews-test--column 0)))
+      (should (equal '("b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-diff-reject)
-      (should (equal '("No proposal waits") (qwen-companion-reviews-test--column 0))))))
+      (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
 
-(ert-deftest qwen-companion-reviews-test-keeps-point-on-its-line ()
+(ert-deftest qwen-companion-review-list-test-keeps-point-on-its-line ()
   "Also where the list is not in the selected window."
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (let ((a (qwen-companion-test-propose "a.txt" "2\n")))
       (qwen-companion-test-propose "b.txt" "2\n")
       (qwen-companion-diffs)
-      (qwen-companion-reviews-test--go-to "b.txt")
-      (let ((window (get-buffer-window qwen-companion-reviews--buffer-name)))
+      (qwen-companion-review-list-test--go-to "b.txt")
+      (let ((window (get-buffer-window qwen-companion-review-list--buffer-name)))
         (set-window-point window (point))
         (select-window (next-window window))
         (qwen-companion-diff-reject a)
         (with-selected-window window
           (should (looking-at-p " b\\.txt")))))))
 
-(ert-deftest qwen-companion-reviews-test-keys-of-the-list ()
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
+(ert-deftest qwen-companion-review-list-test-keys-of-the-list ()
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (dolist (file '("a.txt" "b.txt" "c.txt"))
       (qwen-companion-test-propose file "2\n"))
     (qwen-companion-diffs)
-    (qwen-companion-reviews-test--go-to "b.txt")
+    (qwen-companion-review-list-test--go-to "b.txt")
     (call-interactively (key-binding (kbd "C-c C-c")))
-    (qwen-companion-reviews-test--go-to "c.txt")
+    (qwen-companion-review-list-test--go-to "c.txt")
     (call-interactively (key-binding (kbd "C-c C-k")))
     (should (equal '(accepted rejected)
                    (mapcar (lambda (payload) (plist-get payload :outcome))
                            (qwen-companion-test-sent 'outcome))))
-    (qwen-companion-reviews-test--go-to "a.txt")
+    (qwen-companion-review-list-test--go-to "a.txt")
     (call-interactively (key-binding (kbd "RET")))
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
     (qwen-companion-diff-reject)
-    (should (get-buffer-window qwen-companion-reviews--buffer-name))
-    (set-buffer qwen-companion-reviews--buffer-name)
+    (should (get-buffer-window qwen-companion-review-list--buffer-name))
+    (set-buffer qwen-companion-review-list--buffer-name)
     (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)))
 
-(ert-deftest qwen-companion-reviews-test-sorts ()
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
+(ert-deftest qwen-companion-review-list-test-sorts ()
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (qwen-companion-test-propose "a.txt" "1\n2\n3\n")
     (qwen-companion-test-propose "b.txt" "1\n2\n")
     (qwen-companion-test-propose "c.txt" (make-string 1000 ?\n))
     (setf (qwen-companion-proposal-arrived (car (qwen-companion-diff-proposals))) 0)
     (qwen-companion-diffs)
     (qwen-companion-test-wait-for
-     (cl-every #'qwen-companion-reviews--size (qwen-companion-diff-proposals)))
+     (cl-every #'qwen-companion-review-list--size (qwen-companion-diff-proposals)))
     (pcase-dolist (`(,column ,order) '(("Lines" ("b.txt" "a.txt" "c.txt"))
                                        ("Age" ("c.txt" "b.txt" "a.txt"))
                                        ("File" ("a.txt" "b.txt" "c.txt"))))
-      (with-current-buffer qwen-companion-reviews--buffer-name
+      (with-current-buffer qwen-companion-review-list--buffer-name
         (setq tabulated-list-sort-key (cons column nil))
         (revert-buffer))
       (if (equal column "Age")
-          (should (equal "a.txt" (car (last (qwen-companion-reviews-test--column 0)))))
-        (should (equal order (qwen-companion-reviews-test--column 0)))))))
+          (should (equal "a.txt" (car (last (qwen-companion-review-list-test--column 0)))))
+        (should (equal order (qwen-companion-review-list-test--column 0)))))))
 
-(ert-deftest qwen-companion-reviews-test-leaves-nothing-behind ()
+(ert-deftest qwen-companion-review-list-test-leaves-nothing-behind ()
   "No timer while it is not seen, no hook when it is gone."
-  (qwen-companion-reviews-test-with nil
+  (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
-    (should (memq qwen-companion-reviews--timer timer-list))
+    (should (memq qwen-companion-review-list--timer timer-list))
     (switch-to-buffer "*here*")
     (delete-other-windows)
-    (qwen-companion-reviews--tick)
-    (should-not qwen-companion-reviews--timer)
+    (qwen-companion-review-list--tick)
+    (should-not qwen-companion-review-list--timer)
     (qwen-companion-diffs)
-    (should qwen-companion-reviews--timer)
-    (qwen-companion-reviews-close)
-    (should-not qwen-companion-reviews--timer)
+    (should qwen-companion-review-list--timer)
+    (qwen-companion-review-list-close)
+    (should-not qwen-companion-review-list--timer)
     (should-not qwen-companion-diff-changed-hook)))
 
-(ert-deftest qwen-companion-reviews-test-names-cannot-break-the-list ()
-  (qwen-companion-reviews-test-with nil
+(ert-deftest qwen-companion-review-list-test-names-cannot-break-the-list ()
+  (qwen-companion-review-list-test-with nil
     (qwen-companion-test-propose "a\nb%s.txt" "2\n" :client "evil\n\u202ecli %b")
     (qwen-companion-diffs)
-    (should (equal '("a\\nb%s.txt") (qwen-companion-reviews-test--column 0)))
-    (should (equal '("evil\\n\\u202Ecli %b") (qwen-companion-reviews-test--column 1)))))
+    (should (equal '("a\\nb%s.txt") (qwen-companion-review-list-test--column 0)))
+    (should (equal '("evil\\n\\u202Ecli %b") (qwen-companion-review-list-test--column 1)))))
 
 ;;; The next one
 
-(defun qwen-companion-reviews-test--reviewed ()
+(defun qwen-companion-review-list-test--reviewed ()
   "Return the file of the review whose window is selected."
   (file-name-nondirectory
    (qwen-companion-proposal-path
     (buffer-local-value 'qwen-companion-diff-proposal (window-buffer)))))
 
-(ert-deftest qwen-companion-reviews-test-review-goes-round ()
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
+(ert-deftest qwen-companion-review-list-test-review-goes-round ()
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (should-error (qwen-companion-review) :type 'user-error)
     (dolist (file '("a.txt" "b.txt" "c.txt"))
       (qwen-companion-test-propose file "2\n"))
     (dolist (file '("a.txt" "b.txt" "c.txt" "a.txt"))
       (with-current-buffer (window-buffer)
         (qwen-companion-review))
-      (should (equal file (qwen-companion-reviews-test--reviewed))))
+      (should (equal file (qwen-companion-review-list-test--reviewed))))
     ;; From elsewhere it is the one on the screen.
     (select-window (get-buffer-window "*qwen-companion disk: a.txt*"))
     (with-temp-buffer
       (qwen-companion-review))
-    (should (equal "a.txt" (qwen-companion-reviews-test--reviewed)))
+    (should (equal "a.txt" (qwen-companion-review-list-test--reviewed)))
     (dotimes (_ 3)
       (with-current-buffer (window-buffer)
         (qwen-companion-diff-reject (car (qwen-companion-diff-proposals)))))
     (should (equal "*here*" (buffer-name (window-buffer))))
     (should (= 1 (length (window-list nil 'no-minibuffer))))))
 
-(ert-deftest qwen-companion-reviews-test-in-a-terminal-its-own-first ()
+(ert-deftest qwen-companion-review-list-test-in-a-terminal-its-own-first ()
   "Review, accept and reject are about the CLI of the terminal they are in."
-  (qwen-companion-reviews-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (let* ((process (make-process :name "own" :buffer (current-buffer) :noquery t
                                   :command '("sleep" "1000")))
            (qwen-companion-backend--sessions
@@ -220,7 +220,7 @@
               (qwen-companion-test-propose file "2\n"))
             (qwen-companion-test-propose "c.txt" "2\n" :session "session-2")
             (qwen-companion-review)
-            (should (equal "c.txt" (qwen-companion-reviews-test--reviewed)))
+            (should (equal "c.txt" (qwen-companion-review-list-test--reviewed)))
             (should (get-buffer-window "*here*"))
             (with-current-buffer "*here*"
               (qwen-companion-diff-accept))
@@ -233,8 +233,8 @@
             (with-current-buffer "*here*"
               (should-error (qwen-companion-diff-reject) :type 'user-error)
               (qwen-companion-review))
-            (should (equal "a.txt" (qwen-companion-reviews-test--reviewed))))
+            (should (equal "a.txt" (qwen-companion-review-list-test--reviewed))))
         (delete-process process)))))
 
-(provide 'qwen-companion-reviews-test)
-;;; qwen-companion-reviews-test.el ends here
+(provide 'qwen-companion-review-list-test)
+;;; qwen-companion-review-list-test.el ends here

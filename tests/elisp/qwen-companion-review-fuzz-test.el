@@ -1,4 +1,4 @@
-;;; qwen-companion-reviews-fuzz-test.el --- Some random steps of reviews  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-fuzz-test.el --- Some random steps of reviews  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -11,10 +11,10 @@
          (expand-file-name "../fuzz/reviews-fuzz"
                            (file-name-directory (macroexp-file-name))))
 
-(ert-deftest qwen-companion-reviews-fuzz-test-invariants ()
+(ert-deftest qwen-companion-review-fuzz-test-invariants ()
   "What must hold after each step does; `make fuzz' takes many more."
   (pcase-dolist (`(,seed . ,steps) reviews-fuzz-seeds)
     (reviews-fuzz-run seed steps)))
 
-(provide 'qwen-companion-reviews-fuzz-test)
-;;; qwen-companion-reviews-fuzz-test.el ends here
+(provide 'qwen-companion-review-fuzz-test)
+;;; qwen-companion-review-fuzz-test.el ends here
