@@ -43,7 +43,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-kept)
+(require 'qwen-companion-rescue)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-terminal)
@@ -661,9 +661,9 @@ is on disk needs no keeping."
       (kill-buffer (qwen-companion-proposal-buffer proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (qwen-companion-diff-buffer-mode -1)
-      (qwen-companion-kept-keep
+      (qwen-companion-rescue-keep
        (current-buffer)
-       (make-qwen-companion-kept
+       (make-qwen-companion-rescue
         :path (qwen-companion-proposal-path proposal)
         :reason reason
         :stamp (qwen-companion-proposal-stamp proposal)
@@ -988,7 +988,7 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
                              (qwen-companion-proposal-client proposal))
                             (qwen-companion-diff-file proposal) how))
      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
-       (qwen-companion-kept-expect-late (qwen-companion-proposal-buffer proposal))))))
+       (qwen-companion-rescue-expect-late (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-diff--keep-changed (proposal text)
   "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
@@ -1007,7 +1007,7 @@ If that is what was accepted before, the text is kept with it."
       (qwen-companion-diff--keep-accepted
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
-        (qwen-companion-kept-compare (qwen-companion-proposal-buffer proposal)
+        (qwen-companion-rescue-compare (qwen-companion-proposal-buffer proposal)
                                      #'qwen-companion-diff--show-quietly)))))
 
 (defun qwen-companion-diff--keep-accepted (proposal text reason)
@@ -1101,7 +1101,7 @@ user has edited are kept."
   (when qwen-companion-diff--redeliver-timer
     (cancel-timer qwen-companion-diff--redeliver-timer)
     (setq qwen-companion-diff--redeliver-timer nil))
-  (qwen-companion-kept-expect-nothing)
+  (qwen-companion-rescue-expect-nothing)
   (qwen-companion-diff--unschedule))
 
 ;;; Calls of the Python process
@@ -1225,7 +1225,7 @@ here at the same time."
            :optional t
            :stamp (qwen-companion-proposal-stamp proposal)
            :done (lambda (result _how)
-                   (qwen-companion-kept-waited kept result))))
+                   (qwen-companion-rescue-waited kept result))))
         (qwen-companion-diff--count-time (qwen-companion-proposal-session proposal))
         (and text (qwen-companion-backend-pack-text text))))))
 

@@ -162,7 +162,7 @@ character for all of it; hence one for each part that has its own."
   (add-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (add-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
-  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
+  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
   (add-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (qwen-companion-follow-enable)
@@ -172,7 +172,7 @@ character for all of it; hence one for each part that has its own."
 (defun qwen-companion--disable ()
   "Stop everything and leave nothing behind."
   (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
-  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-kept-file-written)
+  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
   (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
   (remove-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-diff-on-call-failed)

@@ -753,7 +753,7 @@ The wait for a write is short, and its end is no surprise."
      (let ((qwen-companion-diff-test--merges nil)
            (qwen-companion-disk--patience 0.3)
            (qwen-companion-disk-written-functions
-            '(qwen-companion-diff-file-written qwen-companion-kept-file-written)))
+            '(qwen-companion-diff-file-written qwen-companion-rescue-file-written)))
        (cl-letf (((symbol-function 'qwen-companion-texts-merge)
                   (lambda (base mine theirs labels callback)
                     (should-not labels)
@@ -952,8 +952,8 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-diff-test--edit proposal "mine\n")
       (should (equal ""
                      (qwen-companion-test-messages
-                       (cl-letf (((symbol-function 'qwen-companion-kept-keep)
-                                  (let ((keep (symbol-function 'qwen-companion-kept-keep)))
+                       (cl-letf (((symbol-function 'qwen-companion-rescue-keep)
+                                  (let ((keep (symbol-function 'qwen-companion-rescue-keep)))
                                     (lambda (&rest arguments)
                                       (let (said)
                                         (setq said (qwen-companion-test-messages

@@ -216,10 +216,10 @@ That is when the user has edited it, or ALWAYS."
 (defun reviews-fuzz--kept-texts ()
   "Return the kept texts: (FILE . TEXT)."
   (mapcar (lambda (buffer)
-            (cons (file-name-nondirectory (qwen-companion-kept--path buffer))
+            (cons (file-name-nondirectory (qwen-companion-rescue--path buffer))
                   (with-current-buffer buffer
                     (buffer-substring-no-properties (point-min) (point-max)))))
-          (qwen-companion-kept-buffers)))
+          (qwen-companion-rescue-buffers)))
 
 (defun reviews-fuzz--paid (owed)
   "Fail unless OWED, (FILE . TEXT) or nil, is kept or on disk."
@@ -556,7 +556,7 @@ They are compared now, when it is said."
       (let ((proposal (buffer-local-value 'qwen-companion-diff-proposal buffer)))
         (when (and proposal
                    (not (memq proposal open))
-                   (not (memq buffer (qwen-companion-kept-buffers))))
+                   (not (memq buffer (qwen-companion-rescue-buffers))))
           (error "%s is left" buffer))))
     (unless (cl-every (lambda (control)
                         (memq (buffer-local-value 'qwen-companion-diff-proposal control)
@@ -570,10 +570,10 @@ They are compared now, when it is said."
                       (cl-count-if #'qwen-companion-disk--write-watch
                                    qwen-companion-disk--writes)
                       (cl-count-if (lambda (buffer)
-                                     (qwen-companion-kept-watch
-                                      (buffer-local-value 'qwen-companion-kept--about
+                                     (qwen-companion-rescue-watch
+                                      (buffer-local-value 'qwen-companion-rescue--about
                                                           buffer)))
-                                   (qwen-companion-kept-buffers)))))
+                                   (qwen-companion-rescue-buffers)))))
       (unless (= watches (hash-table-count file-notify-descriptors))
         (error "There are %d watches and should be %d"
                (hash-table-count file-notify-descriptors) watches)))
@@ -602,13 +602,13 @@ They are compared now, when it is said."
         (qwen-companion-diff-arrival 'command)
         (qwen-companion-diff-style (reviews-fuzz--one '(ediff unified unified)))
         (qwen-companion-disk-written-functions
-         '(qwen-companion-diff-file-written qwen-companion-kept-file-written))
+         '(qwen-companion-diff-file-written qwen-companion-rescue-file-written))
         (done 0))
     (qwen-companion-test-with-files '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n")
                                       ("b.el" "(1)\n(2)\n(3)\n"))
       (qwen-companion-test-with-backend
         (cl-letf (((symbol-function 'message) #'reviews-fuzz--note)
-                  ((symbol-function 'qwen-companion-kept-compare) #'ignore)
+                  ((symbol-function 'qwen-companion-rescue-compare) #'ignore)
                   ((symbol-function 'qwen-companion-texts-compare)
                    (lambda (old new callback)
                      (funcall callback (qwen-companion-test-compare old new))))
@@ -628,12 +628,12 @@ They are compared now, when it is said."
                 (reviews-fuzz--check-messages)
                 (reviews-fuzz--check-leaks)
                 ;; Else there would be thousands in the end.
-                (when (> (length (qwen-companion-kept-buffers)) 20)
-                  (mapc #'kill-buffer (qwen-companion-kept-buffers))))
+                (when (> (length (qwen-companion-rescue-buffers)) 20)
+                  (mapc #'kill-buffer (qwen-companion-rescue-buffers))))
             (error (error "Seed %d, step %d: %s\n%S" seed done
                           (error-message-string err)
                           (seq-take reviews-fuzz--trace 20))))
-          (mapc #'kill-buffer (qwen-companion-kept-buffers)))))))
+          (mapc #'kill-buffer (qwen-companion-rescue-buffers)))))))
 
 (defun reviews-fuzz ()
   "Do as many steps as the command line says, in runs of 100; say the result.

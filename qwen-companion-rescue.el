@@ -1,4 +1,4 @@
-;;; qwen-companion-kept.el --- Texts of reviews that ended otherwise  -*- lexical-binding: t; -*-
+;;; qwen-companion-rescue.el --- Texts of reviews that ended otherwise  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -36,7 +36,7 @@
 (require 'qwen-companion-follow)
 (require 'qwen-companion-untrusted)
 
-(cl-defstruct (qwen-companion-kept (:copier nil))
+(cl-defstruct (qwen-companion-rescue (:copier nil))
   "What a kept text is about.
 PATH is the file and REASON why the text was kept, a string.  STAMP is
 that of the file when the text was proposed, see
@@ -47,8 +47,8 @@ last one too.  AWAITED is non-nil while the CLI may be about to write, and
 WATCH tells of changes in the directory of the file if it may be late."
   path reason stamp digest line-end ends-lines awaited watch)
 
-(defvar-local qwen-companion-kept--about nil
-  "What the text in the current buffer is about, a `qwen-companion-kept'.")
+(defvar-local qwen-companion-rescue--about nil
+  "What the text in the current buffer is about, a `qwen-companion-rescue'.")
 
 (defvar qwen-companion-kept-mode-map
   (let ((map (make-sparse-keymap)))
@@ -65,12 +65,12 @@ WATCH tells of changes in the directory of the file if it may be late."
   :interactive nil
   :lighter nil
   (setq header-line-format
-        (and qwen-companion-kept-mode (qwen-companion-kept--header))))
+        (and qwen-companion-kept-mode (qwen-companion-rescue--header))))
 
-(defun qwen-companion-kept--header ()
+(defun qwen-companion-rescue--header ()
   "Return the header line for the current buffer with its kept text."
   (let ((name (qwen-companion-untrusted-path
-               (qwen-companion-kept-path qwen-companion-kept--about))))
+               (qwen-companion-rescue-path qwen-companion-rescue--about))))
     (string-replace
      "%" "%%"
      (format " %s put it into the file's buffer  %s discard  %s compare  %s: %s"
@@ -78,135 +78,135 @@ WATCH tells of changes in the directory of the file if it may be late."
              (substitute-command-keys "\\[qwen-companion-kept-discard]")
              (substitute-command-keys "\\[qwen-companion-kept-difference]")
              name
-             (qwen-companion-kept-reason qwen-companion-kept--about)))))
+             (qwen-companion-rescue-reason qwen-companion-rescue--about)))))
 
-(defun qwen-companion-kept-keep (buffer about)
-  "Keep the text in BUFFER, which is ABOUT a `qwen-companion-kept'.
+(defun qwen-companion-rescue-keep (buffer about)
+  "Keep the text in BUFFER, which is ABOUT a `qwen-companion-rescue'.
 Tell the user."
   (with-current-buffer buffer
     (setq buffer-read-only nil
           ;; Emacs asks about it before it exits.
           buffer-offer-save t
-          qwen-companion-kept--about about)
+          qwen-companion-rescue--about about)
     (set-buffer-modified-p t)
     (rename-buffer
      (format "*qwen-companion kept: %s*"
              (file-name-nondirectory
-              (qwen-companion-untrusted-path (qwen-companion-kept-path about))))
+              (qwen-companion-untrusted-path (qwen-companion-rescue-path about))))
      t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"
-             (qwen-companion-kept-reason about) (buffer-name))))
+             (qwen-companion-rescue-reason about) (buffer-name))))
 
-(defun qwen-companion-kept-buffers ()
+(defun qwen-companion-rescue-buffers ()
   "Return the buffers with kept texts."
   (cl-remove-if-not
-   (lambda (buffer) (buffer-local-value 'qwen-companion-kept--about buffer))
+   (lambda (buffer) (buffer-local-value 'qwen-companion-rescue--about buffer))
    (buffer-list)))
 
-(defun qwen-companion-kept--path (buffer)
+(defun qwen-companion-rescue--path (buffer)
   "Return the file that the kept text in BUFFER is about."
-  (qwen-companion-kept-path
-   (buffer-local-value 'qwen-companion-kept--about buffer)))
+  (qwen-companion-rescue-path
+   (buffer-local-value 'qwen-companion-rescue--about buffer)))
 
 ;;; When the CLI has written
 
-(defun qwen-companion-kept-file-written (path)
+(defun qwen-companion-rescue-file-written (path)
   "Look at the texts kept for PATH: a CLI has written that file.
 One that is what the file now holds goes.  If the file holds what the
 CLI had proposed, the user is told that the edits can now be applied."
-  (dolist (buffer (qwen-companion-kept-buffers))
-    (when (equal path (qwen-companion-kept--path buffer))
-      (let ((about (buffer-local-value 'qwen-companion-kept--about buffer)))
+  (dolist (buffer (qwen-companion-rescue-buffers))
+    (when (equal path (qwen-companion-rescue--path buffer))
+      (let ((about (buffer-local-value 'qwen-companion-rescue--about buffer)))
         (cond
-         ((qwen-companion-kept--on-disk-p buffer)
-          (message (if (qwen-companion-kept-watch about)
+         ((qwen-companion-rescue--on-disk-p buffer)
+          (message (if (qwen-companion-rescue-watch about)
                        "qwen-companion: %s holds the accepted text now"
                      "qwen-companion: %s holds your edits")
                    (qwen-companion-untrusted-path path))
           (kill-buffer buffer))
-         ((and (qwen-companion-kept-awaited about)
+         ((and (qwen-companion-rescue-awaited about)
                (equal (qwen-companion-disk-digest path)
-                      (qwen-companion-kept-digest about)))
-          (qwen-companion-kept--say-missing about)))))))
+                      (qwen-companion-rescue-digest about)))
+          (qwen-companion-rescue--say-missing about)))))))
 
-(defun qwen-companion-kept-expect-late (buffer)
+(defun qwen-companion-rescue-expect-late (buffer)
   "Let the text kept in BUFFER go when the CLI writes it after all.
 It may wait for an answer that only its terminal knows of."
-  (let* ((about (buffer-local-value 'qwen-companion-kept--about buffer))
-         (path (qwen-companion-kept-path about))
+  (let* ((about (buffer-local-value 'qwen-companion-rescue--about buffer))
+         (path (qwen-companion-rescue-path about))
          (stamp (qwen-companion-disk-stamp path)))
-    (setf (qwen-companion-kept-watch about)
+    (setf (qwen-companion-rescue-watch about)
           (qwen-companion-disk-watch
            (qwen-companion-disk-directory path)
            (lambda ()
              ;; There is an event for every file of the directory.
              (unless (equal stamp (setq stamp (qwen-companion-disk-stamp path)))
-               (qwen-companion-kept-file-written path)))))
+               (qwen-companion-rescue-file-written path)))))
     (with-current-buffer buffer
-      (add-hook 'kill-buffer-hook #'qwen-companion-kept--unwatch nil t))))
+      (add-hook 'kill-buffer-hook #'qwen-companion-rescue--unwatch nil t))))
 
-(defun qwen-companion-kept--unwatch ()
+(defun qwen-companion-rescue--unwatch ()
   "Watch no longer for the text kept in the current buffer."
-  (when-let* ((watch (qwen-companion-kept-watch qwen-companion-kept--about)))
-    (setf (qwen-companion-kept-watch qwen-companion-kept--about) nil)
+  (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--about)))
+    (setf (qwen-companion-rescue-watch qwen-companion-rescue--about) nil)
     (file-notify-rm-watch watch)))
 
-(defun qwen-companion-kept-expect-nothing ()
+(defun qwen-companion-rescue-expect-nothing ()
   "Wait for no CLI to write a kept text: the companion stops."
-  (dolist (buffer (qwen-companion-kept-buffers))
+  (dolist (buffer (qwen-companion-rescue-buffers))
     (with-current-buffer buffer
-      (setf (qwen-companion-kept-awaited qwen-companion-kept--about) nil)
-      (qwen-companion-kept--unwatch))))
+      (setf (qwen-companion-rescue-awaited qwen-companion-rescue--about) nil)
+      (qwen-companion-rescue--unwatch))))
 
-(defun qwen-companion-kept-waited (buffer result)
+(defun qwen-companion-rescue-waited (buffer result)
   "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
 RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
   (when-let* (((buffer-live-p buffer))
-              (about (buffer-local-value 'qwen-companion-kept--about buffer))
-              ((qwen-companion-kept-awaited about)))
+              (about (buffer-local-value 'qwen-companion-rescue--about buffer))
+              ((qwen-companion-rescue-awaited about)))
     (if (eq result 'changed)
-        (qwen-companion-kept--say-missing about)
-      (setf (qwen-companion-kept-awaited about) nil))))
+        (qwen-companion-rescue--say-missing about)
+      (setf (qwen-companion-rescue-awaited about) nil))))
 
-(defun qwen-companion-kept--say-missing (about)
+(defun qwen-companion-rescue--say-missing (about)
   "Say once that the text ABOUT which this is was not written."
-  (setf (qwen-companion-kept-awaited about) nil)
+  (setf (qwen-companion-rescue-awaited about) nil)
   (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
-           (qwen-companion-untrusted-path (qwen-companion-kept-path about))))
+           (qwen-companion-untrusted-path (qwen-companion-rescue-path about))))
 
-(defun qwen-companion-kept--on-disk-p (buffer)
+(defun qwen-companion-rescue--on-disk-p (buffer)
   "Return non-nil when the text kept in BUFFER is in its file."
-  (let ((about (buffer-local-value 'qwen-companion-kept--about buffer))
-        (text (qwen-companion-kept--text buffer)))
-    (or (qwen-companion-disk-holds-p (qwen-companion-kept-path about) text)
-        (and (qwen-companion-kept-ends-lines about)
-             (qwen-companion-disk-holds-p (qwen-companion-kept-path about)
+  (let ((about (buffer-local-value 'qwen-companion-rescue--about buffer))
+        (text (qwen-companion-rescue--text buffer)))
+    (or (qwen-companion-disk-holds-p (qwen-companion-rescue-path about) text)
+        (and (qwen-companion-rescue-ends-lines about)
+             (qwen-companion-disk-holds-p (qwen-companion-rescue-path about)
                                           (qwen-companion-disk-end-line text))))))
 
-(defun qwen-companion-kept--text (buffer)
+(defun qwen-companion-rescue--text (buffer)
   "Return the kept text in BUFFER as it would be in the file."
   (qwen-companion-disk-text
    buffer
-   (qwen-companion-kept-line-end
-    (buffer-local-value 'qwen-companion-kept--about buffer))))
+   (qwen-companion-rescue-line-end
+    (buffer-local-value 'qwen-companion-rescue--about buffer))))
 
 ;;; Commands
 
-(defun qwen-companion-kept--find (buffer)
+(defun qwen-companion-rescue--find (buffer)
   "Return BUFFER, or the buffer with the kept text that a command is for.
 That is the current one, else the only one for the file that is visited
 here, else the only one.  Signal a `user-error' when there is none or
 several."
-  (let* ((all (qwen-companion-kept-buffers))
+  (let* ((all (qwen-companion-rescue-buffers))
          (here (and buffer-file-name
                     (cl-remove (file-truename buffer-file-name) all
                                :test-not #'equal
                                :key (lambda (kept)
                                       (file-truename
-                                       (qwen-companion-kept--path kept))))))
+                                       (qwen-companion-rescue--path kept))))))
          (candidates (cond (buffer (list (get-buffer buffer)))
-                           (qwen-companion-kept--about (list (current-buffer)))
+                           (qwen-companion-rescue--about (list (current-buffer)))
                            (t (or here all)))))
     (cond
      ((or (null candidates) (not (memq (car candidates) all)))
@@ -217,11 +217,11 @@ several."
                   (mapconcat #'buffer-name candidates ", ")))
      (t (car candidates)))))
 
-(defun qwen-companion-kept--read (verb)
+(defun qwen-companion-rescue--read (verb)
   "Return the kept text that the user wants to VERB: ask if it is ambiguous."
-  (let ((all (mapcar #'buffer-name (qwen-companion-kept-buffers))))
+  (let ((all (mapcar #'buffer-name (qwen-companion-rescue-buffers))))
     (when (and (cdr all)
-               (not qwen-companion-kept--about)
+               (not qwen-companion-rescue--about)
                (not buffer-file-name))
       (completing-read (format "%s which text: " verb) all nil t))))
 
@@ -233,13 +233,13 @@ has other changes than the ones proposed, Ediff shows both instead.
 
 The text is that of the current buffer, else the only one for the
 file visited here, else the only one; BUFFER names another one."
-  (interactive (list (qwen-companion-kept--read "Apply")))
-  (let* ((kept (qwen-companion-kept--find buffer))
-         (about (buffer-local-value 'qwen-companion-kept--about kept))
-         (path (qwen-companion-kept-path about))
+  (interactive (list (qwen-companion-rescue--read "Apply")))
+  (let* ((kept (qwen-companion-rescue--find buffer))
+         (about (buffer-local-value 'qwen-companion-rescue--about kept))
+         (path (qwen-companion-rescue-path about))
          (stamp (qwen-companion-disk-stamp path)))
     (when (and (qwen-companion-disk-expected-p path)
-               (equal stamp (qwen-companion-kept-stamp about)))
+               (equal stamp (qwen-companion-rescue-stamp about)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
                   (qwen-companion-untrusted-path path)))
     (unless (qwen-companion-follow-now path)
@@ -248,16 +248,16 @@ file visited here, else the only one; BUFFER names another one."
     (let ((target (qwen-companion-disk-visit path)))
       (if (and (not (buffer-modified-p target))
                (verify-visited-file-modtime target)
-               (or (equal stamp (qwen-companion-kept-stamp about))
+               (or (equal stamp (qwen-companion-rescue-stamp about))
                    (equal (qwen-companion-disk-digest path)
-                          (qwen-companion-kept-digest about))))
-          (qwen-companion-kept--put kept target)
-        (qwen-companion-kept--merge kept target)))))
+                          (qwen-companion-rescue-digest about))))
+          (qwen-companion-rescue--put kept target)
+        (qwen-companion-rescue--merge kept target)))))
 
-(defun qwen-companion-kept--merge (kept target)
+(defun qwen-companion-rescue--merge (kept target)
   "Let Ediff show TARGET, the buffer of a file, beside the kept text in KEPT.
 Signal a `user-error' and leave the windows alone if Ediff cannot do that."
-  (let ((file (qwen-companion-untrusted-path (qwen-companion-kept--path kept)))
+  (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path kept)))
         (windows (current-window-configuration)))
     (condition-case err
         (qwen-companion-compare-with-ediff
@@ -271,10 +271,10 @@ Signal a `user-error' and leave the windows alone if Ediff cannot do that."
         file (error-message-string err))))
     (message "qwen-companion: %s has other changes too; take over what you want" file)))
 
-(defun qwen-companion-kept--put (kept target)
+(defun qwen-companion-rescue--put (kept target)
   "Make the text of the buffer TARGET that of KEPT, which is killed; show it."
-  (let ((line-end (qwen-companion-kept-line-end
-                   (buffer-local-value 'qwen-companion-kept--about kept))))
+  (let ((line-end (qwen-companion-rescue-line-end
+                   (buffer-local-value 'qwen-companion-rescue--about kept))))
     (with-current-buffer kept (widen))
     (with-current-buffer target
       (when (and (equal line-end "\r\n") (zerop (buffer-size)))
@@ -294,22 +294,22 @@ Signal a `user-error' and leave the windows alone if Ediff cannot do that."
   "Kill the buffer of a kept text, and do nothing else.
 Which text that is, and what BUFFER means, is as in
 `qwen-companion-kept-apply'."
-  (interactive (list (qwen-companion-kept--read "Discard")))
-  (kill-buffer (qwen-companion-kept--find buffer)))
+  (interactive (list (qwen-companion-rescue--read "Discard")))
+  (kill-buffer (qwen-companion-rescue--find buffer)))
 
 ;;;###autoload
 (defun qwen-companion-kept-difference (&optional buffer)
   "Show how the file on disk differs now from a kept text.
 Which text that is, and what BUFFER means, is as in
 `qwen-companion-kept-apply'."
-  (interactive (list (qwen-companion-kept--read "Compare")))
-  (qwen-companion-kept-compare (qwen-companion-kept--find buffer)
+  (interactive (list (qwen-companion-rescue--read "Compare")))
+  (qwen-companion-rescue-compare (qwen-companion-rescue--find buffer)
                                #'display-buffer))
 
-(defun qwen-companion-kept-compare (buffer display)
+(defun qwen-companion-rescue-compare (buffer display)
   "Compare the file on disk with the kept text in BUFFER, and say the result.
 DISPLAY is called with the buffer that shows it."
-  (let* ((path (qwen-companion-kept--path buffer))
+  (let* ((path (qwen-companion-rescue--path buffer))
          (file (qwen-companion-untrusted-path path)))
     (condition-case err
         (qwen-companion-compare-with-disk
@@ -325,5 +325,5 @@ DISPLAY is called with the buffer that shows it."
        (message "qwen-companion: the text kept in %s cannot be compared with %s: %s"
                 (buffer-name buffer) file (error-message-string err))))))
 
-(provide 'qwen-companion-kept)
-;;; qwen-companion-kept.el ends here
+(provide 'qwen-companion-rescue)
+;;; qwen-companion-rescue.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-kept-test.el --- Tests of kept texts  -*- lexical-binding: t; -*-
+;;; qwen-companion-rescue-test.el --- Tests of kept texts  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,7 +8,7 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-kept-test-with (files &rest body)
+(defmacro qwen-companion-rescue-test-with (files &rest body)
   "Run BODY with FILES and a connected companion that follows the disk."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
@@ -18,11 +18,11 @@
              (qwen-companion-disk-written-functions
               '(qwen-companion-follow-file
                 qwen-companion-diff-file-written
-                qwen-companion-kept-file-written)))
+                qwen-companion-rescue-file-written)))
          (save-window-excursion
            ,@body)))))
 
-(defun qwen-companion-kept-test--propose (name proposed edits)
+(defun qwen-companion-rescue-test--propose (name proposed edits)
   "Let a CLI propose PROPOSED for NAME, and the user append EDITS.
 Return the proposal."
   (let ((proposal (qwen-companion-test-propose name proposed)))
@@ -31,28 +31,28 @@ Return the proposal."
       (insert edits))
     proposal))
 
-(defun qwen-companion-kept-test--answer (proposal)
+(defun qwen-companion-rescue-test--answer (proposal)
   "Let the user answer PROPOSAL in the terminal of a CLI that drops edits.
 Return the buffer with the kept text, and what was said."
   (let ((said (qwen-companion-test-messages
                 (qwen-companion-diff-on-close
                  (list :id (qwen-companion-proposal-id proposal))))))
-    (list (car (qwen-companion-kept-buffers)) said)))
+    (list (car (qwen-companion-rescue-buffers)) said)))
 
-(defun qwen-companion-kept-test--write (name text)
+(defun qwen-companion-rescue-test--write (name text)
   "Write TEXT to NAME, as a CLI does; return what is said about it."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil name nil 'silent))
   (qwen-companion-test-messages
     (qwen-companion-disk--check (expand-file-name name))))
 
-(ert-deftest qwen-companion-kept-test-edits-that-the-cli-drops ()
+(ert-deftest qwen-companion-rescue-test-edits-that-the-cli-drops ()
   "Said at once, offered when the CLI has written, applied as one change."
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let ((file-buffer (find-file-noselect "a.txt")))
       (pcase-let ((`(,kept ,said)
-                   (qwen-companion-kept-test--answer
-                    (qwen-companion-kept-test--propose "a.txt" "two\n" "mine\n"))))
+                   (qwen-companion-rescue-test--answer
+                    (qwen-companion-rescue-test--propose "a.txt" "two\n" "mine\n"))))
         (should (string-match-p "in the terminal, where qwen writes its own text without your edits" said))
         (with-current-buffer kept
           (should (string-match-p "C-c C-c .*C-c C-k .*a\\.txt: answered in the terminal"
@@ -62,7 +62,7 @@ Return the buffer with the kept text, and what was said."
                  "may be about to write"
                  (cadr (should-error (qwen-companion-kept-apply) :type 'user-error))))
         (should (string-match-p "M-x qwen-companion-kept-apply"
-                                (qwen-companion-kept-test--write "a.txt" "two\n")))
+                                (qwen-companion-rescue-test--write "a.txt" "two\n")))
         (with-current-buffer file-buffer
           (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
           (buffer-enable-undo))
@@ -76,29 +76,29 @@ Return the buffer with the kept text, and what was said."
           (should (equal "two\n" (buffer-string))))
         (should (equal "two\n" (qwen-companion-test-file-text "a.txt")))))))
 
-(ert-deftest qwen-companion-kept-test-a-text-that-the-cli-writes-goes ()
+(ert-deftest qwen-companion-rescue-test-a-text-that-the-cli-writes-goes ()
   "A CLI that takes the edits over leaves nothing to keep."
-  (qwen-companion-kept-test-with '(("a.txt" "one\r\n"))
-    (let* ((proposal (qwen-companion-kept-test--propose
+  (qwen-companion-rescue-test-with '(("a.txt" "one\r\n"))
+    (let* ((proposal (qwen-companion-rescue-test--propose
                       "a.txt" "two\r\n" "mine\n"))
            (said (qwen-companion-test-messages
                    (qwen-companion-diff-on-close
                     (list :id (qwen-companion-proposal-id proposal)
                           :keeps-edits t)))))
       (should-not (string-match-p "without your edits" said))
-      (should (qwen-companion-kept-buffers))
+      (should (qwen-companion-rescue-buffers))
       (should (string-match-p
                "holds your edits"
-               (qwen-companion-kept-test--write "a.txt" "two\r\nmine\r\n")))
-      (should-not (qwen-companion-kept-buffers)))))
+               (qwen-companion-rescue-test--write "a.txt" "two\r\nmine\r\n")))
+      (should-not (qwen-companion-rescue-buffers)))))
 
-(ert-deftest qwen-companion-kept-test-cli-gone-and-the-text-applied-by-key ()
+(ert-deftest qwen-companion-rescue-test-cli-gone-and-the-text-applied-by-key ()
   (dolist (name '("a.txt" "new/b.txt"))
-    (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
         (qwen-companion-diff-on-orphan
          (list :id (qwen-companion-proposal-id proposal))))
-      (with-current-buffer (car (qwen-companion-kept-buffers))
+      (with-current-buffer (car (qwen-companion-rescue-buffers))
         (should (string-match-p "qwen has gone before it could write" header-line-format))
         (call-interactively (key-binding (kbd "C-c C-c"))))
       (should (equal (expand-file-name name)
@@ -107,19 +107,19 @@ Return the buffer with the kept text, and what was said."
         (should (equal "two\n" (buffer-string)))
         (should (buffer-modified-p))))))
 
-(ert-deftest qwen-companion-kept-test-other-changes-are-shown-beside-it ()
+(ert-deftest qwen-companion-rescue-test-other-changes-are-shown-beside-it ()
   "In the file since, or in its buffer: neither is overwritten."
   (dolist (change (list (lambda ()
-                          (qwen-companion-kept-test--write "a.txt" "other\n"))
+                          (qwen-companion-rescue-test--write "a.txt" "other\n"))
                         (lambda ()
                           (with-current-buffer (find-file-noselect "a.txt")
                             (insert "unsaved\n")))))
-    (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
         (qwen-companion-diff-on-orphan
          (list :id (qwen-companion-proposal-id proposal))))
       (funcall change)
-      (let* ((kept (car (qwen-companion-kept-buffers)))
+      (let* ((kept (car (qwen-companion-rescue-buffers)))
              (file-buffer (find-file-noselect "a.txt"))
              (before (with-current-buffer file-buffer (buffer-string)))
              compared)
@@ -130,13 +130,13 @@ Return the buffer with the kept text, and what was said."
         (should (buffer-live-p kept))
         (should (equal before (with-current-buffer file-buffer (buffer-string))))))))
 
-(ert-deftest qwen-companion-kept-test-other-changes-that-ediff-cannot-show ()
+(ert-deftest qwen-companion-rescue-test-other-changes-that-ediff-cannot-show ()
   "The reason and the way out are said; the windows stay, and nothing is left."
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "t\0wo\n")))
       (qwen-companion-diff-on-orphan
        (list :id (qwen-companion-proposal-id proposal))))
-    (qwen-companion-kept-test--write "a.txt" "other\n")
+    (qwen-companion-rescue-test--write "a.txt" "other\n")
     (find-file-noselect "a.txt")
     (delete-other-windows)
     (switch-to-buffer (get-buffer-create "*terminal*"))
@@ -149,11 +149,11 @@ Return the buffer with the kept text, and what was said."
     (should-not (cl-find-if (lambda (buffer)
                               (string-match-p "\\`\\*ediff" (buffer-name buffer)))
                             (buffer-list)))
-    (should (qwen-companion-kept-buffers))))
+    (should (qwen-companion-rescue-buffers))))
 
-(ert-deftest qwen-companion-kept-test-which-text ()
+(ert-deftest qwen-companion-rescue-test-which-text ()
   "The current one, the only one for the file visited here, or the only one."
-  (qwen-companion-kept-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (should-error (qwen-companion-kept-apply) :type 'user-error)
     (dolist (name '("a.txt" "b.txt"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
@@ -166,11 +166,11 @@ Return the buffer with the kept text, and what was said."
       (qwen-companion-kept-apply)
       (should (equal "two\n" (buffer-string))))
     (should (equal '("*qwen-companion kept: a.txt*")
-                   (mapcar #'buffer-name (qwen-companion-kept-buffers))))
+                   (mapcar #'buffer-name (qwen-companion-rescue-buffers))))
     (qwen-companion-kept-discard)
-    (should-not (qwen-companion-kept-buffers))))
+    (should-not (qwen-companion-rescue-buffers))))
 
-(defun qwen-companion-kept-test--accept (proposed written)
+(defun qwen-companion-rescue-test--accept (proposed written)
   "Accept PROPOSED for a.txt, into which the CLI writes WRITTEN; nil: nothing.
 Wait until the companion has found out, and return what it says."
   (let ((qwen-companion-disk--patience 0.3)
@@ -185,15 +185,15 @@ Wait until the companion has found out, and return what it says."
       (qwen-companion-test-wait-for
        (null (get-process "qwen-companion-diff"))))))
 
-(ert-deftest qwen-companion-kept-test-disk-is-not-what-was-accepted ()
+(ert-deftest qwen-companion-rescue-test-disk-is-not-what-was-accepted ()
   "That is said, the text is kept, and the difference shown, not selected."
   (dolist (busy '(nil t))
-    (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+    (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (cl-letf (((symbol-function 'qwen-companion-diff--busy-p)
                  (lambda () busy)))
         (delete-other-windows)
         (let* ((window (selected-window))
-               (said (qwen-companion-kept-test--accept "two\n" "three\n"))
+               (said (qwen-companion-rescue-test--accept "two\n" "three\n"))
                (difference (get-buffer "*qwen-companion difference: a.txt*")))
           (should (string-match-p "a\\.txt does not hold what was accepted; .*\\*qwen-companion kept: a\\.txt\\*"
                                   said))
@@ -208,48 +208,48 @@ Wait until the companion has found out, and return what it says."
           (should (eq (not busy) (and (get-buffer-window difference) t)))
           (should (eq window (selected-window))))))))
 
-(ert-deftest qwen-companion-kept-test-no-room-to-compare ()
+(ert-deftest qwen-companion-rescue-test-no-room-to-compare ()
   "On a full disk the CLI writes nothing, and the difference needs a file."
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let (said)
       (cl-letf (((symbol-function 'qwen-companion-backend-spool-text)
                  (lambda (&rest _)
                    (signal 'file-error '("Write error" "No space left on device" "/x")))))
-        (setq said (qwen-companion-kept-test--accept "two\n" "three\n")))
+        (setq said (qwen-companion-rescue-test--accept "two\n" "three\n")))
       (should (string-match-p "the proposed text is kept" said))
       (should (string-match-p "cannot be compared .*No space left on device" said))
       (should-not (string-match-p "Error running timer" said))
-      (should (= 1 (length (qwen-companion-kept-buffers)))))))
+      (should (= 1 (length (qwen-companion-rescue-buffers)))))))
 
-(ert-deftest qwen-companion-kept-test-accepted-and-never-written ()
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
-    (let ((said (qwen-companion-kept-test--accept "two\n" nil)))
+(ert-deftest qwen-companion-rescue-test-accepted-and-never-written ()
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
+    (let ((said (qwen-companion-rescue-test--accept "two\n" nil)))
       (should (string-match-p "qwen has not written .*a\\.txt within 0 s" said))
-      (should (= 1 (length (qwen-companion-kept-buffers))))
+      (should (= 1 (length (qwen-companion-rescue-buffers))))
       (should-not (get-buffer "*qwen-companion difference: a.txt*")))))
 
-(ert-deftest qwen-companion-kept-test-accepted-and-written-late ()
+(ert-deftest qwen-companion-rescue-test-accepted-and-written-late ()
   "The CLI has waited for an answer in its terminal: nothing is left to keep."
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
-    (qwen-companion-kept-test--accept "two\n" nil)
-    (should (qwen-companion-kept-buffers))
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
+    (qwen-companion-rescue-test--accept "two\n" nil)
+    (should (qwen-companion-rescue-buffers))
     (let ((watches (hash-table-count file-notify-descriptors)))
-      (kill-buffer (car (qwen-companion-kept-buffers)))
+      (kill-buffer (car (qwen-companion-rescue-buffers)))
       (should (= (1- watches) (hash-table-count file-notify-descriptors)))
-      (qwen-companion-kept-test--accept "two\n" nil)
+      (qwen-companion-rescue-test--accept "two\n" nil)
       (qwen-companion-diff-end-all)
       (should (= (1- watches) (hash-table-count file-notify-descriptors))))
-    (kill-buffer (car (qwen-companion-kept-buffers)))
-    (qwen-companion-kept-test--accept "two\n" nil)
+    (kill-buffer (car (qwen-companion-rescue-buffers)))
+    (qwen-companion-rescue-test--accept "two\n" nil)
     (should (string-match-p
              "a\\.txt holds the accepted text now"
              (qwen-companion-test-messages
                (write-region "two\n" nil "a.txt" nil 'silent)
                (qwen-companion-test-wait-for
-                (null (qwen-companion-kept-buffers))))))))
+                (null (qwen-companion-rescue-buffers))))))))
 
-(ert-deftest qwen-companion-kept-test-compared-by-key-as-the-disk-is-now ()
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-rescue-test-compared-by-key-as-the-disk-is-now ()
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (compare (lambda ()
                      (qwen-companion-test-messages
@@ -272,26 +272,26 @@ Wait until the companion has found out, and return what it says."
       (with-current-buffer "*qwen-companion difference: a.txt*"
         (should (string-suffix-p "-two\n" (buffer-string)))))))
 
-(defvar qwen-companion-kept-test--touched nil
+(defvar qwen-companion-rescue-test--touched nil
   "What a hostile text would set.")
 
 (defvar diff-mode-hook)
 
-(ert-deftest qwen-companion-kept-test-hostile-difference-does-nothing ()
-  (qwen-companion-kept-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-rescue-test-hostile-difference-does-nothing ()
+  (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let* ((touched nil)
            (enable-local-variables :all)
            (enable-local-eval t)
            (diff-mode-hook (list (lambda () (setq touched t))))
-           (text "-*- eval: (setq qwen-companion-kept-test--touched t) -*-\n\u202e\n"))
-      (qwen-companion-kept-test--accept "two\n" text)
+           (text "-*- eval: (setq qwen-companion-rescue-test--touched t) -*-\n\u202e\n"))
+      (qwen-companion-rescue-test--accept "two\n" text)
       (with-current-buffer "*qwen-companion difference: a.txt*"
         (should (string-match-p (regexp-quote text)
                                 (replace-regexp-in-string "^\\+" "" (buffer-string))))
         (font-lock-ensure)
         (should (eq 'left-to-right bidi-paragraph-direction)))
       (should-not touched)
-      (should-not qwen-companion-kept-test--touched))))
+      (should-not qwen-companion-rescue-test--touched))))
 
-(provide 'qwen-companion-kept-test)
-;;; qwen-companion-kept-test.el ends here
+(provide 'qwen-companion-rescue-test)
+;;; qwen-companion-rescue-test.el ends here
