@@ -29,8 +29,8 @@ from qwen_companion.emacs.messages import (
     Merge,
     Merged,
     Notice,
-    Outcome,
     Published,
+    ReviewOutcome,
     Roots,
     Serving,
     SessionList,
@@ -41,16 +41,16 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError
-from qwen_companion.ide.audience import Audience
-from qwen_companion.ide.diffs import Decision, Proposal, Proposals
+from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
+from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.mailbox import Mailbox
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
-    from qwen_companion.daemon.boundary import Boundary
+    from qwen_companion.daemon.dispatcher import CallDispatcher
     from qwen_companion.ide.server import McpServer
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Companion:
         self._spool = Spool(hello.spool)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         self._discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
-        self._audience = Audience(
+        self._distributor = ContextDistributor(
             os.environ,
             deliver=self._deliver_context,
             report=self._bridge.tell,
@@ -125,16 +125,16 @@ class Companion:
             changed=self._sessions_changed,
             gone=self._session_gone,
             went_out=self._went_out,
-            told=self._audience.sent,
+            told=self._distributor.sent,
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
         )
         self._tools = DiffTools(
             Proposals(hello.proposals),
             _Editor(self._bridge, self._sessions),
             self._sessions,
-            roots_of=self._audience.review_roots,
+            roots_of=self._distributor.review_roots,
         )
-        self._audience.set_sessions(self._sessions.states())
+        self._distributor.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
@@ -167,7 +167,7 @@ class Companion:
                 self._publish(),
                 self._look_after_files(RENEW_S, self._discovery.renew),
                 self._look_after_files(ANCESTORS_S, self._discovery.follow_ancestors),
-                self._audience.run(),
+                self._distributor.run(),
                 self._answer_requests(),
                 self._watch_emacs(),
                 self._serve(),
@@ -210,18 +210,18 @@ class Companion:
         """A call by Emacs, in order."""
         if isinstance(message, Roots):
             self._roots.put(message)
-            self._audience.set_roots(message.roots)
+            self._distributor.set_roots(message.roots)
         elif isinstance(message, Settings):
             self._sessions.offer_reviews(message.reviews)
             self._text_limit = message.size_limit
             if self._server is not None:
                 self._server.limit_texts(self._text_limit)
-            self._audience.set_settings(message)
+            self._distributor.set_settings(message)
         elif isinstance(message, Snapshot):
-            self._audience.set_snapshot(message)
+            self._distributor.set_snapshot(message)
         elif isinstance(message, Watch):
-            self._audience.watch(message.on)
-        elif isinstance(message, Outcome):
+            self._distributor.watch(message.on)
+        elif isinstance(message, ReviewOutcome):
             self._tools.decide(message.id, Decision(message.content))
         elif isinstance(message, Compare | Merge):
             self._requests.put_nowait(message)
@@ -238,18 +238,18 @@ class Companion:
     async def _serve_daemon(self) -> None:
         """Carry out what is about the daemon, until cancelled.  What that needs is imported now: most never use it."""
         try:
-            boundary_type = await in_thread(_import_boundary, None)
+            dispatcher_type = await in_thread(_import_dispatcher, None)
         except ImportError as error:
             await self._refuse_daemon_calls(
                 f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
                 "and then turn qwen-companion-mode off and on."
             )
-        boundary = boundary_type(self._bridge.call, self._spool, os.environ)
+        dispatcher = dispatcher_type(self._bridge.call, self._spool, os.environ)
         try:
             while True:
-                boundary.take(await self._daemon_calls.get())
+                dispatcher.take(await self._daemon_calls.get())
         finally:
-            await boundary.stop()
+            await dispatcher.stop()
 
     async def _refuse_daemon_calls(self, text: str) -> NoReturn:
         """Answer each call about the daemon with TEXT, until cancelled."""
@@ -265,7 +265,7 @@ class Companion:
                     self._bridge.tell(Reply(request, text, "refused"))
 
     def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
-        self._audience.set_sessions(states)
+        self._distributor.set_sessions(states)
         # All sessions are told each time, and a CLI that connects changes four times in a moment.
         self._untold = states
         if self._gathering is None or len(states) <= FEW_SESSIONS:
@@ -348,7 +348,7 @@ class Companion:
 def _answer(request: Compare | Merge) -> Compared | Merged:
     # What it takes is imported by the first request: many an Emacs never makes one.
     try:
-        from qwen_companion.texts.answers import answer
+        from qwen_companion.texts.requests import answer
     except ImportError:
         _log.exception("texts can be neither compared nor merged")
         return request.failed()
@@ -361,7 +361,7 @@ def _import_server(_: None) -> type[McpServer]:
     return McpServer
 
 
-def _import_boundary(_: None) -> type[Boundary]:
-    from qwen_companion.daemon.boundary import Boundary
+def _import_dispatcher(_: None) -> type[CallDispatcher]:
+    from qwen_companion.daemon.dispatcher import CallDispatcher
 
-    return Boundary
+    return CallDispatcher

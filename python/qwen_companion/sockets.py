@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 KERNEL_TELLS = sys.platform == "linux"
 
-Address = tuple[str, int]
+SocketAddress = tuple[str, int]
 """Host and port."""
 
 _MAPPED = "::ffff:"
@@ -36,8 +36,8 @@ _UID_AND_INODE_AT = _HEADER.size + 64
 class Connection:
     """Both ends of a TCP connection on this machine, as the server sees it."""
 
-    client: Address
-    server: Address
+    client: SocketAddress
+    server: SocketAddress
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _search_tables(connection: Connection) -> ClientSocket | None:
     return None
 
 
-def _hexadecimal(prefix: bytes, address: Address) -> str:
+def _hexadecimal(prefix: bytes, address: SocketAddress) -> str:
     """ADDRESS as in /proc/net: words in the byte order of the machine, the port in that of the network."""
     data = prefix + _packed(address[0])
     words = struct.unpack(f"={len(data) // 4}I", data)

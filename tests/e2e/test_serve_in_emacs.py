@@ -68,10 +68,10 @@ def test_it_is_off(stage: Stage) -> None:
 def test_started_used_and_stopped(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)
-    keeper, daemon = daemons(stage)
+    supervisor, daemon = daemons(stage)
     secret = daemon.environ()["QWEN_SERVER_TOKEN"]
-    assert keeper.ppid() == stage.sandbox.backend().pid
-    assert daemon.ppid() == keeper.pid
+    assert supervisor.ppid() == stage.sandbox.backend().pid
+    assert daemon.ppid() == supervisor.pid
     # As a chat does it.
     stage.model.say("It greets.")
     stage.emacs.eval("(qwen-companion-backend-call 'daemon-open '(:request \"1\" :root nil :scope new))")
@@ -87,7 +87,7 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert "what does it do?" in stage.model.next_request().prompt
     assert_unseen(stage, secret)
     stage.emacs.command("qwen-companion-daemon-stop")
-    for process in (daemon, keeper):
+    for process in (daemon, supervisor):
         assert has_ended(process, PATIENCE)
     assert stage.emacs.text("(qwen-companion-daemon-lighter)") == ""
 

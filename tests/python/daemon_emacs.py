@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from sexpdata import dumps, loads
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
-from qwen_companion.daemon.boundary import Boundary
+from qwen_companion.daemon.dispatcher import CallDispatcher
 from qwen_companion.daemon.messages import (
     EndChange,
     Permission,
@@ -23,11 +23,11 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
-from qwen_companion.emacs.messages import DaemonCall, Plist, Told
+from qwen_companion.emacs.messages import DaemonCall, Notification, Plist
 from qwen_companion.emacs.spool import Spool
 from support import TIMEOUT_S
 
-M = TypeVar("M", bound=Told)
+M = TypeVar("M", bound=Notification)
 
 
 class Chat:
@@ -41,7 +41,7 @@ class Chat:
         self.permissions: dict[str, Permission] = {}
         self.resets: list[Reset] = []
 
-    def take(self, message: Told) -> None:
+    def take(self, message: Notification) -> None:
         match message:
             case Reset():
                 self.resets.append(message)
@@ -67,19 +67,19 @@ class Chat:
 
 
 class Emacs:
-    """The other end of the boundary."""
+    """The other end of the dispatcher."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
-        self.told: list[Told] = []
+        self.told: list[Notification] = []
         self.frames: list[str] = []
         """Everything that crossed, as it is printed."""
         self.chats: dict[str, Chat] = {}
-        self.boundary: Boundary
+        self.dispatcher: CallDispatcher
         self._news = asyncio.Condition()
         self._requests = 0
 
-    async def send(self, message: Told) -> None:
+    async def send(self, message: Notification) -> None:
         # As the bridge does, and as Emacs gets it.
         payload = message.payload(self.spool)
         frame = dumps([message.method, payload])
@@ -102,7 +102,7 @@ class Emacs:
         self._requests += 1
         request = f"request {self._requests}"
         payload = {key.replace("_", "-"): value for key, value in values.items()} | {"request": request}
-        self.boundary.take(DaemonCall(method, Plist(loads(dumps(payload)))))
+        self.dispatcher.take(DaemonCall(method, Plist(loads(dumps(payload)))))
         return request
 
     async def reply(self, request: str) -> Reply:
@@ -189,11 +189,11 @@ async def at_once(_seconds: float) -> None:
 @asynccontextmanager
 async def connected_emacs(spool: Spool, environment: dict[str, str] | None = None) -> AsyncGenerator[Emacs]:
     emacs = Emacs(spool)
-    emacs.boundary = Boundary(emacs.send, spool, environment or {}, pause=at_once, sleep=at_once)
+    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, pause=at_once, sleep=at_once)
     try:
         yield emacs
     finally:
-        await emacs.boundary.stop()
+        await emacs.dispatcher.stop()
 
 
 Chatting = tuple[str, FakeSession, Chat]

@@ -22,7 +22,7 @@ from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OPEN
 from qwen_companion.daemon.session import DaemonSession, Output
 from qwen_companion.daemon.stream import Connected, Frame, ReplayDone, StreamItem
-from qwen_companion.emacs.messages import Told
+from qwen_companion.emacs.messages import Notification
 from qwen_companion.emacs.spool import Spool
 
 TARGET: Final = Path(__file__).resolve().parents[1] / "elisp/recorded-reports.eld"
@@ -50,7 +50,7 @@ LOADS: Final = {"load": "status", "load_waiting": "status_waiting", "load_live":
 BACK: Final[tuple[StreamItem, ...]] = (Connected("epoch"), ReplayDone())
 
 
-async def _never(_message: Told) -> None:
+async def _never(_message: Notification) -> None:
     raise NotImplementedError
 
 
@@ -63,22 +63,22 @@ class Telling:
         self._told = self.session.info
         self._tools: dict[str, ToolChange] = {}
 
-    def load(self, found: LoadReply) -> list[Told]:
+    def load(self, found: LoadReply) -> list[Notification]:
         """Load FOUND."""
         outputs = self.session.load(found)
         self._tools = {item.id: item for item in outputs if isinstance(item, ToolChange)}
         self._outbox.reset(self.session.id, [item for item in outputs if isinstance(item, Change)], None)
         return self._tell(item for item in outputs if not isinstance(item, Change))
 
-    def take(self, *items: StreamItem) -> list[Told]:
+    def take(self, *items: StreamItem) -> list[Notification]:
         """Take ITEMS of the stream."""
         return self._tell([output for item in items for output in self.session.take(item)])
 
-    def status(self, found: StatusReply) -> list[Told]:
+    def status(self, found: StatusReply) -> list[Notification]:
         """Take the status FOUND."""
         return self._tell(self.session.status(found, self.session.permissions.unanswered))
 
-    def _tell(self, outputs: Iterable[Output]) -> list[Told]:
+    def _tell(self, outputs: Iterable[Output]) -> list[Notification]:
         asked: list[Permission] = []
         for output in outputs:
             if isinstance(output, Change):
@@ -120,7 +120,7 @@ def _frame(event: Json) -> Frame:
     return Frame(parse_frame(json.dumps(event)), replayed=False)
 
 
-def _entries() -> Iterator[tuple[str, list[Told]]]:
+def _entries() -> Iterator[tuple[str, list[Notification]]]:
     for names in SESSIONS:
         telling = _session_of(names)
         for name in names:
@@ -142,7 +142,7 @@ def reports() -> str:
     return HEAD + "(" + ")\n".join(entries) + "))\n"
 
 
-def _printed(message: Told, spool: Spool) -> str:
+def _printed(message: Notification, spool: Spool) -> str:
     return dumps([Symbol(message.method), message.payload(spool)])
 
 

@@ -22,7 +22,7 @@ import pytest
 from sexpdata import Symbol, dumps, loads
 
 from limit import limit_s
-from qwen_companion.ide.diffs import Proposal
+from qwen_companion.ide.proposals import Proposal
 
 TIMEOUT_S = limit_s()
 """How long a test waits for what must happen; a passing test never waits that long."""

@@ -23,7 +23,7 @@ from qwen_companion.daemon.models import (
     Payload,
     PermissionRequest,
     Plan,
-    TextPart,
+    TextBlock,
     ToolFields,
     TurnComplete,
     TurnError,
@@ -33,7 +33,7 @@ from qwen_companion.daemon.settings import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
-    Address,
+    DaemonAddress,
     find_address,
 )
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync
@@ -60,7 +60,7 @@ class _Turn:
         async with EventStream(self._client, self._session, cursor) as stream:
             async for item in stream:
                 if isinstance(item, ReplayDone) and mine is None:
-                    mine = (await self._client.prompt(self._session, [TextPart(prompt)])).prompt_id
+                    mine = (await self._client.prompt(self._session, [TextBlock(prompt)])).prompt_id
                 elif isinstance(item, Frame) and mine is not None:
                     code = await self._take(item.envelope, mine)
                     if code is not None:
@@ -132,7 +132,7 @@ class _Turn:
             await self._client.answer_permission(self._session, request.request_id, option)
 
 
-async def chat(address: Address, root: str, shared: bool, prompt: str) -> int:
+async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> int:
     """Send PROMPT to a session of the workspace ROOT, a new one or the one all share; return the exit code."""
     async with DaemonClient(address.url, address.token) as client:
         found = await client.capabilities(root)

@@ -47,7 +47,7 @@ from qwen_companion.daemon.models import (
     ContextUsageReply,
     Cursor,
     LoadReply,
-    Part,
+    PromptBlock,
     PromptReply,
     RemovedReply,
     SessionReply,
@@ -221,7 +221,7 @@ class DaemonClient:
 
     # --- Talking
 
-    async def prompt(self, session_id: str, parts: Sequence[Part]) -> PromptReply:
+    async def prompt(self, session_id: str, parts: Sequence[PromptBlock]) -> PromptReply:
         """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
 
         BusyError when the queue is full.  After UnreachableError with `maybe_done` only its echo tells whether it runs.

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.broken import BrokenTurns, Output
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -21,10 +20,11 @@ from qwen_companion.daemon.errors import (
     UnsupportedError,
 )
 from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     Change,
     Choice,
-    ContextUsage,
+    ContextUsageReport,
     EndChange,
     SessionChoices,
     ToolText,
@@ -63,11 +63,11 @@ class Conversation:
         session_id: str,
         outbox: Outbox,
         *,
-        broken: BrokenTurns | None = None,
+        interrupted: InterruptedTurns | None = None,
         reached: Callable[[str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """BROKEN are the turns that broke off before.
+        """INTERRUPTED are the turns that broke off before.
 
         REACHED is called with None when the daemon answers, and with what is wrong when it does not.
         """
@@ -76,7 +76,7 @@ class Conversation:
         self._reached = reached
         self._sleep = sleep
         self._backoff = Backoff()
-        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, broken)
+        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
         self._following: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -239,7 +239,7 @@ class Conversation:
 
     # --- Acting
 
-    async def prompt(self, parts: Sequence[models.Part]) -> str:
+    async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
         """Send PARTS, once; the turn that it will be."""
         reply = await self._client.prompt(self.session.session_id, parts)
         turn = self.session.accepted(reply.prompt_id)
@@ -314,7 +314,7 @@ class Conversation:
         reply = await self._client.context_usage(self.session.session_id)
         if not reply.formatted_text:
             raise UnsupportedError("The daemon does not say what fills the context window.")
-        self._outbox.tell(ContextUsage(self.id, clean(reply.formatted_text)))
+        self._outbox.tell(ContextUsageReport(self.id, clean(reply.formatted_text)))
 
 
 def _checked(task: asyncio.Task[None]) -> None:

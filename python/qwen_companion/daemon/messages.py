@@ -16,7 +16,7 @@ from typing import ClassVar
 from sexpdata import Symbol
 
 from qwen_companion.daemon.sanitize import Capped
-from qwen_companion.emacs.messages import DaemonCall, Plist, Sexp, Told, plist, text_plist
+from qwen_companion.emacs.messages import DaemonCall, Notification, Plist, Sexp, plist, text_plist
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
 
@@ -335,7 +335,7 @@ class DiffInfo:
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePosition:
     """A place in a file; LINE counts from 1."""
 
     path: str
@@ -366,7 +366,7 @@ class ToolChange(Change):
     revision: int = 0
     diffs: tuple[DiffInfo, ...] = ()
     diffs_more: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[FilePosition, ...] = ()
     places_more: int = 0
     started: int | None = None
     ended: int | None = None
@@ -499,7 +499,7 @@ class NoteChange(Change):
 
 
 @dataclass(frozen=True)
-class DaemonState(Told):
+class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
     STATE: `off`, `starting`, `connecting`, `connected`, `unreachable` (it is tried again), `refused` (nothing is tried
@@ -546,7 +546,7 @@ class ListedSession:
 
 
 @dataclass(frozen=True)
-class DaemonSessions(Told):
+class DaemonSessions(Notification):
     """`daemon-sessions`: the sessions of the workspace, newest first."""
 
     method = "daemon-sessions"
@@ -579,7 +579,7 @@ class Queued:
 
 
 @dataclass(frozen=True)
-class SessionInfo(Told):
+class SessionInfo(Notification):
     """`daemon-session`: where an open session stands, when that has changed.
 
     STATE: `loading`, `idle`, `busy`, `waiting` (for an answer to a permission), `cancelling`, `disconnected` (the
@@ -631,7 +631,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class SessionChoices(Told):
+class SessionChoices(Notification):
     """`daemon-choices`: the models and approval modes of a session.
 
     MODEL_WRITES: what a change of the model rewrites on the daemon's machine, as for an `Option`.
@@ -658,7 +658,7 @@ class SessionChoices(Told):
 
 
 @dataclass(frozen=True)
-class Turns(Told):
+class Turns(Notification):
     """`daemon-turn`: what was said and done in a session since the message before, in order."""
 
     method = "daemon-turn"
@@ -671,7 +671,7 @@ class Turns(Told):
 
 
 @dataclass(frozen=True)
-class Reset(Told):
+class Reset(Notification):
     """`daemon-reset`: forget all that was shown of a session: the next BATCHES of `daemon-turn` tell it anew.
 
     Permissions are forgotten too; those that are still open are told again.  TEXT says why, None when the user asked.
@@ -722,7 +722,7 @@ class AskedQuestion:
 
 
 @dataclass(frozen=True)
-class Permission(Told):
+class Permission(Notification):
     """`daemon-permission`: a tool waits for the user.
 
     STATE: `open`, `held` (the connection is lost; it will be `open` or `closed` again), `closed`.  A closed one says by
@@ -785,7 +785,7 @@ class Permission(Told):
 
 
 @dataclass(frozen=True)
-class ToolText(Told):
+class ToolText(Notification):
     """`daemon-text`: the whole of a text of a tool, as `daemon-fetch` asked for it."""
 
     method = "daemon-text"
@@ -811,7 +811,7 @@ class SlashCommand:
 
 
 @dataclass(frozen=True)
-class SlashCommands(Told):
+class SlashCommands(Notification):
     """`daemon-commands`: all slash commands of a session, in place of those before."""
 
     method = "daemon-commands"
@@ -827,7 +827,7 @@ class SlashCommands(Told):
 
 
 @dataclass(frozen=True)
-class ContextUsage(Told):
+class ContextUsageReport(Notification):
     """`daemon-usage`: what fills the context window, as the daemon's own text in Markdown."""
 
     method = "daemon-usage"
@@ -840,7 +840,7 @@ class ContextUsage(Told):
 
 
 @dataclass(frozen=True)
-class Reply(Told):
+class Reply(Notification):
     """`daemon-reply`: the call with REQUEST has been carried out, or ERROR says why not.
 
     PROBLEM is a word for the sort of error, for a program: `busy` (later, perhaps), `gone` (what it is about is not

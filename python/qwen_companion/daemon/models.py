@@ -213,7 +213,7 @@ class PermissionOption(Wire):
     """`allow_once`, `allow_always`, `reject_once` or `reject_always`."""
 
 
-class Outcome(Wire):
+class PermissionOutcome(Wire):
     """How a permission ended: OUTCOME is `selected`, with the option, or `cancelled`."""
 
     outcome: str
@@ -338,7 +338,7 @@ class PermissionResolved(Payload):
 
     KIND = "permission_resolved"
     request_id: str
-    outcome: Outcome
+    outcome: PermissionOutcome
     voter_client_id: str | None = None
 
 
@@ -347,7 +347,7 @@ class PermissionAlreadyResolved(Payload):
 
     KIND = "permission_already_resolved"
     request_id: str
-    outcome: Outcome
+    outcome: PermissionOutcome
 
 
 class TurnComplete(Payload):
@@ -880,7 +880,7 @@ class ApprovalModeReply(Wire):
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextBlock:
     """Text of a prompt."""
 
     text: str
@@ -891,7 +891,7 @@ class TextPart:
 
 
 @dataclass(frozen=True)
-class ImagePart:
+class ImageBlock:
     """An image of a prompt: DATA in Base64, of MIME_TYPE."""
 
     data: str
@@ -907,7 +907,7 @@ FILE_SCHEME = "file://"
 
 
 @dataclass(frozen=True)
-class LinkPart:
+class LinkBlock:
     """A link to what the daemon may read: URI as seen from its host."""
 
     uri: str
@@ -918,4 +918,4 @@ class LinkPart:
         return {"type": "resource_link", "uri": self.uri, "name": self.name}
 
 
-Part = TextPart | ImagePart | LinkPart
+PromptBlock = TextBlock | ImageBlock | LinkBlock

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, Told
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, Notification
 from qwen_companion.errors import EmacsGoneError, EmacsUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class Outbox:
     """Filled on the event loop, emptied by `run`."""
 
     def __init__(
-        self, send: Callable[[Told], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self, send: Callable[[Notification], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         """SEND gives a message to Emacs and waits for its answer; PAUSE waits for some seconds."""
         self._send = send
         self._pause = pause
-        self._items: list[Told | _Run] = []
+        self._items: list[Notification | _Run] = []
         self._open: dict[str, _Run] = {}
         self._filled = asyncio.Event()
         self._closed = False
@@ -58,7 +58,7 @@ class Outbox:
         run.changes.append(change)
         self._filled.set()
 
-    def tell(self, message: Told) -> None:
+    def tell(self, message: Notification) -> None:
         """Tell MESSAGE, after all changes before it."""
         if isinstance(message, SessionInfo):
             # Only the newest counts.
@@ -76,12 +76,12 @@ class Outbox:
         self.tell(Reset(session, len(batches), text))
         self._items += batches
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[Notification]:
         """All that there is to be told, as messages."""
         items, self._items = self._items, []
         self._open.clear()
         self._filled.clear()
-        messages: list[Told] = []
+        messages: list[Notification] = []
         for item in items:
             if isinstance(item, _Run):
                 messages += _batches(item.session, _joined(item.changes))

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.broken import DONE, BrokenTurns, Output
 from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.interrupted_turns import DONE, InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     EndChange,
     NoteChange,
@@ -67,11 +67,11 @@ class DaemonSession:
         session_id: str,
         client_id: str | None,
         was_mine: Callable[[str], bool] = lambda _: False,
-        broken: BrokenTurns | None = None,
+        interrupted: InterruptedTurns | None = None,
     ) -> None:
         """SESSION_ID and CLIENT_ID, which is ours, are the daemon's; WAS_MINE knows those that were ours before.
 
-        BROKEN are the turns that broke off before.
+        INTERRUPTED are the turns that broke off before.
         """
         self.session_id = session_id
         self.id = local_id("session", session_id)
@@ -87,7 +87,7 @@ class DaemonSession:
         self._why: str | None = None
         self._connected = False
         self._loading = True
-        self._broken = broken or BrokenTurns()
+        self._interrupted = interrupted or InterruptedTurns()
         self._forget()
 
     def _forget(self) -> None:
@@ -161,7 +161,7 @@ class DaemonSession:
         return next((prompt for prompt, item in self._queue.items() if item.turn == turn), None)
 
     def tool_text(self, tool: str, part: str, index: int) -> str | None:
-        """A text of the tool Emacs calls TOOL, see `Tool.text`."""
+        """A text of the tool Emacs calls TOOL, see `HeldTool.text`."""
         found = self._tools.get(tool)
         return None if found is None else found.text(part, index)
 
@@ -185,7 +185,7 @@ class DaemonSession:
             local_id("turn", item.prompt_id): _TERMINALS.get(item.terminal or "", "failed")
             for item in reply.prompt_terminals
         }
-        outputs = self._broken.completed(
+        outputs = self._interrupted.completed(
             outputs, outcomes, runs=reply.has_active_prompt, why=why or "The turn broke off."
         )
         if not reply.has_active_prompt:
@@ -206,7 +206,7 @@ class DaemonSession:
     def lost(self, text: str) -> list[Output]:
         """Nothing more is to be had, because of TEXT, before the user does something."""
         outputs = self._finish("dead", text)
-        self._broken.told(outputs)
+        self._interrupted.told(outputs)
         return outputs
 
     def left(self) -> list[Output]:
@@ -221,7 +221,7 @@ class DaemonSession:
             case Frame():
                 self._replaying = item.replayed
                 outputs = list(self._event(item.envelope))
-                self._broken.told(outputs)
+                self._interrupted.told(outputs)
                 return outputs
             case Connected():
                 self._why = None
@@ -296,7 +296,7 @@ class DaemonSession:
     def _event(self, envelope: models.Envelope) -> Iterator[Output]:
         payload = envelope.payload
         if isinstance(payload, models.Unknown):
-            yield from self._strange(payload.kind, envelope)
+            yield from self._unknown_event(payload.kind, envelope)
             return
         treatment = EVENTS[payload.KIND]
         if not isinstance(treatment, Treatment):
@@ -304,7 +304,7 @@ class DaemonSession:
         elif treatment is Treatment.UNSUPPORTED:
             yield from self._unsupported(payload.KIND, envelope)
 
-    def _strange(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
+    def _unknown_event(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
         """An event that is not known, or has another shape than it had."""
         name = kind.rpartition("/")[2]
         treatment = EVENTS.get(name)

@@ -24,14 +24,14 @@ _LONGEST_FILE = 4096
 
 
 @dataclass(frozen=True)
-class Address:
+class DaemonAddress:
     """A daemon: its URL, with nothing secret in it and no slash at the end, and its token if it has one."""
 
     url: str
     token: str | None = field(default=None, repr=False)
 
 
-def find_address(url: str | None, token: str | None, environment: Mapping[str, str]) -> Address:
+def find_address(url: str | None, token: str | None, environment: Mapping[str, str]) -> DaemonAddress:
     """The daemon at URL, with TOKEN; what is None or "" comes from ENVIRONMENT.
 
     SettingsError, UnsafeUrlError.  Reads the file that holds the token, if it comes to that.
@@ -39,7 +39,7 @@ def find_address(url: str | None, token: str | None, environment: Mapping[str, s
     wanted = url or environment.get(URL_VARIABLE)
     if not wanted:
         raise SettingsError(f"No daemon is named: set qwen-companion-daemon-url, or {URL_VARIABLE}.")
-    return Address(clean_url(wanted), clean_token(token or _token_of(environment)))
+    return DaemonAddress(clean_url(wanted), clean_token(token or _token_of(environment)))
 
 
 def _token_of(environment: Mapping[str, str]) -> str | None:

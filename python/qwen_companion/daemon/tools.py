@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from qwen_companion.daemon.ids import local_id
-from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, Place, ToolChange
+from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
 
@@ -36,7 +36,7 @@ class _Diff:
     new: str
 
 
-class Tool:
+class HeldTool:
     """One call of a tool."""
 
     def __init__(self, identifier: str, turn: str | None, time: int | None) -> None:
@@ -54,7 +54,7 @@ class Tool:
         self._creates = False
         self._diffs: tuple[_Diff, ...] = ()
         self._unreadable_diffs = 0
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[FilePosition, ...] = ()
         self._revision = 0
         self._told = False
         self._started = time
@@ -190,11 +190,11 @@ class Tools:
     """All tool calls of a session, by the daemon's id."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._by_id: dict[str, Tool] = {}
+        self._tools: dict[str, HeldTool] = {}
+        self._by_id: dict[str, HeldTool] = {}
         self._uses: dict[str, int] = {}
 
-    def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> Tool:
+    def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> HeldTool:
         """The tool that FIELDS is about, after it was told them.
 
         A server may use an id again: one that BEGINS after the end of its like is another one.
@@ -207,7 +207,7 @@ class Tools:
         self._forget_old()
         return tool
 
-    def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> Tool:
+    def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> HeldTool:
         """The tool that FIELDS, of a question about it, is about."""
         tool = self.find(fields.tool_call_id)
         if tool is None:
@@ -215,15 +215,15 @@ class Tools:
         tool.describe(fields)
         return tool
 
-    def give_up(self, turn: str) -> list[Tool]:
+    def give_up(self, turn: str) -> list[HeldTool]:
         """Those that fail with TURN."""
         return [tool for tool in self._by_id.values() if tool.give_up(turn)]
 
-    def find(self, call: str) -> Tool | None:
+    def find(self, call: str) -> HeldTool | None:
         """The newest tool the daemon calls CALL."""
         return self._tools.get(call)
 
-    def get(self, identifier: str) -> Tool | None:
+    def get(self, identifier: str) -> HeldTool | None:
         """The tool Emacs calls IDENTIFIER."""
         return self._by_id.get(identifier)
 
@@ -231,9 +231,9 @@ class Tools:
         """What Emacs calls the tool that the daemon calls CALL, also when it has not been told yet."""
         return local_id("tool", call, self._uses.get(call, 1))
 
-    def _begin(self, call: str, turn: str | None, time: int | None) -> Tool:
+    def _begin(self, call: str, turn: str | None, time: int | None) -> HeldTool:
         self._uses[call] = self._uses.get(call, 0) + 1
-        tool = Tool(self.name_of(call), turn, time)
+        tool = HeldTool(self.name_of(call), turn, time)
         self._tools[call] = self._by_id[tool.id] = tool
         return tool
 
@@ -289,8 +289,8 @@ def _creates(fields: ToolFields) -> bool:
     return is_edit and _argument(fields.raw_input, "old_string") == ""
 
 
-def _place(location: Location) -> Place:
-    return Place(reveal(location.path), location.line)
+def _place(location: Location) -> FilePosition:
+    return FilePosition(reveal(location.path), location.line)
 
 
 def _argument(raw_input: object, name: str) -> str | None:

@@ -36,7 +36,7 @@ class Pids(Enum):
 
     NONE = "its name holds no process id"
     EDITOR = "Emacs"
-    WALKS = "all that a CLI may take for its editor; see `discovery.walks`"
+    CANDIDATES = "all that a CLI may take for its editor; see `discovery.editor_pids`"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ FORK_FILE = File(
     base=Base.TEMPORARY,
     directories=("gemini", "ide"),
     name="qwen-code-ide-server-{pid}-{port}.json",
-    pids=Pids.WALKS,
+    pids=Pids.CANDIDATES,
     content=_SPECIFIED_CONTENT,
 )
 
@@ -120,7 +120,7 @@ GEMINI_FILE = File(
     base=Base.TEMPORARY,
     directories=("gemini", "ide"),
     name="gemini-ide-server-{pid}-{port}.json",
-    pids=Pids.WALKS,
+    pids=Pids.CANDIDATES,
     content=_SPECIFIED_CONTENT,
 )
 

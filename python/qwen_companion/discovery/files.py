@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
-from qwen_companion.discovery.walks import editor_pids
+from qwen_companion.discovery.editor_pids import editor_pids
 from qwen_companion.processes import has_ended, process_space, start_of
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
@@ -162,7 +162,7 @@ class Discovery:
         return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
     def _names(self, file: File) -> tuple[str, ...]:
-        pids = self._pids if file.pids is Pids.WALKS else (self._pid,)
+        pids = self._pids if file.pids is Pids.CANDIDATES else (self._pid,)
         return tuple(dict.fromkeys(file.name.format(pid=pid, port=self._port) for pid in pids))
 
     def _write(self, warnings: list[str], anew: bool = False) -> None:

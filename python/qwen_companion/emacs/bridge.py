@@ -79,7 +79,7 @@ class Bridge:
         self._secret = secret.encode("utf-8")
         self._spool = spool
         self._loop = asyncio.get_running_loop()
-        self._outbox: queue.SimpleQueue[_Call | _Reply | None] = queue.SimpleQueue()
+        self._unwritten: queue.SimpleQueue[_Call | _Reply | None] = queue.SimpleQueue()
         self._pending: set[asyncio.Future[Any]] = set()
         self._lock = threading.Lock()
         self._peer: _Handler | None = None
@@ -131,7 +131,7 @@ class Bridge:
         What is still to be written, the answer to `stop` among it, is given a moment; blocks for as long.
         """
         self._server.stop()
-        self._outbox.put(None)
+        self._unwritten.put(None)
         with self._lock:
             peer, writer = self._peer, self._writer
         if peer is not None and writer is not None:
@@ -146,7 +146,7 @@ class Bridge:
             return future
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
-        self._outbox.put(_Call(message, future))
+        self._unwritten.put(_Call(message, future))
         return future
 
     def _lost(self) -> None:
@@ -193,26 +193,26 @@ class Bridge:
         try:
             message = parse_incoming(method, payload, self._spool)
         except (MessageError, SpoolError) as error:
-            self._outbox.put(_Reply("return-error", uid, f"{method}: {error}"))
+            self._unwritten.put(_Reply("return-error", uid, f"{method}: {error}"))
             return
         if isinstance(message, Ping):
-            self._to_loop(self._outbox.put, _Reply("return", uid, None))
+            self._to_loop(self._unwritten.put, _Reply("return", uid, None))
             return
         # In this order: what the message sets off may be the end of the connection.
-        self._outbox.put(_Reply("return", uid, None))
+        self._unwritten.put(_Reply("return", uid, None))
         if message is not None:
             self._to_loop(self._on_message, message)
 
     def disconnected(self, handler: _Handler) -> None:
         """The socket of HANDLER has ended."""
         if self.adopted(handler):
-            self._outbox.put(None)
+            self._unwritten.put(None)
             self._to_loop(self._lost)
 
     def _write(self, handler: _Handler) -> None:
         """Body of the writer thread: the only one that writes to the connection."""
         with suppress(OSError):  # The reader sees the end of the connection too, and tells.
-            while (item := self._outbox.get()) is not None:
+            while (item := self._unwritten.get()) is not None:
                 if isinstance(item, _Reply):
                     handler.send_message(item.kind, item.uid, item.value)
                 elif not item.future.cancelled():

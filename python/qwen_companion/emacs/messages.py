@@ -381,7 +381,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReviewOutcome:
     """`outcome`: the user decided.  CONTENT is the accepted text, None for a rejection."""
 
     id: str
@@ -442,7 +442,7 @@ class DaemonCall:
     values: Plist = field(repr=False)
 
 
-Incoming = Roots | Settings | Snapshot | Watch | Outcome | Compare | Merge | Stop | Ping | DaemonCall
+Incoming = Roots | Settings | Snapshot | Watch | ReviewOutcome | Compare | Merge | Stop | Ping | DaemonCall
 
 DAEMON_PREFIX = "daemon-"
 
@@ -492,17 +492,17 @@ def _parse_watch(values: Plist, _spool: Spool) -> Watch:
     return Watch(values.boolean(":on"))
 
 
-def _parse_outcome(values: Plist, spool: Spool) -> Outcome:
+def _parse_outcome(values: Plist, spool: Spool) -> ReviewOutcome:
     identifier, outcome = values.string(":id"), values.symbol(":outcome")
     if outcome == "rejected":
-        return Outcome(identifier, None)
+        return ReviewOutcome(identifier, None)
     if outcome != "accepted":
         raise MessageError(":outcome is neither accepted nor rejected")
     content = values.text(spool)
     # Emacs prints the empty string as "", so a missing text is a mistake and not an emptied file.
     if content is None:
         raise MessageError("an accepted outcome has no text")
-    return Outcome(identifier, content)
+    return ReviewOutcome(identifier, content)
 
 
 def _parse_compare(values: Plist, spool: Spool) -> Compare:
@@ -588,7 +588,7 @@ class Outgoing(Generic[ReplyT]):
         raise NotImplementedError
 
 
-class Told(Outgoing[None]):
+class Notification(Outgoing[None]):
     """A call whose answer says nothing."""
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> None:
@@ -596,7 +596,7 @@ class Told(Outgoing[None]):
 
 
 @dataclass(frozen=True)
-class Published(Told):
+class Published(Notification):
     """`published`: the discovery files are on disk and name ROOTS; ENVIRONMENT is for terminals, WARNINGS for the user.
 
     ROOTS are those of the `roots` call that is answered, also where one of them had to be left out; REACHABLE says
@@ -624,7 +624,7 @@ class Published(Told):
 
 
 @dataclass(frozen=True)
-class FileList(Told):
+class FileList(Notification):
     """`files`: the names of all discovery files there are now.  Emacs removes them when this process cannot."""
 
     method = "files"
@@ -636,7 +636,7 @@ class FileList(Told):
 
 
 @dataclass(frozen=True)
-class Serving(Told):
+class Serving(Notification):
     """`serving`: MCP requests are being answered."""
 
     method = "serving"
@@ -656,7 +656,7 @@ class SessionState:
 
 
 @dataclass(frozen=True)
-class SessionList(Told):
+class SessionList(Notification):
     """`sessions`: all sessions after a change.  Emacs keeps them for the next process."""
 
     method = "sessions"
@@ -671,7 +671,7 @@ class SessionList(Told):
 
 
 @dataclass(frozen=True)
-class ContextSent(Told):
+class ContextSent(Notification):
     """`context-sent`: what the CLI of a session was told last, while the user is looking; TEXT is the exact JSON.
 
     ROOTS are those below which it hears of files, None for everywhere; SENT is when, in ms since the epoch.
@@ -699,7 +699,7 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class ExclusionList(Told):
+class ExclusionList(Notification):
     """`exclusions`: the open files of which a CLI does not hear, while the user is looking."""
 
     method = "exclusions"
@@ -773,7 +773,7 @@ class DiffClose(Outgoing["str | None"]):
 
 
 @dataclass(frozen=True)
-class DiffOrphan(Told):
+class DiffOrphan(Notification):
     """`diff-orphan`: the CLI that waits for proposal ID has gone."""
 
     method = "diff-orphan"
@@ -785,7 +785,7 @@ class DiffOrphan(Told):
 
 
 @dataclass(frozen=True)
-class Delivered(Told):
+class Delivered(Notification):
     """`delivered`: the outcome of proposal ID has gone out to its CLI, or there is none to deliver any more."""
 
     method = "delivered"
@@ -797,7 +797,7 @@ class Delivered(Told):
 
 
 @dataclass(frozen=True)
-class Compared(Told):
+class Compared(Notification):
     """`compared`: the answer to `Compare` ID.
 
     HUNKS are four numbers for each: first line and count of lines in the old text, and the same in the new one.  Lines
@@ -815,7 +815,7 @@ class Compared(Told):
 
 
 @dataclass(frozen=True)
-class Merged(Told):
+class Merged(Notification):
     """`merged`: the answer to `Merge` ID.
 
     EDITS, which make the result of "mine", are four numbers for each: start and end in mine, start and end in the
@@ -840,7 +840,7 @@ class Merged(Told):
 
 
 @dataclass(frozen=True)
-class Notice(Told):
+class Notice(Notification):
     """`notice`: something the user should read."""
 
     method = "notice"

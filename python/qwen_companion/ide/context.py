@@ -16,18 +16,18 @@ MAX_SELECTION_UNITS = 16384
 
 
 @dataclass(frozen=True)
-class Place:
+class ResolvedPath:
     """A path as it was given and as it really is."""
 
     path: str
     real: str
 
     @classmethod
-    def of(cls, path: str) -> Place:
+    def of(cls, path: str) -> ResolvedPath:
         """That of PATH.  May wait for a disk."""
         return cls(path, os.path.realpath(path))
 
-    def is_below(self, root: Place) -> bool:
+    def is_below(self, root: ResolvedPath) -> bool:
         """Whether this is ROOT or lies in it, by either of its names: a link in a project belongs to the project."""
         return any(
             name == top or name.startswith(top.rstrip(os.sep) + os.sep)
@@ -35,7 +35,7 @@ class Place:
         )
 
 
-def own_root(directory: Place, roots: Sequence[Place]) -> Place:
+def own_root(directory: ResolvedPath, roots: Sequence[ResolvedPath]) -> ResolvedPath:
     """The root of a CLI that works in DIRECTORY: the innermost of ROOTS it lies in, else the directory itself."""
     return max((root for root in roots if directory.is_below(root)), key=lambda r: len(r.real), default=directory)
 

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Tool:
+class McpTool:
     """A tool as `tools/list` shows it."""
 
     name: str
@@ -31,7 +31,7 @@ class Tool:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         OPEN_DIFF,
         "Show the user a proposed new content of a file, to edit, accept or reject. Returns at once; the decision "
         f"comes as {DIFF_ACCEPTED} or {DIFF_REJECTED}.",
@@ -44,7 +44,7 @@ TOOLS = (
             "required": ["filePath", "newContent"],
         },
     ),
-    Tool(
+    McpTool(
         CLOSE_DIFF,
         'End the review of a file. Answers {"content": the text as the user left it}, or null when none was open.',
         {

@@ -74,7 +74,10 @@ _CONNECTION = "qwen_companion.connection"
 
 @dataclass
 class _Exchange:
-    """One POST.  SESSION is None until `initialize` has made one; DAMAGED, see `_mend`; OVERSIZED, see `Body`."""
+    """One POST.
+
+    SESSION is None until `initialize` has made one; DAMAGED, see `_replace_lone_surrogates`; OVERSIZED, see `Body`.
+    """
 
     session: KnownSession | None
     damaged: bool = False
@@ -199,7 +202,7 @@ class McpServer:
             await refuse(send, 413, str(error))
             return
         self._memory.text_was(body.size)
-        mended = _mend(body.data)
+        mended = _replace_lone_surrogates(body.data)
         exchange = _Exchange(session, damaged=mended is not body.data, oversized=body.oversized)
         parts = iter([mended])
         del body, mended
@@ -290,7 +293,7 @@ _ESCAPE = re.compile(
 )
 
 
-def _mend(body: bytes) -> bytes:
+def _replace_lone_surrogates(body: bytes) -> bytes:
     """BODY, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
 
     JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a

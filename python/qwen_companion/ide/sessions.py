@@ -108,7 +108,7 @@ class _Session:
 
     context: bytes | None = None
 
-    outbox: list[_Posted] = field(default_factory=list[_Posted])
+    unsent: list[_Posted] = field(default_factory=list[_Posted])
     stream: _Stream | None = None
     reaper: asyncio.TimerHandle | None = None
     connections: list[Connection] = field(default_factory=list[Connection])
@@ -282,7 +282,7 @@ class Sessions:
         found = self._sessions.get(session)
         if found is None:
             return False
-        found.outbox.append(_Posted(notification, key))
+        found.unsent.append(_Posted(notification, key))
         if found.stream is not None:
             found.stream.wake.set()
         return True
@@ -291,7 +291,7 @@ class Sessions:
         """Do not send what was posted under KEY, if it has not gone out."""
         found = self._sessions.get(session)
         if found is not None:
-            found.outbox = [item for item in found.outbox if item.key != key]
+            found.unsent = [item for item in found.unsent if item.key != key]
 
     # --- Streams ---
 
@@ -339,8 +339,8 @@ class Sessions:
                     stream.context = context
                     await self._send(send, _event(context))
                     self._told(session.known.id, context)
-                elif session.outbox:
-                    await self._send_posted(session, stream, send, session.outbox[0])
+                elif session.unsent:
+                    await self._send_posted(session, stream, send, session.unsent[0])
                 else:
                     await self._idle(stream, send)
             if not stream.lost:
@@ -353,9 +353,9 @@ class Sessions:
         await self._send(send, _event(posted.notification))
         # A send on a connection that has just been lost says nothing; the watcher knows after one turn of the loop.
         await asyncio.sleep(0)
-        if stream.lost or posted not in session.outbox:
+        if stream.lost or posted not in session.unsent:
             return
-        session.outbox.remove(posted)
+        session.unsent.remove(posted)
         if posted.key is not None:
             self._went_out(posted.key)
 

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Sequence
 
 from qwen_companion.errors import CompanionError
-from qwen_companion.ide.context import Place
+from qwen_companion.ide.context import ResolvedPath
 
 _CHUNK_BYTES = 1024 * 1024
 _UTF16_AND_32_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
@@ -59,8 +59,8 @@ def _check_place(path: str, roots: Sequence[str]) -> None:
     real = os.path.realpath(path)
     # By its name a link in a root belongs to it, and Emacs shows where it leads; not so a name that leads out of it
     # again.
-    place = Place(path if os.path.normpath(path) == path else real, real)
-    if not any(place.is_below(Place.of(root)) for root in roots):
+    place = ResolvedPath(path if os.path.normpath(path) == path else real, real)
+    if not any(place.is_below(ResolvedPath.of(root)) for root in roots):
         raise TargetError(
             f"{path} lies outside the workspace roots of Emacs ({', '.join(roots)}). Decide in the terminal instead."
         )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qwen_companion.errors import EmacsUnavailableError
-from qwen_companion.ide.diffs import Decision, Proposal, Proposals
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
+from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.threads import in_thread
 
@@ -47,7 +47,7 @@ class Editor(Protocol):
         ...
 
 
-class Outbox(Protocol):
+class SessionNotifier(Protocol):
     """What the tools need of the sessions: notifications kept until they have gone out."""
 
     def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
@@ -70,14 +70,14 @@ class DiffTools:
         self,
         proposals: Proposals,
         editor: Editor,
-        outbox: Outbox,
+        notifier: SessionNotifier,
         roots_of: Callable[[str], Sequence[str] | None],
         patience: float = OPEN_S,
     ) -> None:
         """ROOTS_OF tells in which directories a session may propose changes, None for anywhere.  PATIENCE: `OPEN_S`."""
         self._proposals = proposals
         self._editor = editor
-        self._outbox = outbox
+        self._notifier = notifier
         self._roots_of = roots_of
         self._patience = patience
         self._openings: set[asyncio.Task[str | None]] = set()
@@ -116,7 +116,7 @@ class DiffTools:
             notification = diff_rejected(proposal.path)
         else:
             notification = diff_accepted(proposal.path, decision.content)
-        if not self._outbox.post(proposal.session, notification, proposal.id):
+        if not self._notifier.post(proposal.session, notification, proposal.id):
             self._proposals.drop(proposal.id)
             self._abandon(proposal)
 
@@ -143,7 +143,7 @@ class DiffTools:
         if replaced is not None:
             # The CLI matches an outcome by path: the old one would be taken for the new one's.  Emacs sees from the
             # new proposal that what it decided on the old one is void.
-            self._outbox.withdraw(session, replaced.id)
+            self._notifier.withdraw(session, replaced.id)
         opening = asyncio.create_task(self._show(proposal, client, content))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
@@ -170,7 +170,7 @@ class DiffTools:
         if decision is not None and not suppress:
             return ToolResult(close_result(decision.content))
         self._proposals.drop(proposal.id)
-        self._outbox.withdraw(session, proposal.id)
+        self._notifier.withdraw(session, proposal.id)
         try:
             content = await self._editor.close_review(proposal)
         except EmacsUnavailableError as error:
@@ -179,7 +179,7 @@ class DiffTools:
                 return ToolResult(f"The text of the review is not known: {error}.", is_error=True)
             content = decision.content
         if not suppress:
-            self._outbox.post(session, diff_rejected(path))
+            self._notifier.post(session, diff_rejected(path))
         return ToolResult(close_result(content))
 
 

@@ -18,7 +18,7 @@ from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
 from qwen_companion.privacy.git import TIMEOUT_S, Git, repository, work_tree_files
 from qwen_companion.privacy.ignore_files import IGNORE_FILES, ignore_files, load
-from qwen_companion.privacy.names import Names, elsewhere, names
+from qwen_companion.privacy.names import Names, names, non_local_reason
 from qwen_companion.privacy.options import Options, Settled, UserRules
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
@@ -60,7 +60,7 @@ class _Look:
     signatures: dict[str, Signature] = field(default_factory=dict[str, Signature])
 
     def basis(self, path: str) -> _Basis:
-        found = elsewhere(path)
+        found = non_local_reason(path)
         if found is None:
             try:
                 return _Basis(names(path, self.links), self.settled, self.roots, self.program)

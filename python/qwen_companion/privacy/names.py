@@ -39,7 +39,7 @@ class Names:
         return self.spellings[-1]
 
 
-def elsewhere(path: str) -> str | None:
+def non_local_reason(path: str) -> str | None:
     """What PATH, as Emacs names it, is if it is no name of a file on this machine's disks."""
     if not path.startswith("/"):
         return "no absolute file name"

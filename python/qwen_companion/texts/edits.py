@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from qwen_companion.texts.hunks import Effort, Hunk, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
 
 _WORDS = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
 """Words, line ends, other blanks, and all other characters one by one: no character is left out."""
@@ -30,15 +30,15 @@ class Edit(NamedTuple):
     new_end: int
 
 
-def find_edits(old: str, new: str, effort: Effort) -> list[Edit]:
+def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
     """The edits that make NEW of OLD, in order and without overlap."""
     if old == new:
         return []
     old_lines, new_lines = split_lines(old), split_lines(new)
     old_offsets, new_offsets = _offsets(old_lines), _offsets(new_lines)
     edits: list[Edit] = []
-    for i, j, k, m in compare(*numbered(old_lines, new_lines), effort):
-        edits += moved(_refine_block(old_lines[i:j], new_lines[k:m], effort), old_offsets[i], new_offsets[k])
+    for i, j, k, m in compare(*numbered(old_lines, new_lines), budget):
+        edits += moved(_refine_block(old_lines[i:j], new_lines[k:m], budget), old_offsets[i], new_offsets[k])
     return edits
 
 
@@ -60,7 +60,7 @@ def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
     return [Edit(edit.start + old, edit.end + old, edit.new_start + new, edit.new_end + new) for edit in edits]
 
 
-def _refine_block(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[Edit]:
+def _refine_block(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
     """The edits in a block of changed lines: lines that differ in blanks only are paired, then what is between."""
     if not old or not new:
         return _trimmed("".join(old), "".join(new))
@@ -69,11 +69,11 @@ def _refine_block(old: Sequence[str], new: Sequence[str], effort: Effort) -> lis
     i = k = 0
     stripped = numbered([line.strip() for line in old], [line.strip() for line in new])
     end = Hunk(len(old), len(old), len(new), len(new))
-    for hunk in [*compare(*stripped, effort), end]:
+    for hunk in [*compare(*stripped, budget), end]:
         while i < hunk.old_start:
             edits += moved(_refine_blanks(old[i], new[k]), old_offsets[i], new_offsets[k])
             i, k = i + 1, k + 1
-        between = _refine_rest(old[i : hunk.old_end], new[k : hunk.new_end], effort)
+        between = _refine_rest(old[i : hunk.old_end], new[k : hunk.new_end], budget)
         edits += moved(between, old_offsets[i], new_offsets[k])
         i, k = hunk.old_end, hunk.new_end
     return edits
@@ -88,27 +88,27 @@ def _refine_blanks(old: str, new: str) -> list[Edit]:
     return head + moved(_trimmed(old[old_text:], new[new_text:]), old_text, new_text)
 
 
-def _refine_rest(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[Edit]:
+def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
     """The edits in a block of lines that have nothing whole in common: as many lines on both sides are pairs."""
     if len(old) != len(new):
-        return _refine_words("".join(old), "".join(new), effort)
+        return _refine_words("".join(old), "".join(new), budget)
     edits: list[Edit] = []
     old_offset = new_offset = 0
     for old_line, new_line in zip(old, new, strict=True):
-        edits += moved(_refine_words(old_line, new_line, effort), old_offset, new_offset)
+        edits += moved(_refine_words(old_line, new_line, budget), old_offset, new_offset)
         old_offset, new_offset = old_offset + len(old_line), new_offset + len(new_line)
     return edits
 
 
-def _refine_words(old: str, new: str, effort: Effort) -> list[Edit]:
+def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
     """The edits between two stretches of text: by words, if they have enough of them in common."""
     whole = _trimmed(old, new)
-    if not whole or _is_simple(old, new, whole[0]) or not effort.spend(len(old) + len(new)):
+    if not whole or _is_simple(old, new, whole[0]) or not budget.spend(len(old) + len(new)):
         return whole
     old_words, new_words = _WORDS.findall(old), _WORDS.findall(new)
     old_offsets, new_offsets = _offsets(old_words), _offsets(new_words)
     edits: list[Edit] = []
-    for i, j, k, m in compare(*numbered(old_words, new_words), effort):
+    for i, j, k, m in compare(*numbered(old_words, new_words), budget):
         here = Edit(old_offsets[i], old_offsets[j], new_offsets[k], new_offsets[m])
         if edits and _is_filler(old[edits[-1].end : here.start]):
             last = edits.pop()

@@ -17,7 +17,7 @@ _DEPTH = 10
 """How often the pieces between leading items are searched for items that lead there."""
 
 
-class Effort:
+class Budget:
     """What may be spent on a better result, all in all; without it the result is coarser, and as right.
 
     Counted in steps, about a microsecond each, so that the same texts always give the same result.
@@ -57,14 +57,14 @@ def numbered(old: Sequence[str], new: Sequence[str]) -> tuple[list[int], list[in
     return left, right
 
 
-def compare(old: Sequence[int], new: Sequence[int], effort: Effort) -> list[Hunk]:
+def compare(old: Sequence[int], new: Sequence[int], budget: Budget) -> list[Hunk]:
     """The hunks that make NEW of OLD, in order, none touching the next.
 
     Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
     (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
-    common, unless that would take too much of EFFORT.
+    common, unless that would take too much of BUDGET.
     """
-    return _split(old, new, Hunk(0, len(old), 0, len(new)), effort, 0)
+    return _split(old, new, Hunk(0, len(old), 0, len(new)), budget, 0)
 
 
 def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:
@@ -78,7 +78,7 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
     return [*blocks, (old_length, new_length, 0)]
 
 
-def _split(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort, depth: int) -> list[Hunk]:
+def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, depth: int) -> list[Hunk]:
     """BLOCK without what its two sides have in common, as patience diff finds it."""
     # The matcher of patiencediff itself panics where this would go deeper than some level.
     i, j, k, m = block
@@ -90,22 +90,22 @@ def _split(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort, 
         return [Hunk(i, j, k, m)] if i < j or k < m else []
     leading = unique_lcs(old[i:j], new[k:m]) if depth < _DEPTH else []
     if not leading:
-        return _search(old, new, Hunk(i, j, k, m), effort)
+        return _search(old, new, Hunk(i, j, k, m), budget)
     hunks: list[Hunk] = []
     old_end, new_end = i, k
     for old_start, new_start in [*leading, (j - i, m - k)]:
         between = Hunk(old_end, i + old_start, new_end, k + new_start)
-        hunks += _split(old, new, between, effort, depth + 1)
+        hunks += _split(old, new, between, budget, depth + 1)
         old_end, new_end = i + old_start + 1, k + new_start + 1
     return hunks
 
 
-def _search(old: Sequence[int], new: Sequence[int], block: Hunk, effort: Effort) -> list[Hunk]:
+def _search(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget) -> list[Hunk]:
     """BLOCK, in which no item leads, without what its two sides have in common."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)
-    if not 0 < pairs <= _PAIRS or not effort.spend(pairs):
+    if not 0 < pairs <= _PAIRS or not budget.spend(pairs):
         return [block]
     return [
         Hunk(block.old_start + i, block.old_start + j, block.new_start + k, block.new_start + m)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from merge3 import Merge3
 
 from qwen_companion.texts.edits import Edit, find_edits, moved
-from qwen_companion.texts.hunks import Effort, compare, matches, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, compare, matches, numbered, split_lines
 
 
 class Labels(NamedTuple):
@@ -22,7 +22,7 @@ class Labels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """TEXT is the result, EDITS make it of "mine", and CONFLICTS tells how many are marked in it."""
 
     text: str
@@ -38,17 +38,17 @@ class _Region(NamedTuple):
     theirs: list[str]
 
 
-def merge(base: str, mine: str, theirs: str, labels: Labels, effort: Effort) -> Merged:
+def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> MergeResult:
     """MINE with the changes that made THEIRS of BASE.
 
     A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
     for those at its ends on which mine and theirs agree.
     """
     if theirs in (base, mine):
-        return Merged(mine, [], 0)
+        return MergeResult(mine, [], 0)
     if base == mine:
-        return Merged(theirs, find_edits(mine, theirs, effort), 0)
-    result = _Result(effort)
+        return MergeResult(theirs, find_edits(mine, theirs, budget), 0)
+    result = _Result(budget)
     for region in _regions(split_lines(base), split_lines(mine), split_lines(theirs)):
         if region.theirs in (region.base, region.mine):
             result.keep("".join(region.mine))
@@ -56,21 +56,21 @@ def merge(base: str, mine: str, theirs: str, labels: Labels, effort: Effort) -> 
             result.replace("".join(region.mine), "".join(region.theirs))
         else:
             _mark(region, labels, result)
-    return Merged("".join(result.parts), result.edits, result.conflicts)
+    return MergeResult("".join(result.parts), result.edits, result.conflicts)
 
 
-def combine(base: str, mine: str, theirs: str, effort: Effort) -> Merged | None:
+def combine(base: str, mine: str, theirs: str, budget: Budget) -> MergeResult | None:
     """MINE with the changes that made THEIRS of BASE, by characters; None where both have changed the same ones.
 
     Finer than `merge`: two changes within one line are no conflict.  So it tells what comes of edits that are made one
     after the other by looking for the text that they replace.
     """
     if theirs in (base, mine):
-        return Merged(mine, [], 0)
+        return MergeResult(mine, [], 0)
     changes = {
         (edit.start, edit.end, text[edit.new_start : edit.new_end])
         for text in (mine, theirs)
-        for edit in find_edits(base, text, effort)
+        for edit in find_edits(base, text, budget)
     }
     parts: list[str] = []
     done, inserted = 0, False
@@ -81,14 +81,14 @@ def combine(base: str, mine: str, theirs: str, effort: Effort) -> Merged | None:
         parts += [base[done:start], new]
         done, inserted = end, start == end
     text = "".join([*parts, base[done:]])
-    return Merged(text, find_edits(mine, text, effort), 0)
+    return MergeResult(text, find_edits(mine, text, budget), 0)
 
 
 class _Result:
     """The result so far."""
 
-    def __init__(self, effort: Effort) -> None:
-        self._effort = effort
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self.parts: list[str] = []
         self.edits: list[Edit] = []
         self.conflicts = 0
@@ -101,7 +101,7 @@ class _Result:
 
     def replace(self, old: str, new: str) -> None:
         """Go on with NEW in place of OLD, which comes next in mine."""
-        self.edits += moved(find_edits(old, new, self._effort), self._mine, self._length)
+        self.edits += moved(find_edits(old, new, self._budget), self._mine, self._length)
         self._add(new)
         self._mine += len(old)
 
@@ -159,7 +159,7 @@ class _Matcher:
     """Our comparison in the form that merge3 asks for."""
 
     def __init__(self, isjunk: object = None, a: Sequence[str] = (), b: Sequence[str] = (), autojunk: bool = False):
-        self._blocks = matches(compare(*numbered(a, b), Effort()), len(a), len(b))
+        self._blocks = matches(compare(*numbered(a, b), Budget()), len(a), len(b))
 
     def get_matching_blocks(self) -> list[tuple[int, int, int]]:
         """Triples (i, j, n), the last one of size 0."""

@@ -35,7 +35,7 @@ from qwen_companion.daemon.models import (
     PermissionRequest,
     PermissionResolved,
     SessionDied,
-    TextPart,
+    TextBlock,
     ToolCallUpdate,
     TurnComplete,
     UserMessageChunk,
@@ -148,7 +148,7 @@ class Chat:
         return item.envelope.payload
 
     async def prompt(self, text: str) -> str:
-        return (await self.client.prompt(self.session, [TextPart(text)])).prompt_id
+        return (await self.client.prompt(self.session, [TextBlock(text)])).prompt_id
 
     async def turn(self, prompt_id: str) -> str | None:
         """Listen to the end of a turn; return why it has ended."""
@@ -366,7 +366,7 @@ async def stalled_chat(house: House, pieces: int) -> AsyncGenerator[tuple[Chat, 
     async with Network(house.serve.port) as network, house.session(network.url) as chat, house.client() as other:
         await other.load(chat.session)
         network.stall()
-        prompt = (await other.prompt(chat.session, [TextPart("say a lot")])).prompt_id
+        prompt = (await other.prompt(chat.session, [TextBlock("say a lot")])).prompt_id
         while (await other.status(chat.session)).has_active_prompt:
             await asyncio.sleep(0.1)
         assert re.search("(client|subscriber) evicted", house.serve.log)

@@ -29,11 +29,11 @@ from qwen_companion.daemon.errors import (
     UnsupportedError,
     WrongWorkspaceError,
 )
-from qwen_companion.daemon.models import Cursor, ImagePart, LinkPart, Part, TextPart
+from qwen_companion.daemon.models import Cursor, ImageBlock, LinkBlock, PromptBlock, TextBlock
 
 pytestmark = pytest.mark.anyio
 
-HELLO = (TextPart("hello"),)
+HELLO = (TextBlock("hello"),)
 
 
 @pytest.fixture
@@ -256,10 +256,10 @@ async def test_a_session_that_another_client_keeps_goes_on(
 async def test_a_prompt_goes_out_as_the_daemon_wants_it(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
-    parts: tuple[Part, ...] = (
-        TextPart("look \ud800 \u2028 \N{GRINNING FACE}"),
-        ImagePart("aW1hZ2U=", "image/png"),
-        LinkPart("file:///home/user/project/a b", "a b"),
+    parts: tuple[PromptBlock, ...] = (
+        TextBlock("look \ud800 \u2028 \N{GRINNING FACE}"),
+        ImageBlock("aW1hZ2U=", "image/png"),
+        LinkBlock("file:///home/user/project/a b", "a b"),
     )
     reply = await client.prompt(session.id, parts)
     assert reply.prompt_id == session.prompts[0]

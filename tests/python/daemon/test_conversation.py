@@ -11,11 +11,11 @@ from sexpdata import dumps
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, chunk, event
-from qwen_companion.daemon import boundary as module
 from qwen_companion.daemon import conversation
+from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
-    ContextUsage,
+    ContextUsageReport,
     DaemonState,
     Permission,
     Reset,
@@ -431,7 +431,7 @@ async def test_who_takes_part_is_asked_now_and_then(
 async def test_usage_and_commands_are_told(emacs: Emacs, chatting: Chatting) -> None:
     session, _, _ = chatting
     await emacs.call("daemon-usage", session=session)
-    assert "Context Usage" in emacs.last(ContextUsage).text
+    assert "Context Usage" in emacs.last(ContextUsageReport).text
     told = len(emacs.all(SlashCommands))
     await emacs.call("daemon-commands", session=session)
     assert len(emacs.all(SlashCommands)) == told + 1

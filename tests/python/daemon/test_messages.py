@@ -17,13 +17,14 @@ from qwen_companion.daemon.messages import (
     Choice,
     Close,
     Connect,
-    ContextUsage,
+    ContextUsageReport,
     DaemonSessions,
     DaemonState,
     DiffInfo,
     Disconnect,
     EndChange,
     Fetch,
+    FilePosition,
     ImagePart,
     LinkPart,
     ListedSession,
@@ -33,7 +34,6 @@ from qwen_companion.daemon.messages import (
     Open,
     Option,
     Permission,
-    Place,
     PlanChange,
     PlanStep,
     Prompt,
@@ -59,7 +59,7 @@ from qwen_companion.daemon.messages import (
     request_of,
 )
 from qwen_companion.daemon.sanitize import Capped
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, DaemonCall, Told, parse_incoming
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, DaemonCall, Notification, parse_incoming
 from qwen_companion.emacs.spool import Spool
 from support import as_dict
 
@@ -185,7 +185,7 @@ def test_a_tool_with_all_it_has(spool: Spool) -> None:
         revision=2,
         diffs=(DiffInfo("/a", None, 3), DiffInfo("/b", 2, 4)),
         diffs_more=1,
-        places=(Place("/a", 3),),
+        places=(FilePosition("/a", 3),),
         places_more=5,
     )
     shape = plain(change.to_plist(spool))
@@ -199,7 +199,7 @@ def test_a_tool_with_all_it_has(spool: Spool) -> None:
     ]
 
 
-MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
+MESSAGES: list[tuple[Notification, str, dict[str, Any]]] = [
     (
         DaemonState("refused", "why", "h:1", True, "/w", "0.24.4", ("f",)),
         "daemon-state",
@@ -290,7 +290,7 @@ MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
         "daemon-commands",
         {"session": "s", "commands": [{"name": "bug", "description": "d", "hint": "h"}]},
     ),
-    (ContextUsage("s", "text"), "daemon-usage", {"session": "s", "text": "text"}),
+    (ContextUsageReport("s", "text"), "daemon-usage", {"session": "s", "text": "text"}),
     (
         Reply("r", "why", "busy", "s", "t"),
         "daemon-reply",
@@ -300,7 +300,7 @@ MESSAGES: list[tuple[Told, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "method", "shape"), MESSAGES)
-def test_messages(message: Told, method: str, shape: dict[str, Any], spool: Spool) -> None:
+def test_messages(message: Notification, method: str, shape: dict[str, Any], spool: Spool) -> None:
     assert message.method == method
     assert plain(message.payload(spool)) == shape
 

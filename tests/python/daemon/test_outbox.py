@@ -18,7 +18,7 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.daemon.outbox import BATCH_CHANGES, BATCH_WEIGHT, GATHER_S, Outbox
-from qwen_companion.emacs.messages import Told
+from qwen_companion.emacs.messages import Notification
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError
 from support import TIMEOUT_S
 
@@ -41,13 +41,13 @@ class Emacs:
     """The other end: what it was told, and a pause that lasts until it is over."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[Notification] = []
         self.pauses: asyncio.Queue[float] = asyncio.Queue()
         self.gate = asyncio.Event()
-        self.answer: Callable[[Told], None] = lambda _message: None
+        self.answer: Callable[[Notification], None] = lambda _message: None
         self.outbox = Outbox(self.send, self.pause)
 
-    async def send(self, message: Told) -> None:
+    async def send(self, message: Notification) -> None:
         self.told.append(message)
         self.answer(message)
 
@@ -171,9 +171,9 @@ async def test_an_empty_conversation_is_a_reset_too(emacs: Emacs) -> None:
 
 
 async def test_a_slow_emacs_misses_nothing(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
-    sent: asyncio.Queue[Told] = asyncio.Queue()
+    sent: asyncio.Queue[Notification] = asyncio.Queue()
 
-    def busy(message: Told) -> None:
+    def busy(message: Notification) -> None:
         sent.put_nowait(message)
         raise EmacsBusyError("Emacs did not answer daemon-turn within 10 s")
 
@@ -190,7 +190,7 @@ async def test_a_slow_emacs_misses_nothing(emacs: Emacs, caplog: pytest.LogCaptu
 
 
 async def test_it_ends_with_emacs(emacs: Emacs) -> None:
-    def gone(_message: Told) -> None:
+    def gone(_message: Notification) -> None:
         raise EmacsGoneError("Emacs has closed the connection")
 
     emacs.answer = gone
@@ -201,7 +201,7 @@ async def test_it_ends_with_emacs(emacs: Emacs) -> None:
 
 
 async def test_it_ends_when_closed_although_an_answer_keeps_it_from_being_cancelled(emacs: Emacs) -> None:
-    def close(_message: Told) -> None:
+    def close(_message: Notification) -> None:
         emacs.outbox.close()
 
     emacs.answer = close

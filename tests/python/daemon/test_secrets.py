@@ -31,7 +31,7 @@ async def test_token_never_in_epc_log_repr(
         password = "password-in-the-url"
         url = daemon.url.replace("http://", f"http://somebody:{password}@") + "/?token=token-in-the-url"
         calls = [DaemonCall("daemon-connect", Plist(lisp(dumps({"url": url, "token": TOKEN, "root": ROOT}))))]
-        emacs.boundary.take(calls[0])
+        emacs.dispatcher.take(calls[0])
         await emacs.until(lambda: emacs.all(DaemonState, state="connected"))
         session = await emacs.open()
         (theirs,) = daemon.sessions.values()
@@ -59,8 +59,8 @@ async def test_token_never_in_epc_log_repr(
         await emacs.connect(daemon)
         known = [*calls, *(parse_call(call, spool) for call in calls), *gc.get_objects()]
         ours = [item for item in known if type(item).__module__.startswith("qwen_companion")]
-        assert {"Connect", "DaemonCall", "DaemonClient", "Address"} - {type(item).__name__ for item in ours} <= {
-            "Address"
+        assert {"Connect", "DaemonCall", "DaemonClient", "DaemonAddress"} - {type(item).__name__ for item in ours} <= {
+            "DaemonAddress"
         }
         reprs = "\n".join(map(repr, ours))
         crossed = "\n".join(emacs.frames)

@@ -37,9 +37,9 @@ from daemon_wire import (
     words,
 )
 from qwen_companion.daemon import models
-from qwen_companion.daemon.broken import BrokenTurns, Output
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.ids import local_id
+from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     EndChange,
     NoteChange,
@@ -769,13 +769,13 @@ def test_how_turns_ended_is_read_from_the_disk_too() -> None:
 
 
 def test_a_turn_that_broke_off_is_not_lost_with_the_connection() -> None:
-    broken = BrokenTurns()
-    before = DaemonSession(SESSION, US, broken=broken)
+    interrupted = InterruptedTurns()
+    before = DaemonSession(SESSION, US, interrupted=interrupted)
     before.load(load_reply())
     for item in live(echo(P1), words("half")):
         before.take(item)
     seen = Seen()
-    seen.session = DaemonSession(SESSION, US, broken=broken)
+    seen.session = DaemonSession(SESSION, US, interrupted=interrupted)
     load_again(seen, disk("user_message_chunk", "hello", P1))
     assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
 

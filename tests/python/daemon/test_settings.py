@@ -13,7 +13,7 @@ from qwen_companion.daemon.settings import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
-    Address,
+    DaemonAddress,
     find_address,
 )
 
@@ -42,8 +42,8 @@ def test_what_the_user_set_comes_before_the_environment(token_file: Path) -> Non
         TOKEN_VARIABLE: "from-environment",
         TOKEN_FILE_VARIABLE: str(token_file),
     }
-    assert find_address(LOCAL, "given", environment) == Address(LOCAL, "given")
-    assert find_address("", "", environment) == Address("http://127.0.0.1:1", "from-environment")
+    assert find_address(LOCAL, "given", environment) == DaemonAddress(LOCAL, "given")
+    assert find_address("", "", environment) == DaemonAddress("http://127.0.0.1:1", "from-environment")
     assert find_address(None, None, {**environment, TOKEN_VARIABLE: ""}).token == SECRET
 
 
@@ -72,7 +72,7 @@ def test_urls_that_are_used(given: str, used: str) -> None:
 @pytest.mark.parametrize("extra", ["/?token={}", "/#token={}"])
 def test_a_secret_in_the_url_is_used_as_nothing(extra: str) -> None:
     address = find_address(f"http://{SECRET}:{SECRET}@127.0.0.1:4170{extra.format(SECRET)}", None, {})
-    assert address == Address(LOCAL)
+    assert address == DaemonAddress(LOCAL)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from qwen_companion.daemon.errors import (
     UnauthorizedError,
     UnsupportedError,
 )
-from qwen_companion.daemon.models import AgentMessageChunk, Cursor, SessionSnapshot, TextPart, Unknown
+from qwen_companion.daemon.models import AgentMessageChunk, Cursor, SessionSnapshot, TextBlock, Unknown
 from qwen_companion.daemon.stream import (
     SILENCE_S,
     Backoff,
@@ -143,7 +143,7 @@ async def test_a_turn_comes_as_it_was_recorded(client: DaemonClient, daemon: Fak
         assert isinstance(snapshot, Frame)
         assert isinstance(snapshot.envelope.payload, SessionSnapshot)
         session.script("answer")
-        reply = await client.prompt(session.id, [TextPart("hello")])
+        reply = await client.prompt(session.id, [TextBlock("hello")])
         items = [await listener.next() for _ in turn("answer")]
     assert "".join(texts(items)) == "Hello there, this is an answer."
     assert ids(items) == [2, 3, 4, 5, 6]

@@ -93,14 +93,14 @@ def gemini(home: Home, pid: int = PID, port: int = PORT) -> Path:
     return home.temporary / f"gemini/ide/gemini-ide-server-{pid}-{port}.json"
 
 
-def for_walks(home: Home, *pids: int, port: int = PORT) -> list[Path]:
+def for_candidates(home: Home, *pids: int, port: int = PORT) -> list[Path]:
     """The files that are written once for each of PIDS."""
     return [kind(home, pid, port) for kind in (fork, gemini) for pid in pids or (PID, PARENT)]
 
 
 def everything(home: Home, port: int = PORT) -> list[Path]:
     """All files that are written when nothing is in the way."""
-    return sorted([specified(home, port=port), lock(home, port), *for_walks(home, port=port)])
+    return sorted([specified(home, port=port), lock(home, port), *for_candidates(home, port=port)])
 
 
 def outside(home: Home, name: str) -> list[Path]:
@@ -124,7 +124,7 @@ def test_the_files_say_what_their_readers_need(home: Home, environ: dict[str, st
     info = {"name": "emacs", "displayName": "Emacs"}
     common = {"workspacePath": "/a:/é b", "authToken": "token", "ideInfo": info}
     mark = {MARKER: {"space": process_space(), "pid": PID, "started": start_of(PID)}}
-    for path in (specified(home), *for_walks(home)):
+    for path in (specified(home), *for_candidates(home)):
         assert content(path) == {"port": PORT, **common, **mark}
     assert content(lock(home)) == {"port": "4711", "ppid": PID, "ideName": "Emacs", **common, **mark}
     assert home.files() == everything(home)
@@ -200,7 +200,7 @@ def test_a_tilde_in_qwen_home_is_the_home_directory(home: Home, environ: dict[st
 def test_a_relative_qwen_home_is_a_warning(home: Home, environ: dict[str, str]) -> None:
     (warning,) = make({**environ, "QWEN_HOME": "mine"}).publish([]).warnings
     assert "QWEN_HOME" in warning
-    assert home.files() == sorted([specified(home), *for_walks(home)])
+    assert home.files() == sorted([specified(home), *for_candidates(home)])
 
 
 def test_publishing_again_replaces_the_files_in_one_step(home: Home, environ: dict[str, str]) -> None:
@@ -269,7 +269,7 @@ def test_the_lock_file_is_not_written_through_a_link(home: Home, environ: dict[s
     done = make(environ).publish([])
     assert len(done.warnings) == 1
     assert "symbolic link" in done.warnings[0]
-    assert home.files() == sorted([specified(home), *for_walks(home)])
+    assert home.files() == sorted([specified(home), *for_candidates(home)])
 
 
 @pytest.mark.parametrize("name", ["qwen", "qwen/ide", "gemini", "gemini/ide"])
@@ -461,7 +461,7 @@ def test_there_is_a_file_for_each_process_that_may_be_taken_for_the_editor(
 ) -> None:
     pids[:] = [PID, 4, 5]
     make(environ).publish(["/a"])
-    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_walks(home, PID, 4, 5))
+    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_candidates(home, PID, 4, 5))
     assert list(home.temporary.glob("qwen/ide/*")) == [specified(home)]
 
 
@@ -471,7 +471,7 @@ def test_other_ancestors_mean_other_names(home: Home, environ: dict[str, str], p
     untouched = lock(home).stat().st_ino
     pids[:] = [PID, 5]
     assert discovery.follow_ancestors() == ()
-    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_walks(home, PID, 5))
+    assert sorted(home.temporary.glob("gemini/ide/*")) == sorted(for_candidates(home, PID, 5))
     assert content(gemini(home, 5)) == content(gemini(home))
     assert lock(home).stat().st_ino == untouched
     discovery.remove()

@@ -17,7 +17,7 @@ from qwen_companion.emacs.messages import (
     DiffOpen,
     Incoming,
     Notice,
-    Outcome,
+    ReviewOutcome,
     Roots,
     Serving,
     Stop,
@@ -82,7 +82,7 @@ async def test_calls_arrive_in_order_and_are_answered_with_nil(site: Site) -> No
     for number in range(200):
         assert await call(peer, "outcome", f'(:id "{number}" :outcome rejected)') == ["return", number + 2, []]
     for number in range(200):
-        assert await soon(site.received.get()) == Outcome(str(number), None)
+        assert await soon(site.received.get()) == ReviewOutcome(str(number), None)
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x"])
@@ -276,7 +276,7 @@ async def test_a_text_that_emacs_could_not_spool_comes_in_parts(site: Site) -> N
     for part in ("one\n", "naïve "):
         assert (await call(peer, "text-part", f'(:id 7 :text "{part}")'))[0] == "return"
     assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return"
-    assert await soon(site.received.get()) == Outcome("p", "one\nnaïve ")
+    assert await soon(site.received.get()) == ReviewOutcome("p", "one\nnaïve ")
     # They are there once only.
     assert (await call(peer, "outcome", '(:id "p" :outcome accepted :text-parts 7)'))[0] == "return-error"
     assert site.received.empty()

@@ -27,10 +27,10 @@ from qwen_companion.emacs.messages import (
     Merge,
     Merged,
     Notice,
-    Outcome,
     Outgoing,
     Peer,
     Published,
+    ReviewOutcome,
     Roots,
     Serving,
     SessionList,
@@ -139,8 +139,8 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("roots", "(:roots nil)", spool) == Roots((), imitate_vscode=False)
     assert incoming("roots", "(:roots nil :imitate-vscode t)", spool) == Roots((), imitate_vscode=True)
     assert incoming("stop", "nil", spool) == Stop()
-    assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == Outcome("p", None)
-    assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == Outcome("p", "")
+    assert incoming("outcome", '(:id "p" :outcome rejected)', spool) == ReviewOutcome("p", None)
+    assert incoming("outcome", '(:id "p" :outcome accepted :text "")', spool) == ReviewOutcome("p", "")
     full = '(:files ((:path "/a" :timestamp 5.9)) :active "/a" :line 2 :character 3 :text "a\\"b\\\\n")'
     assert incoming("context", full, spool) == Snapshot((VisitedFile("/a", 5),), "/a", 2, 3, 'a"b\\n')
     assert incoming("context", "(:files nil :active nil)", spool) == Snapshot((), None, None, None, None)

@@ -12,7 +12,7 @@ from qwen_companion.emacs.messages import Snapshot, VisitedFile
 from qwen_companion.ide.context import (
     MAX_FILES,
     MAX_SELECTION_UNITS,
-    Place,
+    ResolvedPath,
     cut_utf16,
     describe,
     newest_times,
@@ -108,13 +108,13 @@ def test_the_root_of_a_cli_is_the_innermost(tmp_path: Path) -> None:
     inner = tmp_path / "outer/inner"
     inner.mkdir(parents=True)
     (tmp_path / "outer/inner-not").mkdir()
-    outer, nested, other = (Place.of(str(tmp_path / name)) for name in ("outer", "outer/inner", "other"))
+    outer, nested, other = (ResolvedPath.of(str(tmp_path / name)) for name in ("outer", "outer/inner", "other"))
     roots = [nested, outer, other]
-    assert own_root(Place.of(str(inner)), roots) == nested
-    assert own_root(Place.of(str(inner / "deep")), roots) == nested
-    assert own_root(Place.of(str(tmp_path / "outer/inner-not")), roots) == outer
-    assert own_root(Place.of("/elsewhere"), roots) == Place.of("/elsewhere")
-    assert own_root(Place.of("/elsewhere"), [Place.of("/")]) == Place.of("/")
+    assert own_root(ResolvedPath.of(str(inner)), roots) == nested
+    assert own_root(ResolvedPath.of(str(inner / "deep")), roots) == nested
+    assert own_root(ResolvedPath.of(str(tmp_path / "outer/inner-not")), roots) == outer
+    assert own_root(ResolvedPath.of("/elsewhere"), roots) == ResolvedPath.of("/elsewhere")
+    assert own_root(ResolvedPath.of("/elsewhere"), [ResolvedPath.of("/")]) == ResolvedPath.of("/")
 
 
 def test_a_link_is_below_where_it_lies_and_where_it_leads(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_a_link_is_below_where_it_lies_and_where_it_leads(tmp_path: Path) -> Non
     (tmp_path / "two/file").write_text("")
     (tmp_path / "one/link").symlink_to("../two/file")
     (tmp_path / "alias").symlink_to("two")
-    link = Place.of(str(tmp_path / "one/link"))
-    assert link.is_below(Place.of(str(tmp_path / "one")))
-    assert link.is_below(Place.of(str(tmp_path / "two")))
-    assert link.is_below(Place.of(str(tmp_path / "alias")))
-    assert not link.is_below(Place.of(str(tmp_path / "one/other")))
+    link = ResolvedPath.of(str(tmp_path / "one/link"))
+    assert link.is_below(ResolvedPath.of(str(tmp_path / "one")))
+    assert link.is_below(ResolvedPath.of(str(tmp_path / "two")))
+    assert link.is_below(ResolvedPath.of(str(tmp_path / "alias")))
+    assert not link.is_below(ResolvedPath.of(str(tmp_path / "one/other")))
 
 
 @given(text=UNICODE.filter(bool))

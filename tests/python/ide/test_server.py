@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict
 
 from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
 from qwen_companion.ide import bodies
-from qwen_companion.ide.diffs import Decision, Proposals
 from qwen_companion.ide.peers import Caller, find_caller
+from qwen_companion.ide.proposals import Decision, Proposals
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools

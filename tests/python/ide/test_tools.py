@@ -9,7 +9,7 @@ import pytest
 
 from qwen_companion.emacs.messages import KnownProposal
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError, EmacsUnavailableError
-from qwen_companion.ide.diffs import Decision, Proposals, text_digest
+from qwen_companion.ide.proposals import Decision, Proposals, text_digest
 from qwen_companion.ide.tools import DiffTools, ToolResult
 from support import FakeEditor, FakeOutbox
 

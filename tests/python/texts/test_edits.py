@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_companion.texts.edits import Edit, find_edits, joined
-from qwen_companion.texts.hunks import Effort
+from qwen_companion.texts.hunks import Budget
 
 PIECES = ["a", "b", "foo", " ", "  ", "\t", "\n", "\r\n", "\r", "\f", "\u2028", "\U0001f600", "}"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
@@ -26,21 +26,21 @@ def apply(old: str, new: str, edits: list[Edit]) -> str:
     return result + old[end:]
 
 
-def changes(old: str, new: str, effort: int = 1_000_000) -> list[tuple[str, str]]:
+def changes(old: str, new: str, budget: int = 1_000_000) -> list[tuple[str, str]]:
     """The changed pieces: what was, and what is."""
-    edits = find_edits(old, new, Effort(effort))
+    edits = find_edits(old, new, Budget(budget))
     assert apply(old, new, edits) == new
     return [(old[edit.start : edit.end], new[edit.new_start : edit.new_end]) for edit in edits]
 
 
 @given(TEXTS, TEXTS, st.integers(0, 200))
-def test_edits_make_the_new_text_exactly(old: str, new: str, effort: int) -> None:
-    assert apply(old, new, find_edits(old, new, Effort(effort))) == new
+def test_edits_make_the_new_text_exactly(old: str, new: str, budget: int) -> None:
+    assert apply(old, new, find_edits(old, new, Budget(budget))) == new
 
 
 @given(TEXTS, TEXTS, st.integers(1, 5))
 def test_joined_edits_are_few_and_come_to_the_same(old: str, new: str, limit: int) -> None:
-    edits = joined(find_edits(old, new, Effort()), limit)
+    edits = joined(find_edits(old, new, Budget()), limit)
     assert len(edits) <= limit
     assert apply(old, new, edits) == new
 
@@ -74,4 +74,4 @@ def test_edits_are_as_small_as_what_changed(old: str, new: str, expected: list[t
 
 
 def test_without_effort_a_line_is_still_trimmed() -> None:
-    assert changes("a = foo(1, foo)\n", "a = bar(1, bar)\n", effort=0) == [("foo(1, foo", "bar(1, bar")]
+    assert changes("a = foo(1, foo)\n", "a = bar(1, bar)\n", budget=0) == [("foo(1, foo", "bar(1, bar")]

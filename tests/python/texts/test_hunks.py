@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen_companion.texts.hunks import Effort, Hunk, compare, matches, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, Hunk, compare, matches, numbered, split_lines
 
 ITEMS = st.lists(st.integers(0, 5), max_size=30)
 
@@ -22,7 +22,7 @@ def test_lines_are_split_at_line_feeds_only_and_come_back_whole(text: str) -> No
 def test_hunks_make_the_new_sequence_of_the_old_one(old: list[int], new: list[int]) -> None:
     result: list[int] = []
     end = 0
-    for hunk in compare(old, new, Effort()):
+    for hunk in compare(old, new, Budget()):
         assert hunk.old_start > end or end == 0
         assert hunk.old_start < hunk.old_end or hunk.new_start < hunk.new_end
         result += old[end : hunk.old_start]
@@ -42,13 +42,13 @@ def nested(leaf: int, levels: int) -> list[int]:
 
 def test_items_that_lead_only_inside_of_pieces_are_found_at_any_depth() -> None:
     # The matcher of patiencediff itself panics at this depth.
-    hunks = compare(nested(-1, 12), nested(-2, 12), Effort())
+    hunks = compare(nested(-1, 12), nested(-2, 12), Budget())
     assert hunks == [Hunk(at, at + 1, at, at + 1) for at in range(0, 2**13, 2)]
 
 
 @given(ITEMS, ITEMS)
 def test_matches_are_what_the_hunks_leave(old: list[int], new: list[int]) -> None:
-    *blocks, last = matches(compare(old, new, Effort()), len(old), len(new))
+    *blocks, last = matches(compare(old, new, Budget()), len(old), len(new))
     assert last == (len(old), len(new), 0)
     assert all(size and old[i : i + size] == new[j : j + size] for i, j, size in blocks)
 
@@ -71,14 +71,14 @@ def lines(text: str) -> list[str]:
     ],
 )
 def test_hunks_are_those_a_person_would_see(old: str, new: str, hunks: list[Hunk]) -> None:
-    assert compare(*numbered(lines(old), lines(new)), Effort()) == hunks
+    assert compare(*numbered(lines(old), lines(new)), Budget()) == hunks
 
 
 def test_without_effort_the_result_is_coarser() -> None:
     old, new = numbered(lines("s { } { } e"), lines("t { } x { } f"))
-    assert compare(old, new, Effort(0)) == [Hunk(0, 6, 0, 7)]
+    assert compare(old, new, Budget(0)) == [Hunk(0, 6, 0, 7)]
 
 
 def test_a_block_with_too_many_pairs_is_left_whole() -> None:
     old, new = [1, 2, *[0] * 200, 3], [4, *[0] * 200, 5, 6]
-    assert len(compare(old, new, Effort())) == 1
+    assert len(compare(old, new, Budget())) == 1

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen_companion.texts.hunks import Effort, split_lines
-from qwen_companion.texts.merge import Labels, Merged, combine, merge
+from qwen_companion.texts.hunks import Budget, split_lines
+from qwen_companion.texts.merge import Labels, MergeResult, combine, merge
 
 LABELS = Labels("mine", "base", "theirs")
 
@@ -23,8 +23,8 @@ def joined(lines: list[str], last: str) -> str:
 TEXTS = st.builds(joined, st.lists(st.sampled_from(LINES), max_size=12), st.sampled_from(["", "", "e"]))
 
 
-def merged(base: str, mine: str, theirs: str) -> Merged:
-    result = merge(base, mine, theirs, LABELS, Effort())
+def merged(base: str, mine: str, theirs: str) -> MergeResult:
+    result = merge(base, mine, theirs, LABELS, Budget())
     text, end = "", 0
     for edit in result.edits:
         assert end <= edit.start
@@ -43,9 +43,9 @@ def test_edits_make_the_result_of_mine(base: str, mine: str, theirs: str) -> Non
 
 @given(TEXTS, TEXTS)
 def test_what_only_one_has_changed_is_taken(base: str, other: str) -> None:
-    assert merged(base, base, other) == Merged(other, merged(base, base, other).edits, 0)
-    assert merged(base, other, base) == Merged(other, [], 0)
-    assert merged(base, other, other) == Merged(other, [], 0)
+    assert merged(base, base, other) == MergeResult(other, merged(base, base, other).edits, 0)
+    assert merged(base, other, base) == MergeResult(other, [], 0)
+    assert merged(base, other, other) == MergeResult(other, [], 0)
 
 
 @given(TEXTS, TEXTS, TEXTS)
@@ -135,14 +135,14 @@ def test_git_says_the_same(mine: tuple[int, ...], theirs: tuple[int, ...], tmp_p
 def test_edits_one_after_the_other_come_to_what_combine_says(text: str, first: str, second: str) -> None:
     base = f"{text}<here> and <there>{text}"
     mine, theirs = base.replace("<here>", first), base.replace("<there>", second)
-    combined = combine(base, mine, theirs, Effort())
+    combined = combine(base, mine, theirs, Budget())
     assert combined is not None
     assert combined.text == mine.replace("<there>", second)
 
 
 def test_changes_of_the_same_words_cannot_be_combined() -> None:
-    assert combine("a b c\n", "a x c\n", "a y c\n", Effort()) is None
-    assert combine("a c\n", "a x c\n", "a y c\n", Effort()) is None
-    same = combine("a b c\n", "a x c\n", "a x c\n", Effort())
+    assert combine("a b c\n", "a x c\n", "a y c\n", Budget()) is None
+    assert combine("a c\n", "a x c\n", "a y c\n", Budget()) is None
+    same = combine("a b c\n", "a x c\n", "a x c\n", Budget())
     assert same is not None
     assert same.text == "a x c\n"

@@ -20,8 +20,8 @@ from qwen_companion.emacs.messages import (
     Merge,
     Merged,
 )
-from qwen_companion.texts import answers
-from qwen_companion.texts.answers import answer
+from qwen_companion.texts import requests
+from qwen_companion.texts.requests import answer
 from support import PYTHON_DIRECTORY, Backend, Home, as_dict
 
 LABELS = ("m", "b", "t")
@@ -63,12 +63,12 @@ def test_whatever_goes_wrong_there_is_an_answer(request_: Compare | Merge, monke
     def broken(*_: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr(answers, "Effort", broken)
+    monkeypatch.setattr(requests, "Budget", broken)
     assert answer(request_) == request_.failed()
 
 
 def test_emacs_gets_no_more_edits_than_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_EDITS", 10)
+    monkeypatch.setattr(requests, "_EDITS", 10)
     merged = answer(Merge(7, ("a\nb\n" * 100, "a\nc\n" * 100), LABELS))
     assert isinstance(merged, Merged) and merged.edits is not None
     assert len(merged.edits) == 40

@@ -16,14 +16,14 @@ Output = Change | Permission | SlashCommands
 DONE = "done"
 
 
-class BrokenTurns:
+class InterruptedTurns:
     """Those of one session, over all its loads and all connections to its daemon."""
 
     def __init__(self) -> None:
         self._turn: str | None = None
         """The turn that runs; what was told of it is in `_told`."""
         self._told: dict[object, Change] = {}
-        self._broken: dict[str, list[Change]] = {}
+        self._interrupted: dict[str, list[Change]] = {}
 
     def told(self, outputs: Iterable[Output]) -> None:
         """OUTPUTS are told."""
@@ -37,7 +37,7 @@ class BrokenTurns:
                 self._told[change.id if isinstance(change, ToolChange) else len(self._told), type(change)] = change
                 if isinstance(change, EndChange):
                     if change.outcome != DONE:
-                        self._broken[change.turn] = list(self._told.values())
+                        self._interrupted[change.turn] = list(self._told.values())
                     self._turn = None
 
     def completed(self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, runs: bool, why: str) -> list[Output]:
@@ -49,9 +49,9 @@ class BrokenTurns:
         if self._turn is not None and not runs:
             self.told([EndChange(self._turn, None, outcome="failed", text=why)])
         result = list(loaded)
-        newest = next(reversed(self._broken), None)
+        newest = next(reversed(self._interrupted), None)
         ends = {turn: EndChange(turn, None, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
-        for turn, told in self._broken.items():
+        for turn, told in self._interrupted.items():
             outcome = outcomes.get(turn)
             if outcome == DONE:
                 continue

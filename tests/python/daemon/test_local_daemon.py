@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qwen_companion.daemon import keeper
+from qwen_companion.daemon import supervisor
 from qwen_companion.daemon.errors import NotStartedError
-from qwen_companion.daemon.local import LocalDaemon, start_local
+from qwen_companion.daemon.local_daemon import LocalDaemon, start_local
 from support import PYTHON_DIRECTORY, TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +137,7 @@ async def test_one_that_nobody_waits_for_any_more_is_told_to_end(tmp_path: Path)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
     starting = (
-        "import asyncio; from qwen_companion.daemon.local import start_local\n"
+        "import asyncio; from qwen_companion.daemon.local_daemon import start_local\n"
         "async def main(program, root):\n"
         "    daemon = await start_local([program], root)\n"
         "    print(flush=True)\n"
@@ -159,12 +159,12 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, number: signal
         assert alive == []
 
 
-def run_keeper(directory: Path, *lines: str) -> subprocess.Popen[bytes]:
-    """A keeper with little patience, of a program of LINES."""
-    code = "import sys, keeper; keeper.GRACE_S = 0.2; sys.exit(keeper.main(sys.argv[1:]))"
+def run_supervisor(directory: Path, *lines: str) -> subprocess.Popen[bytes]:
+    """A supervisor with little patience, of a program of LINES."""
+    code = "import sys, supervisor; supervisor.GRACE_S = 0.2; sys.exit(supervisor.main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", code, *script(directory, *lines)],
-        cwd=Path(keeper.__file__).parent,
+        cwd=Path(supervisor.__file__).parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -172,7 +172,7 @@ def run_keeper(directory: Path, *lines: str) -> subprocess.Popen[bytes]:
 
 def test_one_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
     # The child too: it is of the same group.
-    with run_keeper(tmp_path, "trap '' TERM", "echo ready", "sleep 1000", "echo not reached", STAY) as process:
+    with run_supervisor(tmp_path, "trap '' TERM", "echo ready", "sleep 1000", "echo not reached", STAY) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"token\n")
@@ -184,7 +184,7 @@ def test_one_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
 
 
 def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
-    with run_keeper(tmp_path, "exit 7") as process:
+    with run_supervisor(tmp_path, "exit 7") as process:
         assert process.stdin is not None
         process.stdin.write(b"token\n")
         process.stdin.flush()
@@ -192,10 +192,10 @@ def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_for_an_owner_that_has_gone_already(tmp_path: Path) -> None:
-    with run_keeper(tmp_path, "echo started") as process:
+    with run_supervisor(tmp_path, "echo started") as process:
         assert process.stdin is not None
         process.stdin.write(b"half a tok")
         process.stdin.close()
-        assert process.wait(TIMEOUT_S) == keeper.EXIT_NOT_STARTED
+        assert process.wait(TIMEOUT_S) == supervisor.EXIT_NOT_STARTED
         assert process.stdout is not None
         assert process.stdout.read() == b""

@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import IO
 
 from qwen_companion.daemon.errors import NotStartedError
-from qwen_companion.daemon.settings import Address
+from qwen_companion.daemon.settings import DaemonAddress
 from qwen_companion.threads import in_thread
 
 START_S = 60.0
 """How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 # With --require-auth even /health wants the token; the Web Shell is nothing we need.
 _ARGUMENTS = ("serve", "--hostname", "127.0.0.1", "--port", "0", "--require-auth", "--no-web", "--workspace")
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)\b")
 _LAST_LINES = 3
 _KILLED = 128
-"""Exit codes above this are the keeper's for a daemon that a signal has ended: nothing it printed says why."""
+"""Exit codes above this are the supervisor's for a daemon that a signal has ended: nothing it printed says why."""
 
 
 class LocalDaemon:
     """A running daemon, which listens at ADDRESS; made by `start_local`."""
 
-    def __init__(self, address: Address, keeper_input: IO[bytes], output: asyncio.Task[str]) -> None:
+    def __init__(self, address: DaemonAddress, supervisor_input: IO[bytes], output: asyncio.Task[str]) -> None:
         self.address = address
-        self._input = keeper_input
+        self._input = supervisor_input
         self._output = output
 
     async def ended(self) -> str:
@@ -58,11 +58,11 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
     NotStartedError when it has not done so within TIMEOUT seconds or has ended.
     """
     token = secrets.token_hex(32)
-    # Isolated: neither the directory nor the environment of the user adds to what the keeper imports.
-    command = [sys.executable, "-I", str(_KEEPER), *program, *_ARGUMENTS, root]
+    # Isolated: neither the directory nor the environment of the user adds to what the supervisor imports.
+    command = [sys.executable, "-I", str(_SUPERVISOR), *program, *_ARGUMENTS, root]
     try:
-        # Not asyncio's: its transport kills the process when the loop has closed, and so the keeper before the daemon.
-        keeper = subprocess.Popen(  # noqa: S603 - the user's own command
+        # asyncio's transport would kill the supervisor when the loop closes, before it has ended the daemon.
+        supervisor = subprocess.Popen(  # noqa: S603 - the user's own command
             command,
             cwd=root,
             stdin=subprocess.PIPE,
@@ -72,9 +72,9 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
         )
     except OSError as error:
         raise NotStartedError(f"qwen serve cannot be started in {root}: {error.strerror}.") from None
-    keeper_input = _pipe(keeper.stdin)
+    supervisor_input = _pipe(supervisor.stdin)
     with suppress(BrokenPipeError):
-        os.write(keeper_input.fileno(), f"{token}\n".encode())
+        os.write(supervisor_input.fileno(), f"{token}\n".encode())
     loop = asyncio.get_running_loop()
     listening: asyncio.Future[str] = loop.create_future()
 
@@ -82,17 +82,17 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
         with suppress(RuntimeError):  # The loop has closed: the process is ending.
             loop.call_soon_threadsafe(listening.set_result, url)
 
-    output = asyncio.create_task(in_thread(lambda process: _read_output(process, token, listens), keeper))
+    output = asyncio.create_task(in_thread(lambda process: _read_output(process, token, listens), supervisor))
     try:
         await asyncio.wait([listening, output], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     except BaseException:
-        keeper_input.close()
+        supervisor_input.close()
         raise
     if listening.done():
-        return LocalDaemon(Address(listening.result(), token), keeper_input, output)
+        return LocalDaemon(DaemonAddress(listening.result(), token), supervisor_input, output)
     if output.done():
         raise NotStartedError(f"qwen serve did not start: {output.result() or 'it said nothing.'}")
-    keeper_input.close()
+    supervisor_input.close()
     raise NotStartedError(f"qwen serve does not listen after {timeout:g} s.")
 
 
@@ -103,20 +103,20 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _read_output(keeper: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
-    """Read what is printed until KEEPER has ended; return the last lines, if they can be a reason for the end.
+def _read_output(supervisor: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
+    """Read what is printed until SUPERVISOR has ended; return the last lines, if they can be a reason for the end.
 
     Calls LISTENS once, with the URL.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     url: re.Match[str] | None = None
-    with _pipe(keeper.stdout) as output:
+    with _pipe(supervisor.stdout) as output:
         for line in output:
             text = line.decode("utf-8", "replace").strip().replace(token, "TOKEN")
             if text:
                 last.append(text)
             if url is None and (url := _LISTENING.search(text)):
                 listens(url[1])
-    killed = keeper.wait() > _KILLED
-    _pipe(keeper.stdin).close()
+    killed = supervisor.wait() > _KILLED
+    _pipe(supervisor.stdin).close()
     return "" if killed else " / ".join(last)

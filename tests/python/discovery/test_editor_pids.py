@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from qwen_companion.discovery import walks as module
-from qwen_companion.discovery.walks import MAX_STEPS, editor_pids
+from qwen_companion.discovery import editor_pids as module
+from qwen_companion.discovery.editor_pids import MAX_STEPS, editor_pids
 
 
 @dataclass(frozen=True)

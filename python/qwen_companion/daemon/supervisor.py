@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a daemon for as long as its standard input is open: `python -I keeper.py PROGRAM ARGUMENT...`.
+"""Runs a daemon for as long as its standard input is open: `python -I supervisor.py PROGRAM ARGUMENT...`.
 
 Whoever started it holds the other end of that pipe and cannot take it along into death: when the owner ends, is killed
 or loses its Emacs, the pipe closes and the daemon is told to end, then made to.  This works on Linux and macOS alike.

@@ -8,7 +8,7 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
-from qwen_companion.daemon import boundary as module
+from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import (
@@ -216,7 +216,7 @@ async def test_nothing_is_kept_of_sessions_that_are_asked_for(emacs: Emacs, chat
     for name in (session, *map(str, range(20))):
         await emacs.reply(emacs.ask("daemon-cancel", session=name))
     await emacs.call("daemon-close", session=session)
-    assert not vars(emacs.boundary)["_lanes"]
+    assert not vars(emacs.dispatcher)["_lanes"]
 
 
 async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
@@ -244,13 +244,13 @@ async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatti
     ],
 )
 async def test_a_call_of_another_shape_is_refused(emacs: Emacs, method: str, payload: str) -> None:
-    emacs.boundary.take(DaemonCall(method, Plist(lisp(payload))))
+    emacs.dispatcher.take(DaemonCall(method, Plist(lisp(payload))))
     assert (await emacs.reply("r")).problem == "invalid"
 
 
 async def test_a_call_without_request_that_fails_is_logged(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
-    emacs.boundary.take(DaemonCall("daemon-cancel", Plist(lisp('(:session "s")'))))
-    emacs.boundary.take(DaemonCall("daemon-cancel", Plist(lisp("(:request 5)"))))
+    emacs.dispatcher.take(DaemonCall("daemon-cancel", Plist(lisp('(:session "s")'))))
+    emacs.dispatcher.take(DaemonCall("daemon-cancel", Plist(lisp("(:request 5)"))))
     await emacs.refused("daemon-list")
     assert [record.getMessage() for record in caplog.records] == [
         "daemon-cancel: :request is not a string",

@@ -19,12 +19,12 @@ from qwen_companion.emacs.messages import (
     ContextSent,
     Exclusion,
     ExclusionList,
+    Notification,
     SessionState,
     Settings,
     Snapshot,
-    Told,
 )
-from qwen_companion.ide.context import Place, describe, newest_times, own_root
+from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
 from qwen_companion.threads import in_thread
 
@@ -73,9 +73,9 @@ class _Findings:
     """
 
     job: _Job
-    places: Mapping[str, Place]
+    places: Mapping[str, ResolvedPath]
     rules: Mapping[str | None, Mapping[str, str | None]]
-    scopes: Mapping[str, tuple[Place, ...] | None]
+    scopes: Mapping[str, tuple[ResolvedPath, ...] | None]
     missing: frozenset[str]
 
     def cover(self, job: _Job) -> bool:
@@ -107,14 +107,14 @@ class _Inputs:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Audience:
+class ContextDistributor:
     """Gives each session its context.  All methods are for the event loop."""
 
     def __init__(
         self,
         environ: Mapping[str, str],
         deliver: Callable[[str, bytes], None],
-        report: Callable[[Told], None],
+        report: Callable[[Notification], None],
         warn: Callable[[str], None],
     ) -> None:
         """DELIVER is called with the id of a session and its context.
@@ -278,7 +278,7 @@ class Audience:
             if self._watched:
                 self._report(ExclusionList(self._exclusions))
 
-    def _listener(self, identifier: str, scope: tuple[Place, ...] | None, job: _Job) -> _Listener:
+    def _listener(self, identifier: str, scope: tuple[ResolvedPath, ...] | None, job: _Job) -> _Listener:
         listener = self._listeners.get(identifier)
         if listener is None:
             roots = tuple(root.path for root in scope) if scope is not None else job.roots
@@ -300,8 +300,8 @@ def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool
     """What a CLI that works in ROOTS is told of their trust."""
     if trust is None or isinstance(trust, bool):
         return trust
-    places = [Place.of(os.path.expanduser(directory)) for directory in trust]
-    return bool(roots) and all(any(Place.of(root).is_below(place) for place in places) for root in roots)
+    places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]
+    return bool(roots) and all(any(ResolvedPath.of(root).is_below(place) for place in places) for root in roots)
 
 
 def _are_outdated(findings: _Findings) -> bool:
@@ -327,21 +327,21 @@ def _find(job: _Job) -> _Findings:
     for path in exposures:
         for of_family in rules.values():
             of_family[path] = of_family.get(path) or (NOT_ON_DISK if path in missing else None)
-    roots = [Place.of(root) for root in job.roots]
+    roots = [ResolvedPath.of(root) for root in job.roots]
     return _Findings(
         job=job,
         missing=missing,
-        places={path: Place.of(path) for path in exposures},
+        places={path: ResolvedPath.of(path) for path in exposures},
         rules=rules,
         scopes={state.session.id: _scope(state, roots, job.settings) for state in job.sessions},
     )
 
 
-def _scope(state: SessionState, roots: Sequence[Place], settings: Settings) -> tuple[Place, ...] | None:
+def _scope(state: SessionState, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
     """The roots below which a session hears of files: all of them for a CLI of which nothing is known."""
     if settings.all_roots:
         return None
     peer = state.session.peer
     if peer is None or peer.directory is None:
         return tuple(roots)
-    return (own_root(Place.of(peer.directory), roots),)
+    return (own_root(ResolvedPath.of(peer.directory), roots),)

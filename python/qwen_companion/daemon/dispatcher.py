@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from qwen_companion.daemon import messages, models
-from qwen_companion.daemon.broken import BrokenTurns
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.conversation import Conversation
 from qwen_companion.daemon.errors import (
@@ -40,14 +39,15 @@ from qwen_companion.daemon.errors import (
     WrongWorkspaceError,
 )
 from qwen_companion.daemon.ids import local_id
-from qwen_companion.daemon.local import LocalDaemon, start_local
+from qwen_companion.daemon.interrupted_turns import InterruptedTurns
+from qwen_companion.daemon.local_daemon import LocalDaemon, start_local
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import DaemonSessions, DaemonState, ListedSession, Reply
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.sanitize import line
-from qwen_companion.daemon.settings import Address, find_address
+from qwen_companion.daemon.settings import DaemonAddress, find_address
 from qwen_companion.daemon.stream import Backoff
-from qwen_companion.emacs.messages import DaemonCall, Told
+from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
 from qwen_companion.threads import in_thread
@@ -103,19 +103,19 @@ class _Connection:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _CallResult:
     """What came of a call."""
 
     session: str | None = None
     turn: str | None = None
 
 
-class Boundary:
+class CallDispatcher:
     """All methods are for the event loop."""
 
     def __init__(
         self,
-        send: Callable[[Told], Awaitable[None]],
+        send: Callable[[Notification], Awaitable[None]],
         spool: Spool,
         environment: Mapping[str, str],
         *,
@@ -134,7 +134,7 @@ class Boundary:
         self._connection: _Connection | None = None
         self._local: LocalDaemon | None = None
         self._conversations: dict[str, Conversation] = {}
-        self._broken: dict[str, BrokenTurns] = {}
+        self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
         self._background: asyncio.Task[None] | None = None
         # Each is held by those who wait for it and by nobody else, and goes with the last of them.
@@ -199,7 +199,7 @@ class Boundary:
         else:
             self._outbox.tell(Reply(request, str(error), _problem(error)))
 
-    async def _do(self, call: messages.Call) -> _Outcome:
+    async def _do(self, call: messages.Call) -> _CallResult:
         match call:
             case messages.Connect():
                 await self._connect(call.url, call.token, call.root)
@@ -218,7 +218,7 @@ class Boundary:
                 await self._close(call.session, end=call.end)
             case _:
                 return await _do_in_session(self._conversation(call.session), call)
-        return _Outcome()
+        return _CallResult()
 
     # --- The daemon
 
@@ -266,7 +266,7 @@ class Boundary:
                 text = f"qwen serve has ended: {line(last)}" if last else "qwen serve has ended."
                 self._say(replace(self._state, state="refused", text=text))
 
-    async def _use(self, address: Address, root: str) -> None:
+    async def _use(self, address: DaemonAddress, root: str) -> None:
         """Use the daemon at ADDRESS; go on trying in the background while nobody answers."""
         client = DaemonClient(address.url, address.token, self._memberships)
         self._say(
@@ -370,12 +370,12 @@ class Boundary:
             )
         )
 
-    async def _open_new(self, connection: _Connection, root: str | None, *, shared: bool) -> _Outcome:
+    async def _open_new(self, connection: _Connection, root: str | None, *, shared: bool) -> _CallResult:
         scope = "single" if shared else "thread"
         reply = await connection.client.create_or_attach(root or connection.workspace, scope)
         return await self._open(connection, reply.session_id)
 
-    async def _load(self, connection: _Connection, session: str) -> _Outcome:
+    async def _load(self, connection: _Connection, session: str) -> _CallResult:
         session_id = self._session_ids.get(session)
         if session_id is None:
             # Known to an Emacs whose backend was another process then.
@@ -385,7 +385,7 @@ class Boundary:
             raise GoneError("The daemon does not have that session (any more).")
         return await self._open(connection, session_id)
 
-    async def _open(self, connection: _Connection, session_id: str) -> _Outcome:
+    async def _open(self, connection: _Connection, session_id: str) -> _CallResult:
         name = local_id("session", session_id)
         self._session_ids[name] = session_id
         conversation = self._conversations.get(name)
@@ -394,13 +394,13 @@ class Boundary:
                 connection.client,
                 session_id,
                 self._outbox,
-                broken=self._broken.setdefault(name, BrokenTurns()),
+                interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
                 reached=self._reached,
                 sleep=self._sleep,
             )
             self._conversations[name] = conversation
         await conversation.open()
-        return _Outcome(session=name)
+        return _CallResult(session=name)
 
     async def _close(self, session: str, *, end: bool) -> None:
         if end and session not in self._conversations and session in self._session_ids:
@@ -408,7 +408,7 @@ class Boundary:
             return
         conversation = self._conversation(session)
         del self._conversations[session]
-        self._broken.pop(session, None)
+        self._interrupted.pop(session, None)
         await conversation.close(end=end)
 
     def _conversation(self, session: str) -> Conversation:
@@ -424,11 +424,11 @@ def _problem(error: CompanionError) -> str:
     return _PROBLEMS.get(type(error), "unknown")
 
 
-async def _do_in_session(conversation: Conversation, call: messages.SessionCall) -> _Outcome:
+async def _do_in_session(conversation: Conversation, call: messages.SessionCall) -> _CallResult:
     match call:
         case messages.Prompt():
             turn = await conversation.prompt([await in_thread(_part, part) for part in call.parts])
-            return _Outcome(conversation.id, turn)
+            return _CallResult(conversation.id, turn)
         case messages.Cancel():
             await conversation.cancel()
         case messages.SetModel():
@@ -441,7 +441,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
             await conversation.remove(call.turn)
         case _:
             await _ask(conversation, call)
-    return _Outcome(conversation.id)
+    return _CallResult(conversation.id)
 
 
 async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
@@ -456,15 +456,15 @@ async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
             raise TypeError(f"{type(call).__name__} is not done inside of a session")
 
 
-def _part(part: messages.Part) -> models.Part:
+def _part(part: messages.Part) -> models.PromptBlock:
     """PART as it is sent.  Reads the file of an image: not for the event loop."""
     if isinstance(part, messages.TextPart):
-        return models.TextPart(part.text)
+        return models.TextBlock(part.text)
     name = os.path.basename(part.path)
     if isinstance(part, messages.LinkPart):
         if not os.path.isabs(part.path):
             raise MessageError("a link leads to no absolute name of a file")
-        return models.LinkPart(models.FILE_SCHEME + part.path, name)
+        return models.LinkBlock(models.FILE_SCHEME + part.path, name)
     kind, _ = mimetypes.guess_type(name)
     if kind is None or not kind.startswith("image/"):
         raise MessageError(f"{name} does not have the name of an image")
@@ -475,7 +475,7 @@ def _part(part: messages.Part) -> models.Part:
         raise MessageError(f"the image {name} cannot be read: {error.strerror}") from None
     if len(data) > LARGEST_IMAGE_BYTES:
         raise MessageError(f"the image {name} is larger than {LARGEST_IMAGE_BYTES // 1024 // 1024} MB")
-    return models.ImagePart(base64.b64encode(data).decode("ascii"), kind)
+    return models.ImageBlock(base64.b64encode(data).decode("ascii"), kind)
 
 
 def _workspace(found: models.Capabilities, root: str) -> str:

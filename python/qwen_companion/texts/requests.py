@@ -7,7 +7,7 @@ import logging
 
 from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
 from qwen_companion.texts.edits import Edit, find_edits, joined
-from qwen_companion.texts.hunks import Effort, compare, numbered, split_lines
+from qwen_companion.texts.hunks import Budget, compare, numbered, split_lines
 from qwen_companion.texts.merge import Labels, combine, merge
 
 _EDITS = 50_000
@@ -30,7 +30,7 @@ def _compare(request: Compare) -> Compared:
     if request.texts is None:
         return request.failed()
     old, new = request.texts
-    hunks = compare(*numbered(split_lines(old), split_lines(new)), Effort())
+    hunks = compare(*numbered(split_lines(old), split_lines(new)), Budget())
     return Compared(
         request.id,
         [
@@ -52,13 +52,13 @@ def _merge(request: Merge) -> Merged:
         return request.failed()
     *base, mine, theirs = request.texts
     if not base:
-        return Merged(request.id, _flat(find_edits(mine, theirs, Effort())))
+        return Merged(request.id, _flat(find_edits(mine, theirs, Budget())))
     if request.labels is None:
-        result = combine(base[0], mine, theirs, Effort())
+        result = combine(base[0], mine, theirs, Budget())
         if result is None:
             return request.failed()
     else:
-        result = merge(base[0], mine, theirs, Labels(*request.labels), Effort())
+        result = merge(base[0], mine, theirs, Labels(*request.labels), Budget())
     text = None if result.text == theirs else result.text
     return Merged(request.id, _flat(result.edits), text, result.conflicts)
 

@@ -22,15 +22,15 @@ from qwen_companion.emacs.messages import (
     Exclusion,
     ExclusionList,
     KnownSession,
+    Notification,
     Peer,
     SessionState,
     Settings,
     Snapshot,
-    Told,
     VisitedFile,
 )
-from qwen_companion.ide import audience as module
-from qwen_companion.ide.audience import Audience
+from qwen_companion.ide import context_distributor as module
+from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.verdicts import Verdict
 from support import TIMEOUT_S, Home
@@ -39,22 +39,24 @@ pytestmark = pytest.mark.anyio
 
 
 class Hall:
-    """An audience, two projects to work in, and a record of what was told."""
+    """A context distributor, two projects to work in, and a record of what was told."""
 
     def __init__(self, home: Home) -> None:
         self.one, self.two = home.work / "one", home.work / "two"
         for project in (self.one, self.two):
             project.mkdir()
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
-        self.reports: asyncio.Queue[Told] = asyncio.Queue()
+        self.reports: asyncio.Queue[Notification] = asyncio.Queue()
         self.warnings: list[str] = []
         self._sessions: list[SessionState] = []
-        self.audience = Audience(home.environ, self._deliver, self.reports.put_nowait, self.warnings.append)
-        self.audience.set_roots((str(self.one), str(self.two)))
+        self.distributor = ContextDistributor(
+            home.environ, self._deliver, self.reports.put_nowait, self.warnings.append
+        )
+        self.distributor.set_roots((str(self.one), str(self.two)))
 
     def _deliver(self, session: str, notification: bytes) -> None:
         self.told.put_nowait((session, json.loads(notification)["params"]["workspaceState"]))
-        self.audience.sent(session, notification)
+        self.distributor.sent(session, notification)
 
     def file(self, name: str, text: str = "") -> str:
         """A new file, named from the directory of the projects."""
@@ -72,19 +74,19 @@ class Hall:
         peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
         self._sessions = [state for state in self._sessions if state.session.id != name]
         self._sessions.append(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
-        self.audience.set_sessions(tuple(self._sessions))
+        self.distributor.set_sessions(tuple(self._sessions))
 
     def leave(self, name: str) -> None:
         """A CLI goes."""
         self._sessions = [state for state in self._sessions if state.session.id != name]
-        self.audience.set_sessions(tuple(self._sessions))
+        self.distributor.set_sessions(tuple(self._sessions))
 
     def show(
         self, *paths: str, active: str | None = None, exposures: Mapping[str, str] | None = None, selection: str = ""
     ) -> None:
         """Emacs has PATHS open, the first one longest ago."""
         files = tuple(VisitedFile(path, time, (exposures or {}).get(path)) for time, path in enumerate(paths, 1))
-        self.audience.set_snapshot(Snapshot(files, active, 3, 7, selection))
+        self.distributor.set_snapshot(Snapshot(files, active, 3, 7, selection))
 
     async def next(self) -> tuple[str, dict[str, Any]]:
         """Whom something is told next, and what."""
@@ -100,7 +102,7 @@ class Hall:
             ]
         return heard
 
-    async def report(self) -> Told:
+    async def report(self) -> Notification:
         """What a user who is looking is shown next."""
         return await asyncio.wait_for(self.reports.get(), TIMEOUT_S)
 
@@ -108,7 +110,7 @@ class Hall:
 @pytest.fixture
 async def hall(home: Home) -> AsyncIterator[Hall]:
     hall = Hall(home)
-    running = asyncio.create_task(hall.audience.run())
+    running = asyncio.create_task(hall.distributor.run())
     yield hall
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -116,7 +118,7 @@ async def hall(home: Home) -> AsyncIterator[Hall]:
 
 
 async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     a, b, c = hall.file("one/a"), hall.file("one/deep/b"), hall.file("two/c")
     hall.join("first", hall.one)
     hall.join("second", hall.two)
@@ -127,21 +129,21 @@ async def test_a_cli_hears_of_the_files_below_its_own_root(hall: Hall) -> None:
 
 
 async def test_all_roots_when_the_user_says_so(hall: Hall) -> None:
-    hall.audience.set_settings(Settings(all_roots=True))
+    hall.distributor.set_settings(Settings(all_roots=True))
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
     assert await hall.heard("first") == {"first": ["d", "c", "a"]}
 
 
 async def test_a_cli_of_which_nothing_is_known_hears_of_all_roots_and_of_nothing_else(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("stranger", None)
     hall.show(hall.file("one/a"), hall.file("two/c"), hall.file("elsewhere/d"))
     assert await hall.heard("stranger") == {"stranger": ["c", "a"]}
 
 
 async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.join("new", None, identified=False)
     a, c = hall.file("one/a"), hall.file("two/c")
@@ -154,13 +156,13 @@ async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
 async def test_nothing_is_told_before_the_settings_are_known(hall: Hall) -> None:
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
-    hall.audience.set_settings(Settings(patterns=("b",)))
+    hall.distributor.set_settings(Settings(patterns=("b",)))
     # Not the file first, and then no longer.
     assert await hall.heard("first") == {"first": ["a"]}
 
 
 async def test_a_secret_in_focus_means_no_active_file(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
     hall.show(a, key, active=key, selection="PASSWORD=x")
@@ -176,7 +178,7 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
     kept, ignored = hall.file("one/a"), hall.file("one/b.log")
     tracked = hall.file("one/tracked.log")
     hall.git(hall.one, "add", "--force", "tracked.log")
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.show(kept, ignored, tracked, str(hall.one / "missing"), "relative", "/ssh:host:/tmp/x")
     assert await hall.heard("first") == {"first": ["tracked.log", "a"]}
@@ -185,7 +187,7 @@ async def test_what_git_ignores_and_what_is_not_on_disk(hall: Hall) -> None:
 async def test_each_family_has_its_ignore_file(hall: Hall) -> None:
     hall.file("one/.qwenignore", "only-gemini\n")
     hall.file("one/.geminiignore", "only-qwen\n")
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("qwen", hall.one, "qwen")
     hall.join("gemini", hall.one, "gemini")
     hall.join("other", hall.one, None)
@@ -201,7 +203,7 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RULES_S", 0.01)
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -213,7 +215,7 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(
 
 async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 0.01)
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), path := hall.file("one/b"))
     assert await hall.heard("first") == {"first": ["b", "a"]}
@@ -223,7 +225,7 @@ async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall, mon
 
 async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     paths = hall.file("one/a"), hall.file("one/b")
     hall.show(*paths)
@@ -243,7 +245,7 @@ async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkey
 
 
 async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
     hall.join("first", hall.one)
     hall.show(a, key, active=a, exposures={a: HIDE, key: SHOW})
@@ -254,7 +256,7 @@ async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
 
 
 async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     a, b, c = hall.file("one/a"), hall.file("one/b"), hall.file("one/c")
     hall.show(a, b, active=a)
@@ -281,7 +283,7 @@ async def test_while_the_rules_are_being_asked_nothing_new_is_told(hall: Hall, m
 async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bool | None, second: bool | None) -> None:
     if isinstance(trust, tuple):
         trust = tuple(str(hall.one.parent / name) for name in trust)
-    hall.audience.set_settings(Settings(trust=trust))
+    hall.distributor.set_settings(Settings(trust=trust))
     hall.join("first", hall.one)
     hall.join("second", hall.two)
     hall.show(hall.file("one/a"))
@@ -290,11 +292,11 @@ async def test_trust(hall: Hall, trust: bool | tuple[str, ...] | None, first: bo
 
 
 async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> None:
-    hall.audience.set_settings(Settings(trust=True))
+    hall.distributor.set_settings(Settings(trust=True))
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"))
     assert (await hall.next())[1]["isTrusted"] is True
-    hall.audience.set_settings(Settings(trust=None))
+    hall.distributor.set_settings(Settings(trust=None))
     assert (await hall.next())[1]["isTrusted"] is True
     hall.leave("first")
     hall.join("first", hall.one)
@@ -302,18 +304,18 @@ async def test_trust_stays_the_same_for_the_life_of_a_connection(hall: Hall) -> 
 
 
 async def test_a_pattern_that_cannot_be_used_is_said(hall: Hall) -> None:
-    hall.audience.set_settings(Settings(patterns=("good", "~nobody-of-this-name/x")))
+    hall.distributor.set_settings(Settings(patterns=("good", "~nobody-of-this-name/x")))
     assert any("~nobody-of-this-name/x" in warning for warning in hall.warnings)
 
 
 async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     a, key, c = hall.file("one/a"), hall.file("one/.env"), hall.file("two/c")
     hall.show(a, key, c, active=a, selection="some text")
     await hall.heard("first")
     assert hall.reports.empty()
-    hall.audience.watch(True)
+    hall.distributor.watch(True)
     exclusions, sent = await hall.report(), await hall.report()
     assert isinstance(exclusions, ExclusionList)
     assert isinstance(sent, ContextSent)
@@ -331,21 +333,21 @@ async def test_who_looks_is_shown_what_is_told_and_what_is_not(hall: Hall) -> No
     (exclusions,) = [report for report in (first, second) if isinstance(report, ExclusionList)]
     assert Exclusion(a, module.HIDDEN) in exclusions.exclusions
     await hall.heard("first")
-    hall.audience.watch(False)
+    hall.distributor.watch(False)
     hall.show(a)
     await hall.heard("first")
     assert hall.reports.empty()
 
 
 async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     (hall.one / ".geminiignore").write_text("draft\n")
     draft, key = hall.file("one/draft"), hall.file("one/.env")
     hall.join("first", hall.one, "qwen")
     hall.join("second", hall.one, "gemini")
     hall.show(draft, key)
     assert await hall.heard("first", "second") == {"first": ["draft"], "second": []}
-    hall.audience.watch(True)
+    hall.distributor.watch(True)
     exclusions = await hall.report()
     assert isinstance(exclusions, ExclusionList)
     assert [(item.path, item.session) for item in exclusions.exclusions] == [(key, None), (draft, "second")]
@@ -359,9 +361,9 @@ async def test_the_ignore_file_of_one_cli_excludes_nothing_for_another(hall: Hal
 
 
 async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     key = hall.file("one/.env")
-    hall.audience.watch(True)
+    hall.distributor.watch(True)
     assert await hall.report() == ExclusionList(())
     hall.show(key)
     exclusions = await hall.report()
@@ -370,7 +372,7 @@ async def test_who_looks_before_any_cli_is_there_is_shown_what_the_rules_say(hal
 
 
 async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     key, other = hall.file("one/.env"), hall.file("one/.netrc")
     hall.join("first", hall.one)
     hall.show(key, other)
@@ -380,7 +382,7 @@ async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(ha
     for _ in range(20):
         # It sees that nobody is there.
         await asyncio.sleep(0)
-    hall.audience.watch(True)
+    hall.distributor.watch(True)
     before, now = await hall.report(), await hall.report()
     assert isinstance(before, ExclusionList)
     assert isinstance(now, ExclusionList)
@@ -388,22 +390,22 @@ async def test_who_looks_when_the_last_cli_has_gone_is_shown_what_is_open_now(ha
 
 
 async def test_proposals_are_reviewed_below_all_roots_and_where_the_cli_works(hall: Hall) -> None:
-    hall.audience.set_settings(Settings())
+    hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.join("elsewhere", hall.one / "deep")
     hall.join("stranger", None)
     roots = (str(hall.one), str(hall.two))
-    assert hall.audience.review_roots("first") == roots
-    assert hall.audience.review_roots("elsewhere") == (*roots, str(hall.one / "deep"))
-    assert hall.audience.review_roots("stranger") == roots
+    assert hall.distributor.review_roots("first") == roots
+    assert hall.distributor.review_roots("elsewhere") == (*roots, str(hall.one / "deep"))
+    assert hall.distributor.review_roots("stranger") == roots
 
 
 async def test_proposals_are_reviewed_anywhere_when_the_user_says_so_and_nowhere_without_roots(hall: Hall) -> None:
     hall.join("first", hall.one)
     hall.join("stranger", None)
-    hall.audience.set_settings(Settings(all_roots=True))
-    assert hall.audience.review_roots("first") is None
-    hall.audience.set_settings(Settings())
-    hall.audience.set_roots(())
-    assert hall.audience.review_roots("first") == (str(hall.one),)
-    assert hall.audience.review_roots("stranger") == ()
+    hall.distributor.set_settings(Settings(all_roots=True))
+    assert hall.distributor.review_roots("first") is None
+    hall.distributor.set_settings(Settings())
+    hall.distributor.set_roots(())
+    assert hall.distributor.review_roots("first") == (str(hall.one),)
+    assert hall.distributor.review_roots("stranger") == ()
