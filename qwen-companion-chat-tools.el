@@ -37,9 +37,9 @@
 (require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-markdown)
+(require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-compare)
 (require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))

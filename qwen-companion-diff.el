@@ -43,11 +43,11 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-merge)
 (require 'qwen-companion-rescue)
-(require 'qwen-companion-roots)
 (require 'qwen-companion-risks)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
-(require 'qwen-companion-texts)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-diff-arrival 'idle
@@ -942,10 +942,10 @@ A list of accepted proposals."
          (path (qwen-companion-proposal-path proposal))
          (theirs (qwen-companion-diff--plain (qwen-companion-disk-accepted write))))
     (setf (qwen-companion-proposal-forecast proposal) 'asked)
-    (qwen-companion-texts-merge
+    (qwen-companion-merge-texts
      (qwen-companion-proposal-base proposal) mine theirs nil
      (lambda (merged)
-       (let ((text (and merged (qwen-companion-texts-take merged theirs))))
+       (let ((text (and merged (qwen-companion-merge-take-text merged theirs))))
          (setf (qwen-companion-proposal-forecast proposal) (or text 'unknown)
                (qwen-companion-proposal-base proposal) mine)
          (when text
@@ -1172,11 +1172,11 @@ If it lacks some of that, say so in the review."
               (mine (qwen-companion-proposal-forecast (car (last earlier))))
               ((stringp mine)))
     (let ((theirs (qwen-companion-diff--plain (qwen-companion-diff-text proposal))))
-      (qwen-companion-texts-merge
+      (qwen-companion-merge-texts
        (qwen-companion-diff--disk-text (qwen-companion-proposal-path proposal))
        mine theirs nil
        (lambda (merged)
-         (unless (equal theirs (and merged (qwen-companion-texts-take merged theirs)))
+         (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
            (setf (qwen-companion-proposal-note proposal)
                  (qwen-companion-diff--note-lacking proposal earlier))
            (force-mode-line-update t)))))))

@@ -47,8 +47,8 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-merge)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-texts)
 (require 'qwen-companion-untrusted)
 (require 'qwen-companion-watch)
 
@@ -572,7 +572,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
     (push request qwen-companion-follow--requests)
     (if-let* ((origin (qwen-companion-conflicts-origin)))
         (qwen-companion-follow--merge-again buffer request origin)
-      (qwen-companion-texts-merge
+      (qwen-companion-merge-texts
        (qwen-companion-follow--request-base request) buffer
        (qwen-companion-follow--request-source request)
        qwen-companion-conflicts-labels
@@ -586,29 +586,29 @@ is done again with what is on disk now, and what the user has changed
 since is merged with that."
   (pcase-let ((`(,base ,mine ,result) origin)
               (source (qwen-companion-follow--request-source request)))
-    (qwen-companion-texts-merge
+    (qwen-companion-merge-texts
      base mine source qwen-companion-conflicts-labels
      (lambda (again)
        (if (not (and again (buffer-live-p buffer) (buffer-live-p source)))
            (progn
              (qwen-companion-follow--drop-answer again)
              (qwen-companion-follow--answered buffer request nil))
-         (let ((theirs (or (qwen-companion-texts-merged-text-buffer again) source)))
+         (let ((theirs (or (qwen-companion-merge-result-text-buffer again) source)))
            (with-current-buffer theirs
              (setf (qwen-companion-follow--request-result request)
                    (qwen-companion-follow--text)))
-           (qwen-companion-texts-merge
+           (qwen-companion-merge-texts
             result buffer theirs qwen-companion-conflicts-labels
             (lambda (merged)
               (cond
-               ((and merged (> (qwen-companion-texts-merged-conflicts merged) 0))
+               ((and merged (> (qwen-companion-merge-result-conflicts merged) 0))
                 (setf (qwen-companion-follow--request-held request) t)
                 (qwen-companion-follow--drop-answer merged)
                 (setq merged nil))
-               ((and merged (not (qwen-companion-texts-merged-text-buffer merged)))
-                (setf (qwen-companion-texts-merged-text-buffer merged)
-                      (qwen-companion-texts-merged-text-buffer again)
-                      (qwen-companion-texts-merged-text-buffer again)
+               ((and merged (not (qwen-companion-merge-result-text-buffer merged)))
+                (setf (qwen-companion-merge-result-text-buffer merged)
+                      (qwen-companion-merge-result-text-buffer again)
+                      (qwen-companion-merge-result-text-buffer again)
                       nil)))
               (qwen-companion-follow--drop-answer again)
               (qwen-companion-follow--answered buffer request merged)))))))))
@@ -656,7 +656,7 @@ about saving on what it was asked about."
 
 (defun qwen-companion-follow--drop-answer (merged)
   "Free what belongs to MERGED."
-  (when-let* ((buffer (and merged (qwen-companion-texts-merged-text-buffer merged))))
+  (when-let* ((buffer (and merged (qwen-companion-merge-result-text-buffer merged))))
     (kill-buffer buffer)))
 
 (defun qwen-companion-follow--apply (request merged)
@@ -679,7 +679,7 @@ about saving on what it was asked about."
 (defun qwen-companion-follow--edit (request merged)
   "Change the text of the current buffer to REQUEST by MERGED, one undo step.
 No question is asked, whatever happens to the file meanwhile."
-  (let ((source (or (and merged (qwen-companion-texts-merged-text-buffer merged))
+  (let ((source (or (and merged (qwen-companion-merge-result-text-buffer merged))
                     (qwen-companion-follow--request-source request)))
         (create-lockfiles nil)
         (modified (buffer-modified-p)))
@@ -689,7 +689,7 @@ No question is asked, whatever happens to the file meanwhile."
     (condition-case err
         (progn
           (if merged
-              (qwen-companion-texts-apply merged source)
+              (qwen-companion-merge-apply merged source)
             (qwen-companion-follow--replace source))
           (qwen-companion-disk-adopt-coding
            (qwen-companion-follow--request-coding request)))
@@ -751,7 +751,7 @@ MERGED is the result."
   (let* ((origin (qwen-companion-conflicts-origin))
          (base (or (car origin) (qwen-companion-follow--request-base request)))
          (mine (or (cadr origin) (qwen-companion-follow--text)))
-         (conflicts (qwen-companion-texts-merged-conflicts merged))
+         (conflicts (qwen-companion-merge-result-conflicts merged))
          (source (qwen-companion-follow--request-source request)))
     (qwen-companion-follow--edit request merged)
     (setf (qwen-companion-follow--link-held qwen-companion-follow--link) nil)

@@ -34,7 +34,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-texts)
+(require 'qwen-companion-merge)
 
 (cl-defstruct (qwen-companion-hunks-change (:copier nil))
   "A place where the proposed text differs, or did before it was dropped.
@@ -44,7 +44,7 @@ line is the one before which others would be.  TEXT is nil, or the
 proposed lines when they were dropped, TEXT-COUNT of them; then the
 lines in the proposal are those of the disk.  CUT is non-nil when the
 user has split here: it begins a hunk, whatever is near.  WORDS tells
-which words differ, see `qwen-companion-texts-merged-edits', `asked'
+which words differ, see `qwen-companion-merge-result-edits', `asked'
 while that is being computed."
   old old-count new new-count text text-count cut words)
 
@@ -172,7 +172,7 @@ Nothing more is done when that is under way already."
   (let ((now (qwen-companion-hunks--now difference)))
     (unless (equal now (qwen-companion-hunks-asked difference))
       (setf (qwen-companion-hunks-asked difference) now)
-      (qwen-companion-texts-compare
+      (qwen-companion-merge-compare
        (qwen-companion-hunks-old difference)
        (qwen-companion-hunks-new difference)
        (lambda (found)
@@ -200,7 +200,7 @@ CALLBACK is as in `qwen-companion-hunks-compare'."
       (funcall callback t)))))
 
 (defun qwen-companion-hunks--adopt (difference found)
-  "Bring DIFFERENCE up to date with FOUND, see `qwen-companion-texts-compare'.
+  "Bring DIFFERENCE up to date with FOUND, see `qwen-companion-merge-compare'.
 What was dropped before stays so, and what was split where it can."
   (let* ((before (qwen-companion-hunks-ticks difference))
          (now (qwen-companion-hunks--now difference))

@@ -34,8 +34,8 @@
 (require 'ediff)
 (require 'ediff-util)
 (require 'ediff-wind)
-(require 'qwen-companion-diff)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-diff)
 (require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto

@@ -31,8 +31,8 @@
 
 (require 'cl-lib)
 (require 'tabulated-list)
-(require 'qwen-companion-diff)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-diff)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 

@@ -36,12 +36,12 @@
 (require 'outline)
 (require 'subr-x)
 (require 'qwen-companion-diff)
-(require 'qwen-companion-review-edit)
 (require 'qwen-companion-hunks)
-(require 'qwen-companion-roots)
-(require 'qwen-companion-texts)
-(require 'qwen-companion-untrusted)
+(require 'qwen-companion-merge)
+(require 'qwen-companion-review-edit)
 (require 'qwen-companion-review-windows)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-unified-context 3
   "Lines of context around the hunks of a review.
@@ -680,10 +680,10 @@ when it has answered."
          (difference (qwen-companion-review-unified--difference))
          (old (qwen-companion-hunks-disk-lines difference change)))
     (setf (qwen-companion-hunks-change-words change) 'asked)
-    (qwen-companion-texts-merge
+    (qwen-companion-merge-texts
      nil old (qwen-companion-hunks-proposed-lines difference change) '("" "" "")
      (lambda (merged)
-       (let ((words (if merged (qwen-companion-texts-merged-edits merged) [])))
+       (let ((words (if merged (qwen-companion-merge-result-edits merged) [])))
          (setf (qwen-companion-hunks-change-words change)
                ;; Where all differs there is nothing to mark.
                (if (and (= 4 (length words)) (= 0 (aref words 0))

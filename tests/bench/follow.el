@@ -56,14 +56,14 @@
 (defun follow-bench--edits (old new)
   "Return (ASK READ MERGED): what the edits from OLD to NEW cost, and these."
   (let (ask read merged)
-    (cl-letf* ((on-merged (symbol-function 'qwen-companion-texts-on-merged))
-               ((symbol-function 'qwen-companion-texts-on-merged)
+    (cl-letf* ((on-merged (symbol-function 'qwen-companion-merge-on-merged))
+               ((symbol-function 'qwen-companion-merge-on-merged)
                 (lambda (payload)
                   (setq read (follow-bench--time (lambda () (funcall on-merged payload))))
                   nil)))
       (setq ask (follow-bench--time
                  (lambda ()
-                   (qwen-companion-texts-merge nil old new '("" "" "")
+                   (qwen-companion-merge-texts nil old new '("" "" "")
                                                (lambda (answer) (setq merged answer))))))
       (while (not read)
         (accept-process-output nil 0.1)))
@@ -80,7 +80,7 @@ KEPT is non-nil when point is still at its word."
 
 (defun follow-bench--bare (merged new)
   "Insert and delete what the edits of MERGED say; NEW has the new text."
-  (let ((edits (qwen-companion-texts-merged-edits merged)))
+  (let ((edits (qwen-companion-merge-result-edits merged)))
     (cl-loop for index from (- (length edits) 4) downto 0 by 4
              for from = (1+ (aref edits index))
              do
@@ -97,7 +97,7 @@ and who of apply and these kept point."
     (pcase-let* ((`(,ask ,read ,merged) (follow-bench--edits old new))
                  (`(,apply ,apply-kept)
                   (follow-bench--change
-                   text (lambda () (qwen-companion-texts-apply merged new))))
+                   text (lambda () (qwen-companion-merge-apply merged new))))
                  (`(,bare ,_)
                   (follow-bench--change
                    text (lambda () (follow-bench--bare merged new))))

@@ -64,7 +64,7 @@ The old text has no different lines."
          answer proposal)
     (write-region (unified-bench--text lines (1+ lines)) nil old nil 0)
     (write-region text nil new nil 0)
-    (cl-letf (((symbol-function 'qwen-companion-texts-compare)
+    (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                (lambda (_old _new callback)
                  (setq answer (lambda () (funcall callback hunks))))))
       (qwen-companion-diff-on-open

@@ -754,7 +754,7 @@ The wait for a write is short, and its end is no surprise."
            (qwen-companion-disk--patience 0.3)
            (qwen-companion-disk-written-functions
             '(qwen-companion-diff-file-written qwen-companion-rescue-file-written)))
-       (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+       (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                   (lambda (base mine theirs labels callback)
                     (should-not labels)
                     (push (list base mine theirs callback)
@@ -770,7 +770,7 @@ The wait for a write is short, and its end is no surprise."
           (butlast qwen-companion-diff-test--merges))
     (funcall callback
              (and result
-                  (make-qwen-companion-texts-merged
+                  (make-qwen-companion-merge-result
                    :edits [] :text-buffer (with-current-buffer
                                               (generate-new-buffer "merged")
                                             (insert result)

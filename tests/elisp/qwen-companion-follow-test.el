@@ -35,7 +35,7 @@
 
 (defun qwen-companion-follow-test--merge-texts (base mine theirs labels)
   "Return (TEXT . CONFLICTS) of the strings BASE, MINE and THEIRS.
-LABELS is as in `qwen-companion-texts-merge'."
+LABELS is as in `qwen-companion-merge-texts'."
   (let ((directory (make-temp-file "merge-" t))
         (coding-system-for-write 'utf-8-unix)
         (coding-system-for-read 'utf-8-unix))
@@ -53,7 +53,7 @@ LABELS is as in `qwen-companion-texts-merge'."
       (delete-directory directory t))))
 
 (defun qwen-companion-follow-test--merged (base mine theirs labels)
-  "Return what `qwen-companion-texts-merge' answers.
+  "Return what `qwen-companion-merge-texts' answers.
 BASE, MINE, THEIRS and LABELS are as there."
   (let* ((mine (qwen-companion-follow-test--text mine))
          (result (if base
@@ -64,7 +64,7 @@ BASE, MINE, THEIRS and LABELS are as there."
          (buffer (generate-new-buffer " *merged*" t)))
     (with-current-buffer buffer
       (insert (car result)))
-    (make-qwen-companion-texts-merged
+    (make-qwen-companion-merge-result
      :text-buffer buffer :conflicts (cdr result)
      :edits (qwen-companion-follow-test--edits mine (car result)))))
 
@@ -81,7 +81,7 @@ BASE, MINE, THEIRS and LABELS are as there."
   "Non-nil means that answers wait in this list; see `...-release'.")
 
 (defun qwen-companion-follow-test--merge (base mine theirs labels callback)
-  "Stand in for `qwen-companion-texts-merge'.
+  "Stand in for `qwen-companion-merge-texts'.
 BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
   (let ((answer (qwen-companion-follow-test--merged base mine theirs labels)))
     (if qwen-companion-follow-test-held
@@ -109,7 +109,7 @@ A question fails the test."
            (qwen-companion-backend--sessions '((:id "1")))
            (qwen-companion-follow-writes t)
            (qwen-companion-follow-test-held nil))
-       (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+       (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                   #'qwen-companion-follow-test--merge)
                  ((symbol-function 'ask-user-about-supersession-threat)
                   (lambda (&rest _) (ert-fail "Asked whether to edit")))
@@ -926,7 +926,7 @@ visits and that has changed."
 
 (ert-deftest qwen-companion-follow-test-a-merge-that-fails-touches-nothing ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-    (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                (lambda (_base _mine _theirs _labels callback)
                  (run-at-time 0 nil callback nil))))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -944,7 +944,7 @@ visits and that has changed."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (insert "mine\n")
-      (cl-letf (((symbol-function 'qwen-companion-texts-merge)
+      (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                  (lambda (_base _mine _theirs _labels callback)
                    (run-at-time 0 nil callback nil))))
         (qwen-companion-follow-test--write "a.txt" "one\ntwo\n")

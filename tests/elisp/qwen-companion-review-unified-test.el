@@ -22,7 +22,7 @@ Texts are compared at once, see `qwen-companion-review-unified-test-answers'."
              (qwen-companion-diff-style 'unified)
              (qwen-companion-review-unified-test-answers 'now)
              (inhibit-message t))
-         (cl-letf (((symbol-function 'qwen-companion-texts-compare)
+         (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                     (lambda (old new callback)
                       (let ((answer (lambda ()
                                       (funcall callback
@@ -484,7 +484,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-review-unified-test-what-cannot-be-compared ()
   "It can be accepted and shown in Ediff all the same."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
-    (cl-letf (((symbol-function 'qwen-companion-texts-compare)
+    (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                (lambda (_old _new callback) (funcall callback 'failed))))
       (qwen-companion-review-unified-test--review "two\n")
       (should (string-match-p "could not be compared" (buffer-string)))
@@ -540,11 +540,11 @@ A text that is nil removes the line."
     (qwen-companion-review-unified-test--review "(defun two ()\n  \"Text.\")\n" "a.el")
     (cl-letf (((symbol-function 'call-process)
                (lambda (&rest _) (ert-fail "A program is waited for")))
-              ((symbol-function 'qwen-companion-texts-merge)
+              ((symbol-function 'qwen-companion-merge-texts)
                (lambda (base mine theirs _labels callback)
                  (should (equal '(nil "(defun one ()\n" "(defun two ()\n")
                                 (list base mine theirs)))
-                 (funcall callback (make-qwen-companion-texts-merged :edits [7 10 7 10])))))
+                 (funcall callback (make-qwen-companion-merge-result :edits [7 10 7 10])))))
       ;; Coloured, and again when the words have been compared.
       (qwen-companion-review-unified--fontify (point-min) (point-max))
       (qwen-companion-review-unified--fontify (point-min) (point-max)))

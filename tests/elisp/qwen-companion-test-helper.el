@@ -169,7 +169,7 @@ What stands for itself in it is as it is there."
 
 (defun qwen-companion-test-compare (old new)
   "Return the hunks of the buffers OLD and NEW, by the program diff.
-In the form of `qwen-companion-texts-compare', for which this stands in."
+In the form of `qwen-companion-merge-compare', for which this stands in."
   (let ((one (make-temp-file "old")) (other (make-temp-file "new"))
         (coding-system-for-write 'utf-8-emacs-unix)
         (default-directory temporary-file-directory)

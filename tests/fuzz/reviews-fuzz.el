@@ -381,7 +381,7 @@ That is when the user has edited it, or ALWAYS."
       (let ((result (reviews-fuzz--combine base mine theirs)))
         (funcall callback
                  (and result
-                      (make-qwen-companion-texts-merged
+                      (make-qwen-companion-merge-result
                        :edits []
                        :text-buffer (with-current-buffer (generate-new-buffer " merged")
                                       (insert result)
@@ -609,10 +609,10 @@ They are compared now, when it is said."
       (qwen-companion-test-with-backend
         (cl-letf (((symbol-function 'message) #'reviews-fuzz--note)
                   ((symbol-function 'qwen-companion-rescue-compare) #'ignore)
-                  ((symbol-function 'qwen-companion-texts-compare)
+                  ((symbol-function 'qwen-companion-merge-compare)
                    (lambda (old new callback)
                      (funcall callback (qwen-companion-test-compare old new))))
-                  ((symbol-function 'qwen-companion-texts-merge)
+                  ((symbol-function 'qwen-companion-merge-texts)
                    (lambda (base mine theirs _labels callback)
                      (push (list base mine theirs callback) reviews-fuzz--merges))))
           (set-frame-size (selected-frame) 120 40)

@@ -1,4 +1,4 @@
-;;; qwen-companion-texts.el --- Compare, merge and change texts  -*- lexical-binding: t; -*-
+;;; qwen-companion-merge.el --- Compare, merge and change texts  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -30,7 +30,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 
-(cl-defstruct (qwen-companion-texts-merged (:copier nil))
+(cl-defstruct (qwen-companion-merge-result (:copier nil))
   "What makes one text of another.
 EDITS is a vector of four integers for each edit: FROM and TO in the
 text as it is, NEW-FROM and NEW-TO in the new one.  These are offsets in
@@ -40,24 +40,24 @@ kills it; whoever does not apply this has to.  CONFLICTS tells how many
 conflicts are marked in it."
   edits text-buffer (conflicts 0))
 
-(defconst qwen-companion-texts--size-limit 50000000
+(defconst qwen-companion-merge--size-limit 50000000
   "Bytes above which a text is neither compared nor merged.")
 
 ;;; Requests
 
-(cl-defstruct (qwen-companion-texts--request (:copier nil))
+(cl-defstruct (qwen-companion-merge--request (:copier nil))
   "A question the Python process has not answered.
 CALLBACK gets the answer, FAILURE if there is none.  FILES are the
 texts as they were sent, some by file.  TIMER is about to call CALLBACK with FAILURE."
   callback failure files timer)
 
-(defvar qwen-companion-texts--requests nil
+(defvar qwen-companion-merge--requests nil
   "Alist of the questions that are not answered: (ID . REQUEST).")
 
-(defvar qwen-companion-texts--last-id 0
+(defvar qwen-companion-merge--last-id 0
   "Number of the last question.")
 
-(defun qwen-companion-texts-compare (old new callback)
+(defun qwen-companion-merge-compare (old new callback)
   "Compare the texts of the buffers OLD and NEW; return at once.
 CALLBACK gets a list of hunks (OLD-LINE OLD-COUNT NEW-LINE NEW-COUNT):
 so many lines from OLD-LINE on in OLD became those in NEW.  Lines count
@@ -65,60 +65,60 @@ from 1 and end at a line feed only; a last line may lack it.  Where a
 count is 0, the line is that before which the others would be.  nil
 means that the texts are equal, `failed' that they could not be
 compared, for instance because one of them is not Unicode."
-  (qwen-companion-texts--ask
+  (qwen-companion-merge--ask
    'compare (list :old old :new new) nil 'failed callback))
 
-(defun qwen-companion-texts-merge (base mine theirs labels callback)
+(defun qwen-companion-merge-texts (base mine theirs labels callback)
   "Put what made THEIRS of BASE into MINE; return at once.
 Each is a buffer or a string.  When BASE is nil, MINE is the base, so
 that the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of what
 the texts are called in a conflict, one line each.  With nil, changes
 are merged by characters instead of lines, and a conflict is a failure.
 No buffer is changed.  CALLBACK gets a struct
-`qwen-companion-texts-merged', or nil when it could not be done."
-  (qwen-companion-texts--ask
+`qwen-companion-merge-result', or nil when it could not be done."
+  (qwen-companion-merge--ask
    'merge (append (and base (list :base base)) (list :mine mine :theirs theirs))
    (list :labels labels) nil callback))
 
-(defun qwen-companion-texts--ask (method texts more failure callback)
+(defun qwen-companion-merge--ask (method texts more failure callback)
   "Call METHOD with TEXTS, a property list, and with the payload MORE.
 CALLBACK gets the answer, or FAILURE."
-  (let* ((id (cl-incf qwen-companion-texts--last-id))
-         (request (make-qwen-companion-texts--request
+  (let* ((id (cl-incf qwen-companion-merge--last-id))
+         (request (make-qwen-companion-merge--request
                    :callback callback :failure failure)))
-    (push (cons id request) qwen-companion-texts--requests)
+    (push (cons id request) qwen-companion-merge--requests)
     (unless (and (qwen-companion-backend-connected-p)
-                 (setq texts (qwen-companion-texts--pack texts request))
+                 (setq texts (qwen-companion-merge--pack texts request))
                  (qwen-companion-backend-call method (append (list :id id) texts more)))
-      (qwen-companion-texts--fail request))))
+      (qwen-companion-merge--fail request))))
 
-(defun qwen-companion-texts--pack (texts request)
+(defun qwen-companion-merge--pack (texts request)
   "Return TEXTS, a property list, as part of the payload of REQUEST.
 The value is nil when one of them cannot be handed over."
   (condition-case nil
       (cl-loop for (key text) on texts by #'cddr
-               for packed = (qwen-companion-texts--pack-one text)
+               for packed = (qwen-companion-merge--pack-one text)
                unless packed return nil
-               do (push packed (qwen-companion-texts--request-files request))
+               do (push packed (qwen-companion-merge--request-files request))
                append (list key packed))
     ;; No room on the disk, for instance.
     (file-error nil)))
 
-(defun qwen-companion-texts--pack-one (text)
+(defun qwen-companion-merge--pack-one (text)
   "Return TEXT, a buffer or string, as part of a payload.
 The value is nil when it is too large or not all Unicode."
   (if (stringp text)
       (with-temp-buffer
         (insert text)
-        (qwen-companion-texts--pack-one (current-buffer)))
+        (qwen-companion-merge--pack-one (current-buffer)))
     (with-current-buffer text
       (save-restriction
         (widen)
-        (and (< (position-bytes (point-max)) qwen-companion-texts--size-limit)
-             (qwen-companion-texts--unicode-p)
+        (and (< (position-bytes (point-max)) qwen-companion-merge--size-limit)
+             (qwen-companion-merge--unicode-p)
              (qwen-companion-backend-pack-buffer))))))
 
-(defun qwen-companion-texts--unicode-p ()
+(defun qwen-companion-merge--unicode-p ()
   "Return non-nil when all characters of the current buffer are Unicode.
 Neither the bytes of another encoding nor halves of a surrogate pair are."
   (if enable-multibyte-characters
@@ -131,78 +131,78 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
       (skip-chars-forward "[:ascii:]")
       (eobp))))
 
-(defun qwen-companion-texts--drop (request)
+(defun qwen-companion-merge--drop (request)
   "Forget REQUEST and what belongs to it."
-  (setq qwen-companion-texts--requests
-        (cl-delete request qwen-companion-texts--requests :key #'cdr))
-  (when-let* ((timer (qwen-companion-texts--request-timer request)))
+  (setq qwen-companion-merge--requests
+        (cl-delete request qwen-companion-merge--requests :key #'cdr))
+  (when-let* ((timer (qwen-companion-merge--request-timer request)))
     (cancel-timer timer))
   (mapc #'qwen-companion-backend-drop-text
-        (qwen-companion-texts--request-files request)))
+        (qwen-companion-merge--request-files request)))
 
-(defun qwen-companion-texts--fail (request)
+(defun qwen-companion-merge--fail (request)
   "Tell who made REQUEST that it could not be done, soon.
 Not now: this may run where the caller expects nothing of the kind."
-  (unless (qwen-companion-texts--request-timer request)
-    (setf (qwen-companion-texts--request-timer request)
-          (run-at-time 0 nil #'qwen-companion-texts--failed request))))
+  (unless (qwen-companion-merge--request-timer request)
+    (setf (qwen-companion-merge--request-timer request)
+          (run-at-time 0 nil #'qwen-companion-merge--report-failure request))))
 
-(defun qwen-companion-texts--failed (request)
+(defun qwen-companion-merge--report-failure (request)
   "Call the callback of REQUEST: it could not be done."
-  (qwen-companion-texts--drop request)
-  (funcall (qwen-companion-texts--request-callback request)
-           (qwen-companion-texts--request-failure request)))
+  (qwen-companion-merge--drop request)
+  (funcall (qwen-companion-merge--request-callback request)
+           (qwen-companion-merge--request-failure request)))
 
-(defun qwen-companion-texts-fail-all ()
+(defun qwen-companion-merge-fail-all ()
   "Give up all questions: the Python process they were put to is gone."
-  (mapc #'qwen-companion-texts--fail
-        (mapcar #'cdr qwen-companion-texts--requests)))
+  (mapc #'qwen-companion-merge--fail
+        (mapcar #'cdr qwen-companion-merge--requests)))
 
-(defun qwen-companion-texts-forget ()
+(defun qwen-companion-merge-forget ()
   "Forget all questions; nobody is called."
-  (mapc #'qwen-companion-texts--drop
-        (mapcar #'cdr qwen-companion-texts--requests)))
+  (mapc #'qwen-companion-merge--drop
+        (mapcar #'cdr qwen-companion-merge--requests)))
 
 ;;; Answers
 
-(defun qwen-companion-texts-on-compared (payload)
+(defun qwen-companion-merge-on-compared (payload)
   "Hand on the hunks in PAYLOAD."
-  (qwen-companion-texts--answer payload #'qwen-companion-texts--hunks '(:hunks)))
+  (qwen-companion-merge--answer payload #'qwen-companion-merge--read-hunks '(:hunks)))
 
-(defun qwen-companion-texts-on-merged (payload)
+(defun qwen-companion-merge-on-merged (payload)
   "Hand on the edits in PAYLOAD."
-  (qwen-companion-texts--answer payload #'qwen-companion-texts--merge '(:edits :result)))
+  (qwen-companion-merge--answer payload #'qwen-companion-merge--read-result '(:edits :result)))
 
-(defun qwen-companion-texts--answer (payload reader keys)
+(defun qwen-companion-merge--answer (payload reader keys)
   "Pass the value of READER for PAYLOAD to who asked, unless forgotten.
 KEYS are those in PAYLOAD that may carry a text."
   (if-let* ((request (alist-get (plist-get payload :id)
-                                qwen-companion-texts--requests)))
+                                qwen-companion-merge--requests)))
       (let ((answer (condition-case nil
                         (funcall reader payload)
-                      (file-error (qwen-companion-texts--request-failure request)))))
-        (qwen-companion-texts--drop request)
-        (funcall (qwen-companion-texts--request-callback request) answer))
+                      (file-error (qwen-companion-merge--request-failure request)))))
+        (qwen-companion-merge--drop request)
+        (funcall (qwen-companion-merge--request-callback request) answer))
     (dolist (key keys)
       (qwen-companion-backend-drop-text (plist-get payload key))))
   nil)
 
-(defun qwen-companion-texts--hunks (payload)
+(defun qwen-companion-merge--read-hunks (payload)
   "Return the list of hunks in PAYLOAD, or `failed'."
   (if-let* ((hunks (plist-get payload :hunks)))
-      (seq-partition (append (qwen-companion-texts--numbers hunks) nil) 4)
+      (seq-partition (append (qwen-companion-merge--read-numbers hunks) nil) 4)
     'failed))
 
-(defun qwen-companion-texts--merge (payload)
-  "Return the `qwen-companion-texts-merged' in PAYLOAD, nil if it failed."
+(defun qwen-companion-merge--read-result (payload)
+  "Return the `qwen-companion-merge-result' in PAYLOAD, nil if it failed."
   (when-let* ((edits (plist-get payload :edits)))
     (let ((text (plist-get payload :result)))
-      (make-qwen-companion-texts-merged
-       :edits (qwen-companion-texts--numbers edits)
-       :text-buffer (and text (qwen-companion-texts--buffer text))
+      (make-qwen-companion-merge-result
+       :edits (qwen-companion-merge--read-numbers edits)
+       :text-buffer (and text (qwen-companion-merge--read-buffer text))
        :conflicts (plist-get payload :conflicts)))))
 
-(defun qwen-companion-texts--numbers (payload)
+(defun qwen-companion-merge--read-numbers (payload)
   "Return the vector of integers that PAYLOAD carries."
   (with-temp-buffer
     (insert "[")
@@ -212,7 +212,7 @@ KEYS are those in PAYLOAD that may carry a text."
     (goto-char (point-min))
     (read (current-buffer))))
 
-(defun qwen-companion-texts--buffer (payload)
+(defun qwen-companion-merge--read-buffer (payload)
   "Return a new buffer with the text that PAYLOAD carries."
   (with-current-buffer (generate-new-buffer " *qwen-companion text*" t)
     (buffer-disable-undo)
@@ -221,11 +221,11 @@ KEYS are those in PAYLOAD that may carry a text."
 
 ;;; Applying
 
-(defconst qwen-companion-texts--single-changes 100
+(defconst qwen-companion-merge--single-changes 100
   "Edits up to which the change hooks run for each of them.
 For more, they run once for the stretch from the first to the last.")
 
-(defun qwen-companion-texts-apply (merged theirs)
+(defun qwen-companion-merge-apply (merged theirs)
   "Change the text of the current buffer by the edits of MERGED.
 The buffer holds \"mine\" and THEIRS is the buffer with \"theirs\", as they
 were when the merge was asked for.  All of it is one undo step.  Point,
@@ -233,8 +233,8 @@ the points and starts of windows, markers, overlays and narrowing stay
 with the text they were at.  Nothing is asked, also where the buffer or
 its text is read-only or the file has changed on disk.  Whether the
 buffer counts as modified is not dealt with."
-  (let* ((edits (qwen-companion-texts-merged-edits merged))
-         (own (qwen-companion-texts-merged-text-buffer merged))
+  (let* ((edits (qwen-companion-merge-result-edits merged))
+         (own (qwen-companion-merge-result-text-buffer merged))
          (source (or own theirs))
          (target (current-buffer)))
     (unwind-protect
@@ -243,18 +243,18 @@ buffer counts as modified is not dealt with."
             (save-restriction
               (widen)
               (with-current-buffer target
-                (qwen-companion-texts--apply edits source)))))
+                (qwen-companion-merge--apply edits source)))))
       (when own
         (kill-buffer own)))))
 
-(defun qwen-companion-texts-take (merged theirs)
+(defun qwen-companion-merge-take-text (merged theirs)
   "Return the text of MERGED, which is used up; THEIRS is that string."
-  (if-let* ((own (qwen-companion-texts-merged-text-buffer merged)))
+  (if-let* ((own (qwen-companion-merge-result-text-buffer merged)))
       (prog1 (with-current-buffer own (buffer-string))
         (kill-buffer own))
     theirs))
 
-(defun qwen-companion-texts--apply (edits source)
+(defun qwen-companion-merge--apply (edits source)
   "Apply EDITS, at least one; SOURCE is a widened buffer with the new text."
   (let ((point (point))
         (narrowing (and (buffer-narrowed-p) (list (point-min) (point-max))))
@@ -266,20 +266,20 @@ buffer counts as modified is not dealt with."
     (widen)
     (unwind-protect
         (progn
-          (qwen-companion-texts--change edits source)
+          (qwen-companion-merge--change edits source)
           (setq done t))
       (pcase narrowing
         (`(,start ,end)
          (if done
-             (narrow-to-region (qwen-companion-texts--moved edits start)
-                               (qwen-companion-texts--moved edits end t))
+             (narrow-to-region (qwen-companion-merge--new-position edits start)
+                               (qwen-companion-merge--new-position edits end t))
            (narrow-to-region start end)))))
-    (goto-char (qwen-companion-texts--moved edits point))
+    (goto-char (qwen-companion-merge--new-position edits point))
     (pcase-dolist (`(,window ,point ,start) windows)
-      (set-window-point window (qwen-companion-texts--moved edits point))
-      (set-window-start window (qwen-companion-texts--moved edits start) t))))
+      (set-window-point window (qwen-companion-merge--new-position edits point))
+      (set-window-start window (qwen-companion-merge--new-position edits start) t))))
 
-(defun qwen-companion-texts--change (edits source)
+(defun qwen-companion-merge--change (edits source)
   "Apply EDITS to the whole buffer as one undo step, all or none of them.
 SOURCE is a buffer with the new text."
   (let ((inhibit-read-only t)
@@ -294,20 +294,20 @@ SOURCE is a buffer with the new text."
       ;; Undoing brings point back to where it is now; and with an empty
       ;; list `combine-change-calls' complains.
       (push (point) buffer-undo-list)
-      (if (<= (/ (length edits) 4) qwen-companion-texts--single-changes)
-          (qwen-companion-texts--replace edits source)
+      (if (<= (/ (length edits) 4) qwen-companion-merge--single-changes)
+          (qwen-companion-merge--replace edits source)
         (combine-change-calls
             ;; The first edit may begin one character earlier, see below.
             (max 1 (aref edits 0))
             (1+ (aref edits (- (length edits) 3)))
-          (qwen-companion-texts--replace edits source))))
+          (qwen-companion-merge--replace edits source))))
     (undo-boundary)))
 
-(defun qwen-companion-texts--replace (edits source)
+(defun qwen-companion-merge--replace (edits source)
   "Apply EDITS, the last one first; SOURCE is a buffer with the new text.
 New text is inserted before the old one is deleted: markers after it
 stay behind it, and overlays on it are never empty."
-  (pcase-let ((`(,starts ,ends) (qwen-companion-texts--overlay-bounds)))
+  (pcase-let ((`(,starts ,ends) (qwen-companion-merge--overlay-bounds)))
     (cl-loop
      for index from (- (length edits) 4) downto 0 by 4
      for from = (1+ (aref edits index))
@@ -346,7 +346,7 @@ stay behind it, and overlays on it are never empty."
          (when (< (point) (overlay-end overlay))
            (move-overlay overlay (point) (overlay-end overlay)))))))))
 
-(defun qwen-companion-texts--overlay-bounds ()
+(defun qwen-companion-merge--overlay-bounds ()
   "Return two hash tables: the overlays by where they begin, and by their end."
   (let ((starts (make-hash-table))
         (ends (make-hash-table)))
@@ -355,7 +355,7 @@ stay behind it, and overlays on it are never empty."
       (push overlay (gethash (overlay-end overlay) ends)))
     (list starts ends)))
 
-(defun qwen-companion-texts--moved (edits position &optional before)
+(defun qwen-companion-merge--new-position (edits position &optional before)
   "Return where POSITION is now that EDITS have been applied.
 Where lines were inserted, it has moved on with the line that was there,
 or with BEFORE non-nil stayed before them."
@@ -380,5 +380,5 @@ or with BEFORE non-nil stayed before them."
                   ((= offset to) new-to)
                   (t (min (+ new-from (- offset from)) new-to))))))))
 
-(provide 'qwen-companion-texts)
-;;; qwen-companion-texts.el ends here
+(provide 'qwen-companion-merge)
+;;; qwen-companion-merge.el ends here

@@ -1,4 +1,4 @@
-;;; qwen-companion-texts-test.el --- Tests of comparing and changing texts  -*- lexical-binding: t; -*-
+;;; qwen-companion-merge-test.el --- Tests of comparing and changing texts  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,60 +8,60 @@
 
 (require 'qwen-companion-test-helper)
 
-(defun qwen-companion-texts-test--buffer (text)
+(defun qwen-companion-merge-test--buffer (text)
   "Return a new buffer with TEXT."
   (with-current-buffer (generate-new-buffer " *texts test*")
     (insert text)
     (current-buffer)))
 
-(defun qwen-companion-texts-test--compare (old new)
+(defun qwen-companion-merge-test--compare (old new)
   "Return what comparing the texts OLD and NEW gives."
   (let ((answer 'none))
-    (qwen-companion-texts-compare (qwen-companion-texts-test--buffer old)
-                                  (qwen-companion-texts-test--buffer new)
+    (qwen-companion-merge-compare (qwen-companion-merge-test--buffer old)
+                                  (qwen-companion-merge-test--buffer new)
                                   (lambda (hunks) (setq answer hunks)))
     (should (eq answer 'none))
     (qwen-companion-test-wait-for (not (eq answer 'none)))
     answer))
 
-(defun qwen-companion-texts-test--merge (base mine theirs)
+(defun qwen-companion-merge-test--merge (base mine theirs)
   "Merge the texts BASE (or nil), MINE and THEIRS.
 Return (RESULT MERGED), the text it makes of MINE and the answer."
   (let* ((answer 'none)
-         (mine-buffer (qwen-companion-texts-test--buffer mine))
-         (theirs-buffer (qwen-companion-texts-test--buffer theirs)))
-    (qwen-companion-texts-merge base mine-buffer theirs-buffer
+         (mine-buffer (qwen-companion-merge-test--buffer mine))
+         (theirs-buffer (qwen-companion-merge-test--buffer theirs)))
+    (qwen-companion-merge-texts base mine-buffer theirs-buffer
                                 '("mine" "base" "theirs")
                                 (lambda (merged) (setq answer merged)))
     (qwen-companion-test-wait-for (not (eq answer 'none)))
     (and answer
          (with-current-buffer mine-buffer
-           (qwen-companion-texts-apply answer theirs-buffer)
+           (qwen-companion-merge-apply answer theirs-buffer)
            (list (buffer-string) answer)))))
 
-(ert-deftest qwen-companion-texts-test-the-real-process-compares-and-merges ()
+(ert-deftest qwen-companion-merge-test-the-real-process-compares-and-merges ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
     (should (equal '((2 1 2 1) (4 0 4 1))
-                   (qwen-companion-texts-test--compare "a\nb\nc\n" "a\nB\nc\nd")))
-    (should-not (qwen-companion-texts-test--compare "a\n" "a\n"))
+                   (qwen-companion-merge-test--compare "a\nb\nc\n" "a\nB\nc\nd")))
+    (should-not (qwen-companion-merge-test--compare "a\n" "a\n"))
     (should (equal "a\nb\nC\n"
-                   (car (qwen-companion-texts-test--merge nil "a\nB\nc\n" "a\nb\nC\n"))))
+                   (car (qwen-companion-merge-test--merge nil "a\nB\nc\n" "a\nb\nC\n"))))
     (pcase-let ((`(,text ,merged)
-                 (qwen-companion-texts-test--merge "a\nb\nc\n" "A\nb\nc\n" "a\nb\nC\n")))
+                 (qwen-companion-merge-test--merge "a\nb\nc\n" "A\nb\nc\n" "a\nb\nC\n")))
       (should (equal "A\nb\nC\n" text))
-      (should (= 0 (qwen-companion-texts-merged-conflicts merged))))
+      (should (= 0 (qwen-companion-merge-result-conflicts merged))))
     (pcase-let ((`(,text ,merged)
-                 (qwen-companion-texts-test--merge "a\n" "b" "c\n")))
+                 (qwen-companion-merge-test--merge "a\n" "b" "c\n")))
       (should (equal "<<<<<<< mine\nb\n||||||| base\na\n=======\nc\n>>>>>>> theirs\n"
                      text))
-      (should (= 1 (qwen-companion-texts-merged-conflicts merged))))))
+      (should (= 1 (qwen-companion-merge-result-conflicts merged))))))
 
 
 ;;; Applying
 
-(defun qwen-companion-texts-test--merged (text changes)
+(defun qwen-companion-merge-test--merged (text changes)
   "Return (MERGED NEW) that makes CHANGES in TEXT.
 CHANGES is a list of (FROM TO STRING), offsets from 0, in order."
   (let ((new "") (end 0) edits)
@@ -70,25 +70,25 @@ CHANGES is a list of (FROM TO STRING), offsets from 0, in order."
             end to)
       (push (list from to (length new) (+ (length new) (length string))) edits)
       (setq new (concat new string)))
-    (list (make-qwen-companion-texts-merged
+    (list (make-qwen-companion-merge-result
            :edits (vconcat (apply #'append (nreverse edits))))
           (concat new (substring text end)))))
 
-(defun qwen-companion-texts-test--apply (&rest changes)
-  "Make CHANGES in the current buffer, see `qwen-companion-texts-test--merged'.
+(defun qwen-companion-merge-test--apply (&rest changes)
+  "Make CHANGES in the current buffer, see `qwen-companion-merge-test--merged'.
 Check that the text is then what it should be, and return it."
   (pcase-let* ((text (save-restriction (widen) (buffer-string)))
                (`(,merged ,new)
-                (qwen-companion-texts-test--merged text changes))
-               (theirs (qwen-companion-texts-test--buffer new)))
-    (qwen-companion-texts-apply merged theirs)
+                (qwen-companion-merge-test--merged text changes))
+               (theirs (qwen-companion-merge-test--buffer new)))
+    (qwen-companion-merge-apply merged theirs)
     (kill-buffer theirs)
     (save-restriction
       (widen)
       (should (equal new (buffer-string))))
     new))
 
-(defmacro qwen-companion-texts-test--with (text &rest body)
+(defmacro qwen-companion-merge-test--with (text &rest body)
   "Run BODY in a buffer with TEXT whose changes can be undone."
   (declare (indent 1) (debug t))
   `(with-temp-buffer
@@ -98,7 +98,7 @@ Check that the text is then what it should be, and return it."
      (goto-char (point-min))
      ,@body))
 
-(defun qwen-companion-texts-test--undo ()
+(defun qwen-companion-merge-test--undo ()
   "Undo once, as a command after another one."
   (let ((inhibit-message t)
         (last-command 'other)
@@ -107,14 +107,14 @@ Check that the text is then what it should be, and return it."
     (undo)
     (undo-boundary)))
 
-(defun qwen-companion-texts-test--at (string)
+(defun qwen-companion-merge-test--at (string)
   "Return the position of STRING in the current buffer."
   (save-excursion
     (goto-char (point-min))
     (search-forward string)
     (match-beginning 0)))
 
-(defun qwen-companion-texts-test--lines (count)
+(defun qwen-companion-merge-test--lines (count)
   "Return COUNT lines and the changes that rename a word in each."
   (let ((lines (mapcar (lambda (number) (format "%06d an old word\n" number))
                        (number-sequence 1 count))))
@@ -123,11 +123,11 @@ Check that the text is then what it should be, and return it."
                    for start = 0 then (+ start (length line))
                    collect (list (+ start 10) (+ start 13) "younger")))))
 
-(ert-deftest qwen-companion-texts-test-one-undo-takes-all-back-and-one-redo-restores-it ()
-  (dolist (count (list 1 5 (* 3 qwen-companion-texts--single-changes)))
+(ert-deftest qwen-companion-merge-test-one-undo-takes-all-back-and-one-redo-restores-it ()
+  (dolist (count (list 1 5 (* 3 qwen-companion-merge--single-changes)))
     (dolist (history '(nil t))
-      (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
-        (qwen-companion-texts-test--with text
+      (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
+        (qwen-companion-merge-test--with text
           (when history
             (insert "typed ")
             (undo-boundary)
@@ -138,23 +138,23 @@ Check that the text is then what it should be, and return it."
           (let ((before (buffer-string))
                 after)
             (should (equal "" (qwen-companion-test-messages
-                                (setq after (apply #'qwen-companion-texts-test--apply
+                                (setq after (apply #'qwen-companion-merge-test--apply
                                                    changes)))))
-            (qwen-companion-texts-test--undo)
+            (qwen-companion-merge-test--undo)
             (should (equal before (buffer-string)))
             (should (= 15 (point)))
-            (qwen-companion-texts-test--undo)
+            (qwen-companion-merge-test--undo)
             (should (equal after (buffer-string)))
-            (qwen-companion-texts-test--undo)
+            (qwen-companion-merge-test--undo)
             (should (equal before (buffer-string)))))))))
 
-(ert-deftest qwen-companion-texts-test-typing-before-and-after-are-steps-of-their-own ()
-  (qwen-companion-texts-test--with "one\n"
+(ert-deftest qwen-companion-merge-test-typing-before-and-after-are-steps-of-their-own ()
+  (qwen-companion-merge-test--with "one\n"
     (insert "a")
-    (qwen-companion-texts-test--apply '(2 4 "NE"))
+    (qwen-companion-merge-test--apply '(2 4 "NE"))
     (goto-char (point-min))
     (insert "b")
-    (qwen-companion-texts-test--undo)
+    (qwen-companion-merge-test--undo)
     (should (equal "aoNE\n" (buffer-string)))
     (let ((last-command 'undo)
           (inhibit-message t))
@@ -163,7 +163,7 @@ Check that the text is then what it should be, and return it."
       (undo-more 1)
       (should (equal "one\n" (buffer-string))))))
 
-(ert-deftest qwen-companion-texts-test-random-changes-and-back ()
+(ert-deftest qwen-companion-merge-test-random-changes-and-back ()
   (random "texts")
   (dotimes (_ 200)
     (let* ((text (mapconcat (lambda (_) (nth (random 5) '("a" "b" "\n" "é" "😀")))
@@ -176,20 +176,20 @@ Check that the text is then what it should be, and return it."
                              unless (and (= from to) (equal string ""))
                              collect (list from to string)
                              do (setq end to)))
-           (qwen-companion-texts--single-changes (* 20 (random 2))))
-      (qwen-companion-texts-test--with text
+           (qwen-companion-merge--single-changes (* 20 (random 2))))
+      (qwen-companion-merge-test--with text
         (dotimes (_ 4)
           (make-overlay (1+ (random 60)) (1+ (random 60)) nil
                         (zerop (random 2)) (zerop (random 2))))
         (goto-char (1+ (random 60)))
-        (let ((after (apply #'qwen-companion-texts-test--apply changes)))
+        (let ((after (apply #'qwen-companion-merge-test--apply changes)))
           (when changes
-            (qwen-companion-texts-test--undo)
+            (qwen-companion-merge-test--undo)
             (should (equal text (buffer-string)))
-            (qwen-companion-texts-test--undo)
+            (qwen-companion-merge-test--undo)
             (should (equal after (buffer-string)))))))))
 
-(ert-deftest qwen-companion-texts-test-point-and-markers-stay-with-their-text ()
+(ert-deftest qwen-companion-merge-test-point-and-markers-stay-with-their-text ()
   (dolist (place '("two" "\nthree" "three" "ree" "four"))
     (dolist (changes
              '(((4 4 "new\nlines\n"))             ; before the line
@@ -197,27 +197,27 @@ Check that the text is then what it should be, and return it."
                ((0 0 "  ") (4 4 "  ") (8 8 "  ") (14 14 "  ")) ; indented
                ((0 3 "1") (18 18 "s"))            ; words changed
                ((0 4 ""))))                       ; lines removed
-      (qwen-companion-texts-test--with "one\ntwo\nthree\nfour\n"
-        (goto-char (qwen-companion-texts-test--at place))
+      (qwen-companion-merge-test--with "one\ntwo\nthree\nfour\n"
+        (goto-char (qwen-companion-merge-test--at place))
         (let ((marker (point-marker)))
-          (apply #'qwen-companion-texts-test--apply changes)
+          (apply #'qwen-companion-merge-test--apply changes)
           (dolist (position (list (point) marker))
             (goto-char position)
             (should (if (string-prefix-p "\n" place)
                         (eolp)
                       (looking-at-p (concat " *" place))))))))))
 
-(ert-deftest qwen-companion-texts-test-point-inside-a-changed-word-stays-in-it ()
-  (qwen-companion-texts-test--with "call(old_name)\n"
+(ert-deftest qwen-companion-merge-test-point-inside-a-changed-word-stays-in-it ()
+  (qwen-companion-merge-test--with "call(old_name)\n"
     (goto-char 8)
-    (qwen-companion-texts-test--apply '(5 8 "brand_new"))
+    (qwen-companion-merge-test--apply '(5 8 "brand_new"))
     (should (looking-at-p "and_new_name"))))
 
-(ert-deftest qwen-companion-texts-test-overlays-stay-on-their-text ()
-  (qwen-companion-texts-test--with "head\n  body\n  more\nnext\n"
+(ert-deftest qwen-companion-merge-test-overlays-stay-on-their-text ()
+  (qwen-companion-merge-test--with "head\n  body\n  more\nnext\n"
     (cl-flet ((overlay (from to &optional front rear)
-                (let ((overlay (make-overlay (qwen-companion-texts-test--at from)
-                                             (qwen-companion-texts-test--at to)
+                (let ((overlay (make-overlay (qwen-companion-merge-test--at from)
+                                             (qwen-companion-merge-test--at to)
                                              nil front rear)))
                   (overlay-put overlay 'evaporate t)
                   overlay))
@@ -231,7 +231,7 @@ Check that the text is then what it should be, and return it."
             (beside (overlay "  body" "body" nil t))
             (line (make-overlay 20 24))
             (whole (overlay "  more" "next")))
-        (qwen-companion-texts-test--apply
+        (qwen-companion-merge-test--apply
          '(5 5 "  first\n") '(7 11 "BODIES") '(19 19 "between\n"))
         (should (equal "\n  first\n  BODIES\n  more" (text fold)))
         (should (equal "BODIES" (text word)))
@@ -240,51 +240,51 @@ Check that the text is then what it should be, and return it."
         (should (equal "next" (text line)))
         (should (equal "  more\n" (text whole)))))))
 
-(ert-deftest qwen-companion-texts-test-narrowing-stays ()
-  (qwen-companion-texts-test--with "a\nb\nc\nd\n"
+(ert-deftest qwen-companion-merge-test-narrowing-stays ()
+  (qwen-companion-merge-test--with "a\nb\nc\nd\n"
     (narrow-to-region 3 7)
-    (qwen-companion-texts-test--apply '(0 1 "A") '(2 2 "x\n") '(4 5 "C") '(6 6 "y\n"))
+    (qwen-companion-merge-test--apply '(0 1 "A") '(2 2 "x\n") '(4 5 "C") '(6 6 "y\n"))
     (should (equal "b\nC\n" (buffer-string)))))
 
-(ert-deftest qwen-companion-texts-test-windows-stay-where-they-are ()
-  (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines 300)))
+(ert-deftest qwen-companion-merge-test-windows-stay-where-they-are ()
+  (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines 300)))
     (save-window-excursion
-      (qwen-companion-texts-test--with text
+      (qwen-companion-merge-test--with text
         (delete-other-windows)
         (switch-to-buffer (current-buffer))
         (let* ((other (split-window))
                (places `((,(selected-window) "000100" "000105 an ")
                          (,other "000200" "ounger word\n000204")))
-               (fold (1- (qwen-companion-texts-test--at "000200"))))
+               (fold (1- (qwen-companion-merge-test--at "000200"))))
           (make-overlay fold (1+ fold))
-          (set-window-start (selected-window) (qwen-companion-texts-test--at "000100"))
-          (set-window-point (selected-window) (qwen-companion-texts-test--at "000105 an "))
-          (set-window-start other (qwen-companion-texts-test--at "000200"))
-          (set-window-point other (qwen-companion-texts-test--at "ld word\n000204"))
-          (apply #'qwen-companion-texts-test--apply
+          (set-window-start (selected-window) (qwen-companion-merge-test--at "000100"))
+          (set-window-point (selected-window) (qwen-companion-merge-test--at "000105 an "))
+          (set-window-start other (qwen-companion-merge-test--at "000200"))
+          (set-window-point other (qwen-companion-merge-test--at "ld word\n000204"))
+          (apply #'qwen-companion-merge-test--apply
                  (append '((0 0 "new\nlines\n"))
                          (seq-take changes 199)
                          (list (list fold fold "before 200\n"))
                          (seq-drop changes 199)))
           (pcase-dolist (`(,window ,start ,point) places)
-            (should (= (window-start window) (qwen-companion-texts-test--at start)))
-            (should (= (window-point window) (qwen-companion-texts-test--at point)))))))))
+            (should (= (window-start window) (qwen-companion-merge-test--at start)))
+            (should (= (window-point window) (qwen-companion-merge-test--at point)))))))))
 
-(ert-deftest qwen-companion-texts-test-read-only-is-no-hindrance ()
-  (qwen-companion-texts-test--with (concat "a" (propertize "b" 'read-only t) "c\n")
+(ert-deftest qwen-companion-merge-test-read-only-is-no-hindrance ()
+  (qwen-companion-merge-test--with (concat "a" (propertize "b" 'read-only t) "c\n")
     (setq buffer-read-only t)
-    (qwen-companion-texts-test--apply '(1 2 "B"))
+    (qwen-companion-merge-test--apply '(1 2 "B"))
     (should buffer-read-only)))
 
-(ert-deftest qwen-companion-texts-test-undo-that-is-off-stays-off ()
-  (dolist (count (list 1 (* 2 qwen-companion-texts--single-changes)))
-    (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
-      (qwen-companion-texts-test--with text
+(ert-deftest qwen-companion-merge-test-undo-that-is-off-stays-off ()
+  (dolist (count (list 1 (* 2 qwen-companion-merge--single-changes)))
+    (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
+      (qwen-companion-merge-test--with text
         (buffer-disable-undo)
-        (apply #'qwen-companion-texts-test--apply changes)
+        (apply #'qwen-companion-merge-test--apply changes)
         (should (eq t buffer-undo-list))))))
 
-(ert-deftest qwen-companion-texts-test-nothing-is-asked-about-the-file ()
+(ert-deftest qwen-companion-merge-test-nothing-is-asked-about-the-file ()
   "Also when it has been written meanwhile, or another Emacs has it."
   (qwen-companion-test-with-files '(("f.txt" "one\n"))
     (let ((create-lockfiles t))
@@ -296,14 +296,14 @@ Check that the text is then what it should be, and return it."
                    (lambda (_) (ert-fail "Asked about the file")))
                   ((symbol-function 'ask-user-about-lock)
                    (lambda (&rest _) (ert-fail "Asked about the lock"))))
-          (qwen-companion-texts-test--apply '(0 1 "O")))
+          (qwen-companion-merge-test--apply '(0 1 "O")))
         (should buffer-file-truename)))))
 
-(ert-deftest qwen-companion-texts-test-change-hooks-hear-of-all ()
+(ert-deftest qwen-companion-merge-test-change-hooks-hear-of-all ()
   "Of each change when they are few, else of one that holds them all."
-  (dolist (count (list 3 (1+ qwen-companion-texts--single-changes)))
-    (pcase-let ((`(,text ,changes) (qwen-companion-texts-test--lines count)))
-      (qwen-companion-texts-test--with text
+  (dolist (count (list 3 (1+ qwen-companion-merge--single-changes)))
+    (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
+      (qwen-companion-merge-test--with text
         (let ((mirror text) (calls 0) before)
           (add-hook 'before-change-functions
                     (lambda (start end)
@@ -318,50 +318,50 @@ Check that the text is then what it should be, and return it."
                                            (buffer-substring start end)
                                            (substring mirror (+ (1- start) length)))))
                     nil t)
-          (apply #'qwen-companion-texts-test--apply changes)
+          (apply #'qwen-companion-merge-test--apply changes)
           (should (equal mirror (buffer-string)))
           (should (= calls (if (= count 3) 6 1)))
-          (qwen-companion-texts-test--undo)
+          (qwen-companion-merge-test--undo)
           (should (equal mirror (buffer-string))))))))
 
-(ert-deftest qwen-companion-texts-test-all-or-nothing ()
+(ert-deftest qwen-companion-merge-test-all-or-nothing ()
   "An error in a hook of somebody else leaves the text as it was."
   (pcase-let* ((text "a\nb\nc\n")
                (`(,merged ,new)
-                (qwen-companion-texts-test--merged text '((0 1 "A") (4 5 "C")))))
-    (qwen-companion-texts-test--with text
+                (qwen-companion-merge-test--merged text '((0 1 "A") (4 5 "C")))))
+    (qwen-companion-merge-test--with text
       (narrow-to-region 3 4)
       (add-hook 'after-change-functions
                 (lambda (start &rest _) (when (= start 1) (error "Broken")))
                 nil t)
-      (let ((theirs (qwen-companion-texts-test--buffer new)))
-        (should-error (qwen-companion-texts-apply merged theirs))
+      (let ((theirs (qwen-companion-merge-test--buffer new)))
+        (should-error (qwen-companion-merge-apply merged theirs))
         (should (equal "b" (buffer-string)))
         (widen)
         (should (equal text (buffer-string)))))))
 
-(ert-deftest qwen-companion-texts-test-the-region-stays-active ()
-  (qwen-companion-texts-test--with "one two\n"
+(ert-deftest qwen-companion-merge-test-the-region-stays-active ()
+  (qwen-companion-merge-test--with "one two\n"
     (let ((transient-mark-mode t)
           deactivate-mark)
       (push-mark 5 t t)
-      (qwen-companion-texts-test--apply '(0 3 "1"))
+      (qwen-companion-merge-test--apply '(0 3 "1"))
       (should-not deactivate-mark)
       (should (= 3 (mark))))))
 
 ;;; Requests
 
-(ert-deftest qwen-companion-texts-test-without-a-process-it-fails-soon ()
-  (should (eq 'failed (qwen-companion-texts-test--compare "a\n" "b\n")))
-  (should-not (qwen-companion-texts-test--merge nil "a\n" "b\n"))
-  (should-not qwen-companion-texts--requests))
+(ert-deftest qwen-companion-merge-test-without-a-process-it-fails-soon ()
+  (should (eq 'failed (qwen-companion-merge-test--compare "a\n" "b\n")))
+  (should-not (qwen-companion-merge-test--merge nil "a\n" "b\n"))
+  (should-not qwen-companion-merge--requests))
 
-(ert-deftest qwen-companion-texts-test-what-is-not-unicode-fails ()
+(ert-deftest qwen-companion-merge-test-what-is-not-unicode-fails ()
   "And the connection lives on."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-    (let ((unibyte (qwen-companion-texts-test--buffer "")))
+    (let ((unibyte (qwen-companion-merge-test--buffer "")))
       (with-current-buffer unibyte
         (set-buffer-multibyte nil)
         (insert "\303\251"))
@@ -370,110 +370,110 @@ Check that the text is then what it should be, and return it."
                           (string #xd83d #xde00)
                           (make-string 100000 #xd83d)
                           (with-current-buffer unibyte (buffer-string))))
-        (should-not (qwen-companion-texts-test--merge text "a" "b"))
-        (should-not (qwen-companion-texts-test--merge nil text "b")))
+        (should-not (qwen-companion-merge-test--merge text "a" "b"))
+        (should-not (qwen-companion-merge-test--merge nil text "b")))
       (let ((answer 'none))
-        (qwen-companion-texts-compare unibyte unibyte (lambda (hunks) (setq answer hunks)))
+        (qwen-companion-merge-compare unibyte unibyte (lambda (hunks) (setq answer hunks)))
         (qwen-companion-test-wait-for (eq answer 'failed))))
-    (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "é" "😀")))))
+    (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "é" "😀")))))
 
-(ert-deftest qwen-companion-texts-test-long-texts-go-by-file-and-nothing-stays ()
+(ert-deftest qwen-companion-merge-test-long-texts-go-by-file-and-nothing-stays ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-    (let* ((mine (concat "first\n\n" (car (qwen-companion-texts-test--lines 5000))))
+    (let* ((mine (concat "first\n\n" (car (qwen-companion-merge-test--lines 5000))))
            (theirs (string-replace "old" "younger" mine)))
-      (should (equal theirs (car (qwen-companion-texts-test--merge nil mine theirs))))
+      (should (equal theirs (car (qwen-companion-merge-test--merge nil mine theirs))))
       ;; The result is neither of the two.
       (should (equal (concat "FIRST" (substring theirs 5))
-                     (car (qwen-companion-texts-test--merge
+                     (car (qwen-companion-merge-test--merge
                            mine (concat "FIRST" (substring mine 5))
                            theirs)))))
     (should-not (directory-files qwen-companion-backend--spool nil "^[^.]"))
     (should-not (cl-find " *qwen-companion text*" (buffer-list)
                          :key #'buffer-name :test #'string-prefix-p))))
 
-(ert-deftest qwen-companion-texts-test-a-narrowed-buffer-counts-whole ()
+(ert-deftest qwen-companion-merge-test-a-narrowed-buffer-counts-whole ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
     (dolist (size '(1 100000))
       (let* ((tail (concat (make-string size ?x) "\n"))
-             (old (qwen-companion-texts-test--buffer (concat "a\nb\n" tail)))
-             (new (qwen-companion-texts-test--buffer (concat "A\nb\n" tail)))
+             (old (qwen-companion-merge-test--buffer (concat "a\nb\n" tail)))
+             (new (qwen-companion-merge-test--buffer (concat "A\nb\n" tail)))
              (answer 'none))
         (dolist (buffer (list old new))
           (with-current-buffer buffer
             (narrow-to-region 3 4)))
-        (qwen-companion-texts-compare old new (lambda (hunks) (setq answer hunks)))
+        (qwen-companion-merge-compare old new (lambda (hunks) (setq answer hunks)))
         (qwen-companion-test-wait-for (not (eq answer 'none)))
         (should (equal '((1 1 1 1)) answer))
         (should (equal "b" (with-current-buffer old (buffer-string))))))))
 
-(defun qwen-companion-texts-test--die ()
+(defun qwen-companion-merge-test--die ()
   "Let the process die with three questions; return what is said to each."
   (let (answers)
     (signal-process qwen-companion-backend--process 'STOP)
     (dotimes (number 3)
-      (qwen-companion-texts-compare
-       (qwen-companion-texts-test--buffer (make-string 100000 ?a))
-       (qwen-companion-texts-test--buffer "b")
+      (qwen-companion-merge-compare
+       (qwen-companion-merge-test--buffer (make-string 100000 ?a))
+       (qwen-companion-merge-test--buffer "b")
        (lambda (answer) (push (cons number answer) answers))))
     (signal-process qwen-companion-backend--process 'KILL)
     (qwen-companion-test-wait-for (= 3 (length answers)))
     (sort answers (lambda (a b) (< (car a) (car b))))))
 
-(ert-deftest qwen-companion-texts-test-a-process-that-dies-fails-each-question-once ()
+(ert-deftest qwen-companion-merge-test-a-process-that-dies-fails-each-question-once ()
   "Whether there is another one after it or not."
   (qwen-companion-test-with-process
     (let ((qwen-companion-backend--restart-limit '(1 . 60))
           (failed '((0 . failed) (1 . failed) (2 . failed))))
       (qwen-companion-mode 1)
       (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-      (should (equal failed (qwen-companion-texts-test--die)))
+      (should (equal failed (qwen-companion-merge-test--die)))
       (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
       (should-not (directory-files qwen-companion-backend--spool nil "^[^.]"))
-      (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "a" "b")))
-      (should (equal failed (qwen-companion-texts-test--die)))
+      (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
+      (should (equal failed (qwen-companion-merge-test--die)))
       (should (eq 'error (qwen-companion-state))))))
 
-(ert-deftest qwen-companion-texts-test-turning-the-mode-off-drops-the-questions ()
+(ert-deftest qwen-companion-merge-test-turning-the-mode-off-drops-the-questions ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-    (let* ((asked (qwen-companion-texts-test--buffer "a"))
+    (let* ((asked (qwen-companion-merge-test--buffer "a"))
            (never (lambda (_) (ert-fail "Called after all"))))
       (signal-process qwen-companion-backend--process 'STOP)
-      (qwen-companion-texts-compare asked asked never)
-      (qwen-companion-texts-merge (string #xd83d) asked asked '("" "" "") never)
+      (qwen-companion-merge-compare asked asked never)
+      (qwen-companion-merge-texts (string #xd83d) asked asked '("" "" "") never)
       (signal-process qwen-companion-backend--process 'CONT)
       (qwen-companion-mode -1)
-      (should-not qwen-companion-texts--requests)
+      (should-not qwen-companion-merge--requests)
       (qwen-companion-test-wait-for (null (qwen-companion-test-processes))))))
 
-(ert-deftest qwen-companion-texts-test-a-lost-file-fails ()
+(ert-deftest qwen-companion-merge-test-a-lost-file-fails ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
     (signal-process qwen-companion-backend--process 'STOP)
     (let ((answer 'none))
-      (qwen-companion-texts-compare
-       (qwen-companion-texts-test--buffer (make-string 100000 ?a))
-       (qwen-companion-texts-test--buffer (make-string 100000 ?b))
+      (qwen-companion-merge-compare
+       (qwen-companion-merge-test--buffer (make-string 100000 ?a))
+       (qwen-companion-merge-test--buffer (make-string 100000 ?b))
        (lambda (hunks) (setq answer hunks)))
       (delete-file (car (directory-files qwen-companion-backend--spool t "^[^.]")))
       (signal-process qwen-companion-backend--process 'CONT)
       (qwen-companion-test-wait-for (eq answer 'failed))
       (should-not (directory-files qwen-companion-backend--spool nil "^[^.]")))))
 
-(ert-deftest qwen-companion-texts-test-what-is-too-large-fails ()
+(ert-deftest qwen-companion-merge-test-what-is-too-large-fails ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))
-    (let ((qwen-companion-texts--size-limit 1000))
-      (should (equal '((1 1 1 1)) (qwen-companion-texts-test--compare "a" "b")))
-      (should (eq 'failed (qwen-companion-texts-test--compare
+    (let ((qwen-companion-merge--size-limit 1000))
+      (should (equal '((1 1 1 1)) (qwen-companion-merge-test--compare "a" "b")))
+      (should (eq 'failed (qwen-companion-merge-test--compare
                            "a" (make-string 1000 ?b)))))))
 
-(provide 'qwen-companion-texts-test)
-;;; qwen-companion-texts-test.el ends here
+(provide 'qwen-companion-merge-test)
+;;; qwen-companion-merge-test.el ends here
