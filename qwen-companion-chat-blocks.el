@@ -39,20 +39,23 @@
 
 (cl-defstruct (qwen-companion-chat-block
                (:copier nil)
-               (:constructor qwen-companion-chat--make-block))
+               (:constructor qwen-companion-chat-blocks--make))
   "A part of the conversation with the name ID, from START to END, markers.
 It is whole lines.  FOLD is an overlay over all but the first of them
 when it can be folded, else nil.  DATA belongs to who made it."
   id start end fold data)
 
-(defvar-local qwen-companion-chat--blocks nil
+(defvar-local qwen-companion-chat-blocks--table nil
   "Hash table of the blocks by their names.")
-(defvar-local qwen-companion-chat--folded nil
+(defvar-local qwen-companion-chat-blocks--folded nil
   "Hash table: for blocks that the user has folded or opened, which it is.
 It outlives the blocks, so that a conversation read again looks the same.")
-(defvar-local qwen-companion-chat--end nil
+(defvar-local qwen-companion-chat-blocks--groups nil
+  "Hash table: for a turn or an agent, the blocks of it.
+See `qwen-companion-chat-blocks-add'.")
+(defvar-local qwen-companion-chat-blocks-conversation-end nil
   "Marker at the end of the conversation.")
-(defvar-local qwen-companion-chat--prompt nil
+(defvar-local qwen-companion-chat-blocks-prompt-start nil
   "Marker at the beginning of the prompt.")
 
 (defvar qwen-companion-chat-conversation-map
@@ -78,7 +81,7 @@ It outlives the blocks, so that a conversation read again looks the same.")
     map)
   "Keys of the first line of what can be folded.")
 
-(defun qwen-companion-chat--lay-out (separator)
+(defun qwen-companion-chat-blocks-set-up (separator)
   "Make the current buffer an empty conversation and prompt, with SEPARATOR.
 That is a line between both."
   (let ((inhibit-read-only t))
@@ -89,17 +92,18 @@ That is a line between both."
       ;; Keys that it names keep their own face.
       (add-face-text-property 0 (length line) 'qwen-companion-chat-separator t line)
       (insert line)))
-  (setq qwen-companion-chat--blocks (make-hash-table :test #'equal)
-        qwen-companion-chat--folded (make-hash-table :test #'equal)
+  (setq qwen-companion-chat-blocks--table (make-hash-table :test #'equal)
+        qwen-companion-chat-blocks--folded (make-hash-table :test #'equal)
+        qwen-companion-chat-blocks--groups (make-hash-table :test #'equal)
         ;; What is typed into the empty prompt is behind its beginning.
-        qwen-companion-chat--prompt (copy-marker (point-max))
-        qwen-companion-chat--end (copy-marker (point-min) t))
+        qwen-companion-chat-blocks-prompt-start (copy-marker (point-max))
+        qwen-companion-chat-blocks-conversation-end (copy-marker (point-min) t))
   (set-buffer-modified-p nil)
   (setq buffer-undo-list nil))
 
 ;;; Changing the conversation
 
-(defun qwen-companion-chat--shift-undo (delta)
+(defun qwen-companion-chat-blocks--shift-undo (delta)
   "Move all positions in the undo list by DELTA.
 All that can be undone is in the prompt, and the prompt has moved so."
   (unless (or (zerop delta) (atom buffer-undo-list))
@@ -121,24 +125,24 @@ All that can be undone is in the prompt, and the prompt has moved so."
            (cl-incf (nth 3 (car tail)) delta)))
         (setq tail (cdr tail))))))
 
-(defvar qwen-companion-chat--in-change nil
+(defvar qwen-companion-chat-blocks--in-change nil
   "Non-nil while the conversation is changed.")
 
-(defmacro qwen-companion-chat--changing (&rest body)
+(defmacro qwen-companion-chat-blocks-changing (&rest body)
   "Run BODY, forms for a change of the conversation and of nothing else.
 Several changes cost less inside one such form."
   (declare (indent 0) (debug t))
-  `(qwen-companion-chat--change (lambda () ,@body)))
+  `(qwen-companion-chat-blocks--change (lambda () ,@body)))
 
-(defun qwen-companion-chat--change (function)
+(defun qwen-companion-chat-blocks--change (function)
   "Call FUNCTION to change the conversation, with point saved."
-  (if qwen-companion-chat--in-change
+  (if qwen-companion-chat-blocks--in-change
       (save-excursion (funcall function))
-    (let ((prompt (marker-position qwen-companion-chat--prompt))
-          (end (marker-position qwen-companion-chat--end))
-          (below (qwen-companion-chat--windows-below))
+    (let ((prompt (marker-position qwen-companion-chat-blocks-prompt-start))
+          (end (marker-position qwen-companion-chat-blocks-conversation-end))
+          (below (qwen-companion-chat-blocks--windows-below))
           (modified (buffer-modified-p))
-          (qwen-companion-chat--in-change t))
+          (qwen-companion-chat-blocks--in-change t))
       (save-restriction
         (widen)
         (prog1 (save-excursion
@@ -150,30 +154,30 @@ Several changes cost less inside one such form."
           (restore-buffer-modified-p modified)
           (dolist (window below)
             ;; Point stays visible, if need be by scrolling.
-            (set-window-start window (min end qwen-companion-chat--end) t))
-          (qwen-companion-chat--shift-undo
-           (- qwen-companion-chat--prompt prompt)))))))
+            (set-window-start window (min end qwen-companion-chat-blocks-conversation-end) t))
+          (qwen-companion-chat-blocks--shift-undo
+           (- qwen-companion-chat-blocks-prompt-start prompt)))))))
 
-(defun qwen-companion-chat--windows-below ()
+(defun qwen-companion-chat-blocks--windows-below ()
   "Return the windows that begin with the prompt and have point in it.
 Without help, they would not show what comes above it."
   (cl-loop for window in (get-buffer-window-list nil nil t)
-           when (and (<= qwen-companion-chat--prompt (window-point window))
-                     (< qwen-companion-chat--end (window-start window))
-                     (<= (window-start window) qwen-companion-chat--prompt))
+           when (and (<= qwen-companion-chat-blocks-prompt-start (window-point window))
+                     (< qwen-companion-chat-blocks-conversation-end (window-start window))
+                     (<= (window-start window) qwen-companion-chat-blocks-prompt-start))
            collect window))
 
-(defun qwen-companion-chat--lines (id text)
+(defun qwen-companion-chat-blocks--as-lines (id text)
   "Return TEXT as whole lines of the block ID."
   (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
     (add-text-properties 0 (length text)
                          (list 'qwen-companion-chat-block id 'read-only t
                                'front-sticky '(read-only) 'rear-nonsticky t)
                          text)
-    (qwen-companion-chat--add-keymap text)
+    (qwen-companion-chat-blocks--add-keymap text)
     text))
 
-(defun qwen-companion-chat--add-keymap (text)
+(defun qwen-companion-chat-blocks--add-keymap (text)
   "Give TEXT the keys of the conversation, where it has no own."
   (let ((position 0))
     (while (< position (length text))
@@ -183,33 +187,33 @@ Without help, they would not show what comes above it."
                              qwen-companion-chat-conversation-map text))
         (setq position next)))))
 
-(defun qwen-companion-chat--put (id text &optional after)
+(defun qwen-companion-chat-blocks--put (id text &optional after)
   "Make TEXT the text of the block ID, and return the block.
 A block that is new stands after the block AFTER, by default at the end
 of the conversation."
-  (qwen-companion-chat--changing
-    (let ((text (qwen-companion-chat--lines id (copy-sequence text)))
-          (block (gethash id qwen-companion-chat--blocks)))
+  (qwen-companion-chat-blocks-changing
+    (let ((text (qwen-companion-chat-blocks--as-lines id (copy-sequence text)))
+          (block (qwen-companion-chat-blocks-get id)))
       (if block
-          (qwen-companion-chat--replace block text)
-        (setq block (qwen-companion-chat--insert id text after)))
+          (qwen-companion-chat-blocks--replace block text)
+        (setq block (qwen-companion-chat-blocks--insert id text after)))
       block)))
 
-(defun qwen-companion-chat--insert (id text after)
+(defun qwen-companion-chat-blocks--insert (id text after)
   "Insert TEXT as the new block ID after the block AFTER; return it."
-  (let* ((before (gethash after qwen-companion-chat--blocks))
+  (let* ((before (qwen-companion-chat-blocks-get after))
          (start (marker-position (if before
                                      (qwen-companion-chat-block-end before)
-                                   qwen-companion-chat--end))))
+                                   qwen-companion-chat-blocks-conversation-end))))
     (goto-char start)
     ;; The block behind begins after this text; the one before ends where it did.
     (insert text)
     (puthash id
-             (qwen-companion-chat--make-block
+             (qwen-companion-chat-blocks--make
               :id id :start (copy-marker start t) :end (point-marker))
-             qwen-companion-chat--blocks)))
+             qwen-companion-chat-blocks--table)))
 
-(defun qwen-companion-chat--replace (block text)
+(defun qwen-companion-chat-blocks--replace (block text)
   "Make TEXT that of BLOCK; touch only what is different.
 The properties of all of it become those of TEXT."
   (let* ((start (marker-position (qwen-companion-chat-block-start block)))
@@ -219,61 +223,62 @@ The properties of all of it become those of TEXT."
          (line (1+ (string-search "\n" text))))
     ;; The first line says how it goes, more comes at the end: what is
     ;; between both must not count as changed.
-    (qwen-companion-chat--replace-part (+ start old-line) (substring old old-line)
-                                       (substring text line))
-    (qwen-companion-chat--replace-part start (substring old 0 old-line)
-                                       (substring text 0 line))
+    (qwen-companion-chat-blocks--replace-part (+ start old-line) (substring old old-line)
+                                              (substring text line))
+    (qwen-companion-chat-blocks--replace-part start (substring old 0 old-line)
+                                              (substring text 0 line))
     (set-marker (qwen-companion-chat-block-start block) start)
     (set-marker (qwen-companion-chat-block-end block) (+ start (length text)))
     (pcase-dolist (`(,from ,to ,properties) (object-intervals text))
       (set-text-properties (+ start from) (+ start to) properties))))
 
-(defun qwen-companion-chat--replace-part (start old new)
+(defun qwen-companion-chat-blocks--replace-part (start old new)
   "Make OLD, which is at START, NEW; leave what both begin and end with."
-  (let* ((head (qwen-companion-chat--common old new))
-         (tail (qwen-companion-chat--common-end
+  (let* ((head (qwen-companion-chat-blocks--common-prefix old new))
+         (tail (qwen-companion-chat-blocks--common-suffix
                 old new (- (min (length old) (length new)) head))))
     (goto-char (+ start head))
     ;; In this order: who was in what goes is at its beginning.
     (delete-region (point) (+ start (- (length old) tail)))
     (insert (substring new head (- (length new) tail)))))
 
-(defun qwen-companion-chat--common (one other)
+(defun qwen-companion-chat-blocks--common-prefix (one other)
   "Return how many characters the strings ONE and OTHER begin with alike."
   (let ((difference (compare-strings one nil nil other nil nil)))
     (if (eq difference t) (length one) (1- (abs difference)))))
 
-(defun qwen-companion-chat--append (id text)
+(defun qwen-companion-chat-blocks-append (id text)
   "Put TEXT at the end of the last line of the block ID.
 The properties of what is there stay."
-  (qwen-companion-chat--changing
-    (let* ((block (gethash id qwen-companion-chat--blocks))
+  (qwen-companion-chat-blocks-changing
+    (let* ((block (qwen-companion-chat-blocks-get id))
            (end (qwen-companion-chat-block-end block)))
       (goto-char (1- end))
       ;; Behind it is the newline: no marker of a block is here.
-      (insert (substring (qwen-companion-chat--lines id (concat text "\n")) 0 -1)))))
+      (insert (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))))
 
-(defun qwen-companion-chat--forget-block (block)
+(defun qwen-companion-chat-blocks--free (block)
   "Free what BLOCK has of the buffer."
   (when-let* ((fold (qwen-companion-chat-block-fold block)))
     (delete-overlay fold))
   (set-marker (qwen-companion-chat-block-end block) nil)
   (set-marker (qwen-companion-chat-block-start block) nil))
 
-(defun qwen-companion-chat--clear ()
+(defun qwen-companion-chat-blocks-clear ()
   "Remove all blocks."
   (let (blocks)
-    (maphash (lambda (_ block) (push block blocks)) qwen-companion-chat--blocks)
+    (maphash (lambda (_ block) (push block blocks)) qwen-companion-chat-blocks--table)
     ;; Emacs keeps the markers of a buffer in a list, the newest first, and
     ;; before version 29 overlays in one with the last first: freed in this
     ;; order, those of 5,000 blocks take some milliseconds, else half a second.
     (overlay-recenter (point-max))
-    (mapc #'qwen-companion-chat--forget-block blocks))
-  (clrhash qwen-companion-chat--blocks)
-  (qwen-companion-chat--changing
-    (delete-region (point-min) qwen-companion-chat--end)))
+    (mapc #'qwen-companion-chat-blocks--free blocks))
+  (clrhash qwen-companion-chat-blocks--table)
+  (clrhash qwen-companion-chat-blocks--groups)
+  (qwen-companion-chat-blocks-changing
+    (delete-region (point-min) qwen-companion-chat-blocks-conversation-end)))
 
-(defun qwen-companion-chat--common-end (one other most)
+(defun qwen-companion-chat-blocks--common-suffix (one other most)
   "Return how many characters ONE and OTHER end with alike, at most MOST."
   (let ((least 0))
     ;; Halved again and again: reversed strings would be garbage.
@@ -287,24 +292,28 @@ The properties of what is there stay."
 
 ;;; Finding
 
-(defun qwen-companion-chat--block-list ()
+(defun qwen-companion-chat-blocks-get (id)
+  "Return the block with the name ID, or nil."
+  (gethash id qwen-companion-chat-blocks--table))
+
+(defun qwen-companion-chat-blocks-list ()
   "Return all blocks, in order."
-  (sort (hash-table-values qwen-companion-chat--blocks)
+  (sort (hash-table-values qwen-companion-chat-blocks--table)
         (lambda (one other)
           (< (qwen-companion-chat-block-start one)
              (qwen-companion-chat-block-start other)))))
 
-(defun qwen-companion-chat--block-at (position)
+(defun qwen-companion-chat-blocks-at (position)
   "Return the block at POSITION, nil when there is none."
   (when-let* ((id (get-text-property position 'qwen-companion-chat-block)))
-    (gethash id qwen-companion-chat--blocks)))
+    (qwen-companion-chat-blocks-get id)))
 
 ;;; Folding
 
-(defun qwen-companion-chat--foldable (id folded)
+(defun qwen-companion-chat-blocks-make-foldable (id folded)
   "Let all but the first line of the block ID be folded.
 It is folded when FOLDED is non-nil, unless the user has chosen."
-  (let* ((block (gethash id qwen-companion-chat--blocks))
+  (let* ((block (qwen-companion-chat-blocks-get id))
          (from (save-excursion
                  (goto-char (qwen-companion-chat-block-start block))
                  (search-forward "\n")
@@ -316,17 +325,17 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
      (fold (move-overlay fold from to))
      (t
       (setq fold (make-overlay from to nil nil t))
-      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat--opened)
+      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat-blocks--open-fold)
       (overlay-put fold 'qwen-companion-chat-block id)
       (setf (qwen-companion-chat-block-fold block) fold)
       (overlay-put fold 'invisible
-                   (and (gethash id qwen-companion-chat--folded folded)
+                   (and (gethash id qwen-companion-chat-blocks--folded folded)
                         'qwen-companion-chat))))
     (when (< from to)
-      (qwen-companion-chat--mark-fold
+      (qwen-companion-chat-blocks--mark-fold
        (marker-position (qwen-companion-chat-block-start block)) from))))
 
-(defun qwen-companion-chat--mark-fold (start end)
+(defun qwen-companion-chat-blocks--mark-fold (start end)
   "Let the line from START to END fold and open what is below it."
   ;; Once: changed properties are drawn again.
   (unless (eq qwen-companion-chat-fold-map (get-text-property start 'keymap))
@@ -336,30 +345,30 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
                                  'mouse-face 'highlight
                                  'help-echo "TAB, mouse-1: fold or open")))))
 
-(defconst qwen-companion-chat--line-limit 5000
+(defconst qwen-companion-chat-blocks--line-limit 5000
   "Characters of a line above which the rest of it is folded.
 Emacs goes through all of a line to show any of it: with a line of
 200,000 characters in view, each key in the prompt took 0.1 s.")
 
-(defun qwen-companion-chat--fold-lines (start end)
+(defun qwen-companion-chat-blocks-fold-lines (start end)
   "Fold what is too long of the lines from that at START to END.
 What the user has opened stays open."
   (save-excursion
     (goto-char start)
     (forward-line 0)
     (while (< (point) end)
-      (let ((rest (+ (point) qwen-companion-chat--line-limit)))
+      (let ((rest (+ (point) qwen-companion-chat-blocks--line-limit)))
         (forward-line)
         (when (< rest (1- (point)))
-          (qwen-companion-chat--fold-rest rest (1- (point))))))))
+          (qwen-companion-chat-blocks--fold-rest rest (1- (point))))))))
 
-(defun qwen-companion-chat--fold-rest (start end)
+(defun qwen-companion-chat-blocks--fold-rest (start end)
   "Fold the rest of a line, from START to END."
-  (let ((fold (qwen-companion-chat--line-fold start)))
+  (let ((fold (qwen-companion-chat-blocks--line-fold start)))
     (unless fold
       (setq fold (make-overlay start end))
       (overlay-put fold 'evaporate t)
-      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat--opened)
+      (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat-blocks--open-fold)
       (overlay-put fold 'invisible 'qwen-companion-chat))
     (move-overlay fold start end)
     (overlay-put fold 'qwen-companion-chat-label
@@ -368,27 +377,27 @@ What the user has opened stays open."
                    (format "\\<qwen-companion-chat-conversation-map>%d more characters; \\[qwen-companion-chat-toggle-fold] shows them"
                            (- end start)))
                   'face 'shadow))
-    (qwen-companion-chat--show-folded fold (overlay-get fold 'invisible))))
+    (qwen-companion-chat-blocks--show-folded fold (overlay-get fold 'invisible))))
 
-(defun qwen-companion-chat--line-fold (position)
+(defun qwen-companion-chat-blocks--line-fold (position)
   "Return the overlay over the rest of the line at POSITION, or nil."
   (save-excursion
     (goto-char position)
     (forward-line 0)
     (cl-find-if (lambda (overlay) (overlay-get overlay 'qwen-companion-chat-label))
-                (overlays-at (+ (point) qwen-companion-chat--line-limit)))))
+                (overlays-at (+ (point) qwen-companion-chat-blocks--line-limit)))))
 
-(defun qwen-companion-chat--opened (fold)
+(defun qwen-companion-chat-blocks--open-fold (fold)
   "Leave FOLD open: a search has ended in it."
-  (qwen-companion-chat--set-folded fold nil))
+  (qwen-companion-chat-blocks--set-folded fold nil))
 
-(defun qwen-companion-chat--set-folded (fold folded)
+(defun qwen-companion-chat-blocks--set-folded (fold folded)
   "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember it."
   (when-let* ((id (overlay-get fold 'qwen-companion-chat-block)))
-    (puthash id folded qwen-companion-chat--folded))
-  (qwen-companion-chat--show-folded fold folded))
+    (puthash id folded qwen-companion-chat-blocks--folded))
+  (qwen-companion-chat-blocks--show-folded fold folded))
 
-(defun qwen-companion-chat--show-folded (fold folded)
+(defun qwen-companion-chat-blocks--show-folded (fold folded)
   "Show the overlay FOLD folded if FOLDED is non-nil, else open."
   (overlay-put fold 'invisible (and folded 'qwen-companion-chat))
   (overlay-put fold 'after-string
@@ -400,19 +409,19 @@ With EVENT, a click, that is where it was."
   (interactive (list last-nonmenu-event))
   (when (mouse-event-p event)
     (posn-set-point (event-end event)))
-  (let* ((block (qwen-companion-chat--block-at (point)))
-         (fold (and block (or (qwen-companion-chat--line-fold (point))
+  (let* ((block (qwen-companion-chat-blocks-at (point)))
+         (fold (and block (or (qwen-companion-chat-blocks--line-fold (point))
                               (qwen-companion-chat-block-fold block)))))
     (unless fold
       (user-error "Nothing to fold or open here"))
-    (qwen-companion-chat--set-folded fold (not (overlay-get fold 'invisible)))
+    (qwen-companion-chat-blocks--set-folded fold (not (overlay-get fold 'invisible)))
     (when (overlay-get fold 'invisible)
       (goto-char (overlay-start fold))
       (forward-line 0))))
 
 ;;; Looks
 
-(defun qwen-companion-chat--indent (text prefix)
+(defun qwen-companion-chat-blocks-indent (text prefix)
   "Return TEXT, shown behind PREFIX and what it is shown behind already.
 PREFIX is not part of the text."
   (let ((text (copy-sequence text))
@@ -429,7 +438,7 @@ PREFIX is not part of the text."
 
 ;;; Buttons
 
-(defun qwen-companion-chat--button (text function &rest arguments)
+(defun qwen-companion-chat-blocks-button (text function &rest arguments)
   "Return TEXT as a button for a call of FUNCTION with ARGUMENTS.
 That is in the chat's buffer, with point at the button."
   (let ((act (lambda (event)
@@ -447,52 +456,48 @@ That is in the chat's buffer, with point at the button."
 
 ;;; Turns and agents
 
-(defvar-local qwen-companion-chat--groups nil
-  "Hash table: for a turn or an agent, the blocks of it.
-See `qwen-companion-chat--add'.")
-
 (cl-defstruct (qwen-companion-chat-group
                (:copier nil)
-               (:constructor qwen-companion-chat--make-group))
+               (:constructor qwen-companion-chat-blocks--make-group))
   "What is known of a turn or an agent: its last block, and how many it has.
 VOICE is who speaks in LAST while more can be appended, else nil."
   last voice (count 0))
 
-(defun qwen-companion-chat--group (key)
+(defun qwen-companion-chat-blocks--group (key)
   "Return the group KEY: (turn ID) or (tool ID)."
-  (or (gethash key qwen-companion-chat--groups)
-      (puthash key (qwen-companion-chat--make-group) qwen-companion-chat--groups)))
+  (or (gethash key qwen-companion-chat-blocks--groups)
+      (puthash key (qwen-companion-chat-blocks--make-group) qwen-companion-chat-blocks--groups)))
 
-(defun qwen-companion-chat--groups-of (change)
+(defun qwen-companion-chat-blocks-groups-of (change)
   "Return the groups that CHANGE is in, the innermost first.
 An agent's are at the place of the agent's tool."
   (let ((parent (plist-get change :parent))
-        (groups (list (qwen-companion-chat--group (list 'turn (plist-get change :turn))))))
-    (if (gethash (list 'tool parent) qwen-companion-chat--blocks)
-        (cons (qwen-companion-chat--group (list 'tool parent)) groups)
+        (groups (list (qwen-companion-chat-blocks--group (list 'turn (plist-get change :turn))))))
+    (if (qwen-companion-chat-blocks-get (list 'tool parent))
+        (cons (qwen-companion-chat-blocks--group (list 'tool parent)) groups)
       groups)))
 
-(defun qwen-companion-chat--next-id (change kind)
+(defun qwen-companion-chat-blocks-next-id (change kind)
   "Return a name for a new block of KIND that CHANGE begins.
 It is the same when the conversation is read again."
-  (let ((group (car (qwen-companion-chat--groups-of change))))
+  (let ((group (car (qwen-companion-chat-blocks-groups-of change))))
     (list kind (plist-get change :turn) (plist-get change :parent)
           (cl-incf (qwen-companion-chat-group-count group)))))
 
-(defun qwen-companion-chat--add (change id text)
+(defun qwen-companion-chat-blocks-add (change id text)
   "Put TEXT where CHANGE belongs, as the block ID.
 A new one stands at the end of its turn, and where an agent speaks, at
 the end of what that agent has said."
-  (let* ((groups (qwen-companion-chat--groups-of change))
+  (let* ((groups (qwen-companion-chat-blocks-groups-of change))
          (parent (plist-get change :parent))
          (agent (cdr groups))
          ;; What belongs to no turn comes when it comes.
          (last (and (or agent (plist-get change :turn))
                     (or (qwen-companion-chat-group-last (car groups))
                         (and agent (list 'tool parent)))))
-         (text (if agent (qwen-companion-chat--indent text "  ") text))
-         (new (not (gethash id qwen-companion-chat--blocks))))
-    (qwen-companion-chat--put id text last)
+         (text (if agent (qwen-companion-chat-blocks-indent text "  ") text))
+         (new (not (qwen-companion-chat-blocks-get id))))
+    (qwen-companion-chat-blocks--put id text last)
     (when new
       (dolist (group groups)
         (when (or (eq group (car groups))

@@ -40,7 +40,7 @@
   "Return the conversation of the current buffer as a list of (KIND . DATA).
 KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
 `steps' with lines, or `code' with (LANGUAGE . TEXT)."
-  (cl-loop for block in (qwen-companion-chat--block-list)
+  (cl-loop for block in (qwen-companion-chat-blocks-list)
            for id = (qwen-companion-chat-block-id block)
            append
            (pcase (car id)

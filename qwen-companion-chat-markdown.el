@@ -93,7 +93,7 @@
 
 (cl-defstruct (qwen-companion-chat-code
                (:copier nil)
-               (:constructor qwen-companion-chat--make-code))
+               (:constructor qwen-companion-chat-markdown--make-code))
   "A block of code in the LANGUAGE, a string that a stranger chose.
 FENCE is the line before it, without what follows the fence; CLOSED is
 non-nil when all of the code is there.  COLOURED is t when it has the
@@ -103,7 +103,7 @@ has it as a property."
 
 (cl-defstruct (qwen-companion-chat-reader
                (:copier nil)
-               (:constructor qwen-companion-chat--make-reader))
+               (:constructor qwen-companion-chat-markdown--make-reader))
   "How far a text was read: OFFSET is the first line that is not complete.
 It counts from the start of the block.  CODE is the code block that is
 open there, or nil."
@@ -116,23 +116,23 @@ open there, or nil."
 
 (defun qwen-companion-chat-markdown-begin (id offset voice)
   "Read the text by VOICE that begins at OFFSET of the block ID."
-  (let ((block (gethash id qwen-companion-chat--blocks)))
+  (let ((block (qwen-companion-chat-blocks-get id)))
     (setf (qwen-companion-chat-block-data block)
-          (qwen-companion-chat--make-reader :offset offset))
+          (qwen-companion-chat-markdown--make-reader :offset offset))
     (qwen-companion-chat-markdown--said
      block (+ offset (qwen-companion-chat-block-start block)) voice)))
 
 (defun qwen-companion-chat-markdown-append (id text voice)
   "Put TEXT by VOICE at the end of the block ID, which it has begun."
-  (let* ((block (gethash id qwen-companion-chat--blocks))
+  (let* ((block (qwen-companion-chat-blocks-get id))
          (end (1- (qwen-companion-chat-block-end block))))
-    (qwen-companion-chat--append id (qwen-companion-chat-markdown-spoken text voice))
+    (qwen-companion-chat-blocks-append id (qwen-companion-chat-markdown-spoken text voice))
     (qwen-companion-chat-markdown--said block end voice)))
 
 (defun qwen-companion-chat-markdown--said (block start voice)
   "Do what is to be done for the text by VOICE from START on in BLOCK."
   (unless (eq voice 'thought)
-    (qwen-companion-chat--fold-lines start (1- (qwen-companion-chat-block-end block)))
+    (qwen-companion-chat-blocks-fold-lines start (1- (qwen-companion-chat-block-end block)))
     (qwen-companion-chat-markdown--read block)))
 
 (defun qwen-companion-chat-markdown-face (voice)
@@ -184,8 +184,8 @@ open there, or nil."
      ((not code)
       (when (looking-at " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
         (setf (qwen-companion-chat-reader-code reader)
-              (qwen-companion-chat--make-code :fence (match-string-no-properties 1)
-                                              :language (match-string-no-properties 2)))
+              (qwen-companion-chat-markdown--make-code :fence (match-string-no-properties 1)
+                                                       :language (match-string-no-properties 2)))
         (put-text-property (point) next 'qwen-companion-chat-fence t)))
      ((qwen-companion-chat-markdown--fence-p code)
       (setf (qwen-companion-chat-reader-code reader) nil)
@@ -445,10 +445,10 @@ That is, behind the bullet where the line is an item of a list."
         (add-face-text-property (match-beginning group) (match-end group) face)))
     (cond ((match-beginning 8)
            (qwen-companion-chat-markdown--link (match-beginning 7) (match-end 7)
-                                           (match-string-no-properties 8)))
+                                               (match-string-no-properties 8)))
           ((match-beginning 9)
            (qwen-companion-chat-markdown--link (match-beginning 9) (match-end 9)
-                                           (match-string-no-properties 9)))
+                                               (match-string-no-properties 9)))
           ((match-end 12) (setq place (match-end 12))))
     (goto-char place)))
 
@@ -503,7 +503,7 @@ Other links are about files of the daemon's host, or are no links."
 
 (defun qwen-companion-chat-markdown--last-code ()
   "Return a position in the last code block, nil when there is none."
-  (let ((place (marker-position qwen-companion-chat--end)))
+  (let ((place (marker-position qwen-companion-chat-blocks-conversation-end)))
     (while (and (> place (point-min))
                 (not (get-text-property (1- place) 'qwen-companion-chat-code)))
       (setq place (previous-single-property-change
@@ -651,7 +651,7 @@ RULE has the cells that say how."
                                      ?\s)
              for right = (qwen-companion-chat-markdown--table-right-p (nth column rule))
              do (qwen-companion-chat-markdown--table-draw place (car cell)
-                                                  (concat before (if right room "")))
+                                                          (concat before (if right room "")))
              (setq place (cdr cell)
                    before (concat (if right "" room) " | ")))
     (qwen-companion-chat-markdown--table-draw place to (string-trim-right before))))

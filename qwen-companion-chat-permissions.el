@@ -293,7 +293,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 
 (defun qwen-companion-chat-permissions--put (report text)
   "Put TEXT about the permission of REPORT where its tool has been told."
-  (qwen-companion-chat--add
+  (qwen-companion-chat-blocks-add
    (list :turn (plist-get report :turn)
          :parent (plist-get (qwen-companion-chat-tools-get (plist-get report :tool))
                             :parent))

@@ -130,7 +130,7 @@ What is quoted in code blocks names none."
             (push file links))))
       (delete-dups (nreverse links)))))
 
-(defun qwen-companion-chat-send-parts (text)
+(defun qwen-companion-chat-send--parts (text)
   "Return the prompt TEXT as parts: as it is, and links to the files it names.
 A link stands on a line of its own, behind the text.  The text keeps the
 names: a link to what it may not read the daemon drops, without a word."
@@ -143,17 +143,17 @@ names: a link to what it may not read the daemon drops, without a word."
 
 ;;; Completion
 
-(defun qwen-companion-chat-send-complete ()
+(defun qwen-companion-chat-send--complete ()
   "Complete the file or the slash command before point, in the prompt.
 For `completion-at-point-functions'."
-  (when (>= (point) qwen-companion-chat--prompt)
+  (when (>= (point) qwen-companion-chat-blocks-prompt-start)
     (or (qwen-companion-chat-send--complete-command)
         (qwen-companion-chat-send--complete-file))))
 
 (defun qwen-companion-chat-send--complete-command ()
   "Complete a slash command, at the beginning of the prompt."
   (let ((start (save-excursion
-                 (goto-char qwen-companion-chat--prompt)
+                 (goto-char qwen-companion-chat-blocks-prompt-start)
                  (skip-chars-forward " \t\n")
                  (point))))
     (when (and (< start (point))
@@ -212,7 +212,7 @@ One directory is read at a time, and on this machine only."
   (save-excursion
     (let ((end (point))
           start)
-      (goto-char (max qwen-companion-chat--prompt (line-beginning-position)))
+      (goto-char (max qwen-companion-chat-blocks-prompt-start (line-beginning-position)))
       (while (and (not start)
                   (re-search-forward
                    (concat "\\(?:^\\|[ \t]\\)@\\(" qwen-companion-chat-send--character "*\\)")
@@ -231,7 +231,7 @@ See `completion-table-with-quoting'."
 
 (defun qwen-companion-chat-send-enable ()
   "Have completion in the prompt of the current buffer, a chat."
-  (add-hook 'completion-at-point-functions #'qwen-companion-chat-send-complete nil t))
+  (add-hook 'completion-at-point-functions #'qwen-companion-chat-send--complete nil t))
 
 ;;; Into a prompt
 
@@ -250,7 +250,7 @@ With a prefix argument, the user chooses."
 It is not sent yet."
   (pop-to-buffer (qwen-companion-chat-send--chat))
   (goto-char (point-max))
-  (unless (or (= (point) qwen-companion-chat--prompt) (bolp))
+  (unless (or (= (point) qwen-companion-chat-blocks-prompt-start) (bolp))
     (insert "\n"))
   (insert text))
 
@@ -424,47 +424,47 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
   :type '(choice (const :tag "Begins a new line" newline)
                  (const :tag "Sends the prompt" send)))
 
-(defvar qwen-companion-chat--history (make-ring 100)
+(defvar qwen-companion-chat-send--history (make-ring 100)
   "The prompts that were sent, from all chats.")
 
-(defvar-local qwen-companion-chat--history-place nil
+(defvar-local qwen-companion-chat-send--history-place nil
   "Index of the prompt that is shown of the history, nil for none.")
 
-(defvar-local qwen-companion-chat--history-draft nil
+(defvar-local qwen-companion-chat-send--history-draft nil
   "The prompt as it was before the history was looked at.")
 
 ;;; The text
 
-(defun qwen-companion-chat--prompt-text ()
+(defun qwen-companion-chat-send--text ()
   "Return the prompt."
-  (buffer-substring-no-properties qwen-companion-chat--prompt (point-max)))
+  (buffer-substring-no-properties qwen-companion-chat-blocks-prompt-start (point-max)))
 
-(defun qwen-companion-chat--set-prompt (text)
+(defun qwen-companion-chat-send--set-text (text)
   "Make TEXT the prompt."
   (save-restriction
     (widen)
-    (delete-region qwen-companion-chat--prompt (point-max))
+    (delete-region qwen-companion-chat-blocks-prompt-start (point-max))
     (save-excursion
       (goto-char (point-max))
       (insert text))))
 
-(defun qwen-companion-chat--give-back (text)
+(defun qwen-companion-chat-send-restore (text)
   "Put TEXT back into the prompt, before what was written since."
   (save-excursion
     (save-restriction
       (widen)
-      (goto-char qwen-companion-chat--prompt)
+      (goto-char qwen-companion-chat-blocks-prompt-start)
       (insert text)
       (unless (eobp)
         (insert "\n")))))
 
-(defun qwen-companion-chat--sent-p ()
+(defun qwen-companion-chat-send-empty-p ()
   "Return non-nil when nothing unsent is in the prompt."
-  (string-blank-p (qwen-companion-chat--prompt-text)))
+  (string-blank-p (qwen-companion-chat-send--text)))
 
 ;;; Sending
 
-(defun qwen-companion-chat--refusal ()
+(defun qwen-companion-chat-send--refusal ()
   "Return why no prompt can be sent now, a string, nil when it can."
   (pcase (plist-get qwen-companion-chat--state :state)
     ((guard (not qwen-companion-chat--id)) "There is no session yet")
@@ -477,28 +477,28 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
 While the daemon is busy with another, it waits in the daemon's queue.
 What is not taken comes back into the prompt."
   (interactive)
-  (let ((text (string-trim (qwen-companion-chat--prompt-text) "[\n]+"))
-        (refusal (qwen-companion-chat--refusal)))
+  (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+"))
+        (refusal (qwen-companion-chat-send--refusal)))
     (when refusal
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (let ((parts (qwen-companion-chat-send-parts text)))
-      (ring-remove+insert+extend qwen-companion-chat--history text)
-      (setq qwen-companion-chat--history-place nil)
-      (qwen-companion-chat--set-prompt "")
+    (let ((parts (qwen-companion-chat-send--parts text)))
+      (ring-remove+insert+extend qwen-companion-chat-send--history text)
+      (setq qwen-companion-chat-send--history-place nil)
+      (qwen-companion-chat-send--set-text "")
       (set-buffer-modified-p nil)
       ;; Last: it may come back at once.
-      (qwen-companion-chat--send-parts parts text)
+      (qwen-companion-chat-send--submit parts text)
       (goto-char (point-max)))))
 
-(defun qwen-companion-chat--send-parts (parts text)
+(defun qwen-companion-chat-send--submit (parts text)
   "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
   (qwen-companion-chat--call
    'daemon-prompt (list :session qwen-companion-chat--id :parts parts)
    (lambda (reply)
      (when-let* ((error (plist-get reply :error)))
-       (qwen-companion-chat--give-back text)
+       (qwen-companion-chat-send-restore text)
        (qwen-companion-backend-notice
         (if (eq 'unsure (plist-get reply :problem))
             (format "%s  The prompt may have arrived; look before you send it again" error)
@@ -516,7 +516,7 @@ What is not taken comes back into the prompt."
   "Begin a new line in the prompt or send it.
 See the option of the same name."
   (interactive)
-  (cond ((< (point) qwen-companion-chat--prompt)
+  (cond ((< (point) qwen-companion-chat-blocks-prompt-start)
          (user-error "This is the conversation; the prompt is below it"))
         ((eq qwen-companion-chat-return 'send) (qwen-companion-chat-send))
         (t (newline nil t))))
@@ -526,19 +526,19 @@ See the option of the same name."
 (defun qwen-companion-chat-previous-prompt (&optional count)
   "Show the COUNTth prompt before in the history."
   (interactive "p")
-  (let* ((length (ring-length qwen-companion-chat--history))
-         (place (+ (or qwen-companion-chat--history-place -1) (or count 1))))
+  (let* ((length (ring-length qwen-companion-chat-send--history))
+         (place (+ (or qwen-companion-chat-send--history-place -1) (or count 1))))
     (when (>= place length)
       (user-error "No prompt before this one"))
     (when (< place -1)
       (user-error "No prompt after this one"))
-    (unless qwen-companion-chat--history-place
-      (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
-    (setq qwen-companion-chat--history-place (and (>= place 0) place))
-    (qwen-companion-chat--set-prompt
+    (unless qwen-companion-chat-send--history-place
+      (setq qwen-companion-chat-send--history-draft (qwen-companion-chat-send--text)))
+    (setq qwen-companion-chat-send--history-place (and (>= place 0) place))
+    (qwen-companion-chat-send--set-text
      (if (>= place 0)
-         (ring-ref qwen-companion-chat--history place)
-       qwen-companion-chat--history-draft))
+         (ring-ref qwen-companion-chat-send--history place)
+       qwen-companion-chat-send--history-draft))
     (goto-char (point-max))))
 
 (defun qwen-companion-chat-next-prompt (&optional count)
@@ -549,12 +549,12 @@ See the option of the same name."
 (defun qwen-companion-chat-search-prompt (text)
   "Make TEXT, chosen from the history, the prompt."
   (interactive
-   (list (completing-read "Prompt: " (ring-elements qwen-companion-chat--history) nil t)))
-  (unless qwen-companion-chat--history-place
-    (setq qwen-companion-chat--history-draft (qwen-companion-chat--prompt-text)))
-  (setq qwen-companion-chat--history-place
-        (ring-member qwen-companion-chat--history text))
-  (qwen-companion-chat--set-prompt text)
+   (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
+  (unless qwen-companion-chat-send--history-place
+    (setq qwen-companion-chat-send--history-draft (qwen-companion-chat-send--text)))
+  (setq qwen-companion-chat-send--history-place
+        (ring-member qwen-companion-chat-send--history text))
+  (qwen-companion-chat-send--set-text text)
   (goto-char (point-max)))
 
 (provide 'qwen-companion-chat-send)

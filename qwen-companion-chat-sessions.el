@@ -211,7 +211,7 @@ That is newer than what was listed.  With no chat, there is nothing."
   (let* ((chat (qwen-companion-chat-buffer id))
          (state (and chat (plist-get (buffer-local-value 'qwen-companion-chat--state chat)
                                      :state))))
-    (pop-to-buffer (or chat (qwen-companion-chat--make id)))
+    (pop-to-buffer (or chat (qwen-companion-chat-make-buffer id)))
     (goto-char (point-max))
     (when (memq state '(dead closed off))
       (qwen-companion-chat-reload))))

@@ -61,11 +61,11 @@
   "Show TOOL, a call of a tool as it is told."
   (puthash (plist-get tool :id) tool qwen-companion-chat-tools--told)
   (let ((id (list 'tool (plist-get tool :id))))
-    (qwen-companion-chat--add
+    (qwen-companion-chat-blocks-add
      tool id
      (concat (qwen-companion-chat-tools--line tool)
-             (qwen-companion-chat--indent (qwen-companion-chat-tools--body tool) "    ")))
-    (qwen-companion-chat--foldable id t)))
+             (qwen-companion-chat-blocks-indent (qwen-companion-chat-tools--body tool) "    ")))
+    (qwen-companion-chat-blocks-make-foldable id t)))
 
 (defun qwen-companion-chat-tools--line (tool)
   "Return the line about TOOL and its state."
@@ -120,7 +120,7 @@ is fetched as PART."
               ;; Without the face: of a fold, the last newline is seen.
               "\n"
               (when-let* ((count (plist-get tool more)))
-                (concat (qwen-companion-chat--button
+                (concat (qwen-companion-chat-blocks-button
                          (format "%d more characters; show all" count)
                          #'qwen-companion-chat-tools-show-whole
                          (plist-get tool :id) part
@@ -133,7 +133,7 @@ is fetched as PART."
   (let ((old (plist-get diff :old-size))
         (new (plist-get diff :new-size)))
     (concat (propertize "Change: " 'face 'shadow)
-            (qwen-companion-chat--button
+            (qwen-companion-chat-blocks-button
              (plist-get diff :path)
              #'qwen-companion-chat-tools-show-changes tool (list diff))
             (cond ((not old) (format "  a new file of %d characters" new))
@@ -157,7 +157,7 @@ Where that is this machine, it is a way to the file."
     (concat (propertize "File: " 'face 'shadow)
             (if (and (qwen-companion-daemon-local-p)
                      (qwen-companion-chat-tools--here path))
-                (qwen-companion-chat--button text #'qwen-companion-chat-tools-visit path line)
+                (qwen-companion-chat-blocks-button text #'qwen-companion-chat-tools-visit path line)
               text)
             "\n")))
 
@@ -295,7 +295,7 @@ DELETE is as for `filter-buffer-substring'."
 
 (defun qwen-companion-chat-tools-show-plan (plan)
   "Show PLAN of the model."
-  (qwen-companion-chat--add
+  (qwen-companion-chat-blocks-add
    plan (list 'plan (plist-get plan :turn))
    (concat (propertize "Plan\n" 'face 'bold)
            (mapconcat #'qwen-companion-chat-tools--step (plist-get plan :steps) ""))))

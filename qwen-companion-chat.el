@@ -132,7 +132,7 @@ What goes on must have room behind it in 80 columns."
 (defvar-local qwen-companion-chat--usage nil
   "What the last answer of the model cost, as it was told.")
 
-(defvar-local qwen-companion-chat--awaited 0
+(defvar-local qwen-companion-chat--batches-left 0
   "How many reports are to come until the conversation is there again.")
 
 (defvar-local qwen-companion-chat--header nil
@@ -194,7 +194,7 @@ What goes on must have room behind it in 80 columns."
                   (qwen-companion-chat--usage-text)
                   (list (and clients (> clients 1) (format "%d clients" clients))
                         (and (> queued 0) (format "%d queued" queued))
-                        (and (> qwen-companion-chat--awaited 0) "reading the conversation"))))
+                        (and (> qwen-companion-chat--batches-left 0) "reading the conversation"))))
            "  ")
           qwen-companion-chat--mode-line
           (concat " "
@@ -268,9 +268,9 @@ is about; where it is about no session, once and in any buffer.")
   "Drop the conversation: it comes anew, in the number of reports in PAYLOAD."
   (unless qwen-companion-chat--places
     (setq qwen-companion-chat--places (qwen-companion-chat--where)))
-  (qwen-companion-chat--clear)
+  (qwen-companion-chat-blocks-clear)
   (qwen-companion-chat--forget-conversation)
-  (setq qwen-companion-chat--awaited (plist-get payload :batches))
+  (setq qwen-companion-chat--batches-left (plist-get payload :batches))
   (qwen-companion-chat--arrived)
   (when-let* ((text (plist-get payload :text)))
     (qwen-companion-backend-notice text)))
@@ -279,13 +279,12 @@ is about; where it is about no session, once and in any buffer.")
   "Forget what belongs to the conversation that is shown."
   (qwen-companion-chat-tools-forget)
   (qwen-companion-chat-permissions-forget)
-  (setq qwen-companion-chat--groups (make-hash-table :test #'equal)
-        qwen-companion-chat--usage nil))
+  (setq qwen-companion-chat--usage nil))
 
 (defun qwen-companion-chat--where ()
   "Return where the windows are that look at the conversation.
 A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
-  (let ((prompt (marker-position qwen-companion-chat--prompt)))
+  (let ((prompt (marker-position qwen-companion-chat-blocks-prompt-start)))
     (cl-loop for window in (get-buffer-window-list nil nil t)
              for point = (window-point window)
              when (< point prompt)
@@ -294,19 +293,19 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--place (position)
   "Return POSITION as (BLOCK-ID . OFFSET), nil when it is in no block."
-  (when-let* ((block (qwen-companion-chat--block-at position)))
+  (when-let* ((block (qwen-companion-chat-blocks-at position)))
     (cons (qwen-companion-chat-block-id block)
           (- position (qwen-companion-chat-block-start block)))))
 
 (defun qwen-companion-chat--position (place)
   "Return the position of PLACE, (BLOCK-ID . OFFSET), nil when it is gone."
-  (when-let* ((block (gethash (car place) qwen-companion-chat--blocks)))
+  (when-let* ((block (qwen-companion-chat-blocks-get (car place))))
     (min (+ (qwen-companion-chat-block-start block) (cdr place))
          (1- (qwen-companion-chat-block-end block)))))
 
 (defun qwen-companion-chat--arrived ()
   "Bring the windows back where they were, if the conversation is all there."
-  (when (<= qwen-companion-chat--awaited 0)
+  (when (<= qwen-companion-chat--batches-left 0)
     (pcase-dolist (`(,window ,point ,start) qwen-companion-chat--places)
       (when (and (window-live-p window) (eq (window-buffer window) (current-buffer)))
         (when-let* ((point (qwen-companion-chat--position point)))
@@ -318,7 +317,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--on-turn (payload)
   "Show what is new in PAYLOAD."
-  (qwen-companion-chat--changing
+  (qwen-companion-chat-blocks-changing
     (dolist (change (plist-get payload :changes))
       ;; One that fails must not cost the others.
       (condition-case err
@@ -326,9 +325,9 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
         (error (qwen-companion-backend-notice
                 (format "A part of the conversation cannot be shown: %s"
                         (error-message-string err)))))))
-  (when (> qwen-companion-chat--awaited 0)
-    (cl-decf qwen-companion-chat--awaited)
-    (when (zerop qwen-companion-chat--awaited)
+  (when (> qwen-companion-chat--batches-left 0)
+    (cl-decf qwen-companion-chat--batches-left)
+    (when (zerop qwen-companion-chat--batches-left)
       (qwen-companion-chat--arrived))))
 
 (defun qwen-companion-chat--show (change)
@@ -371,9 +370,9 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--begin-text (change text)
   "Begin the block for the text of CHANGE, which is TEXT; return its name."
   (let* ((voice (plist-get change :voice))
-         (id (qwen-companion-chat--next-id change voice))
+         (id (qwen-companion-chat-blocks-next-id change voice))
          (head (qwen-companion-chat--head change)))
-    (qwen-companion-chat--add
+    (qwen-companion-chat-blocks-add
      change id (concat head (qwen-companion-chat-markdown-spoken text voice)
                        (propertize "\n" 'face (qwen-companion-chat-markdown-face voice))))
     (qwen-companion-chat-markdown-begin id (length head) voice)
@@ -395,7 +394,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--show-text (change)
   "Show the text of CHANGE."
   (let* ((text (qwen-companion-backend-text change))
-         (groups (qwen-companion-chat--groups-of change))
+         (groups (qwen-companion-chat-blocks-groups-of change))
          (group (car groups))
          (voice (list (plist-get change :voice) (plist-get change :by)))
          (alone (plist-get change :background))
@@ -407,11 +406,11 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
     (when goes-on
       (qwen-companion-chat-markdown-append
        id (if (cdr groups)
-              (qwen-companion-chat--indent text "  ")
+              (qwen-companion-chat-blocks-indent text "  ")
             text)
        (plist-get change :voice)))
     (when (eq 'thought (plist-get change :voice))
-      (qwen-companion-chat--foldable id t))))
+      (qwen-companion-chat-blocks-make-foldable id t))))
 
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, unless it is as it should be."
@@ -422,19 +421,19 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
                         ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
                         ('failed (if text (format "Failed: %s" text) "Failed"))
                         (_ (format "Ended: %s" text)))))
-      (qwen-companion-chat--add
+      (qwen-companion-chat-blocks-add
        change (list 'end (plist-get change :turn))
        (propertize said 'face 'warning)))))
 
 (defun qwen-companion-chat--show-note (change note text)
   "Show NOTE, a symbol, with TEXT where CHANGE is."
-  (qwen-companion-chat--add
-   change (qwen-companion-chat--next-id change 'note)
+  (qwen-companion-chat-blocks-add
+   change (qwen-companion-chat-blocks-next-id change 'note)
    (pcase note
      ('unsupported (propertize (format "Unsupported: %s; this cannot be shown here" text)
                                'face 'warning))
      ('injected (format "Told in between: %s" text))
-     ('suggestion (concat "Suggested: " (qwen-companion-chat--button text #'qwen-companion-chat--use text)))
+     ('suggestion (concat "Suggested: " (qwen-companion-chat-blocks-button text #'qwen-companion-chat--use text)))
      ('setting (propertize (format "A setting was rewritten on the daemon's host: %s" text)
                            'face 'warning))
      ('truncated (propertize (format "What came before is not told here: %s events" text)
@@ -450,7 +449,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--use (text)
   "Make TEXT the prompt, before what is there."
-  (qwen-companion-chat--give-back text)
+  (qwen-companion-chat-send-restore text)
   (goto-char (point-max)))
 
 ;;; The daemon comes and goes
@@ -536,11 +535,11 @@ That also brings back a session that has ended or was left."
   (interactive "p")
   (let ((count (or count 1)))
     (goto-char (if (< count 0) (line-beginning-position) (line-end-position)))
-    (unless (search-forward "\f" (and (> count 0) qwen-companion-chat--prompt) t count)
+    (unless (search-forward "\f" (and (> count 0) qwen-companion-chat-blocks-prompt-start) t count)
       (if (< count 0)
           (user-error "No turn before this one")
         (goto-char (point-max))))
-    (when (< (point) qwen-companion-chat--prompt)
+    (when (< (point) qwen-companion-chat-blocks-prompt-start)
       (beginning-of-line))))
 
 (defun qwen-companion-chat-previous-turn (&optional count)
@@ -553,7 +552,7 @@ That also brings back a session that has ended or was left."
   (save-excursion
     (goto-char (point-min))
     (let (turns)
-      (while (search-forward "\f" qwen-companion-chat--prompt t)
+      (while (search-forward "\f" qwen-companion-chat-blocks-prompt-start t)
         (let ((start (line-beginning-position)))
           (forward-line)
           (push (cons (truncate-string-to-width
@@ -689,7 +688,7 @@ RET	do so on their first line; follow a link, choose an option
               scroll-conservatively 101
               buffer-auto-save-file-name nil)
   (add-to-invisibility-spec '(qwen-companion-chat . t))
-  (qwen-companion-chat--lay-out
+  (qwen-companion-chat-blocks-set-up
    (substitute-command-keys
     " \\[qwen-companion-chat-send] sends   \\[qwen-companion-chat-cancel] cancels   \\[describe-mode] all keys"))
   (qwen-companion-chat--forget-conversation)
@@ -710,14 +709,14 @@ With DELETE non-nil, delete it."
 
 (defun qwen-companion-chat--kill-p ()
   "Return non-nil when the buffer may be killed: nothing unsent is in it."
-  (or (qwen-companion-chat--sent-p)
+  (or (qwen-companion-chat-send-empty-p)
       (yes-or-no-p "The prompt has not been sent; kill the chat? ")))
 
 (defun qwen-companion-chat--exit-p ()
   "Return non-nil when Emacs may exit: nothing unsent is in any chat."
   (let ((unsent (cl-remove-if (lambda (buffer)
                                 (with-current-buffer buffer
-                                  (qwen-companion-chat--sent-p)))
+                                  (qwen-companion-chat-send-empty-p)))
                               (qwen-companion-chat-buffers))))
     (or (not unsent)
         (yes-or-no-p (format "The prompt in %s has not been sent; exit anyway? "
@@ -734,7 +733,7 @@ With DELETE non-nil, delete it."
     (unless qwen-companion-chat--requests
       (qwen-companion-chat--unwatch))))
 
-(defun qwen-companion-chat--make (id)
+(defun qwen-companion-chat-make-buffer (id)
   "Return a new chat for the session ID, or for a new session where ID is nil.
 It is opened or loaded once there is a daemon."
   (let ((buffer (generate-new-buffer "*qwen chat*")))
@@ -771,7 +770,7 @@ none any more, have it again in the way in which the chat had it."
   (interactive "P")
   (let ((chat (and (not new) (car (qwen-companion-chat-buffers)))))
     (qwen-companion-chat--connect chat)
-    (let ((buffer (or chat (qwen-companion-chat--make nil))))
+    (let ((buffer (or chat (qwen-companion-chat-make-buffer nil))))
       (with-current-buffer buffer
         (when (eq 'off (plist-get qwen-companion-chat--state :state))
           (qwen-companion-chat--begin-soon)))

@@ -103,7 +103,7 @@ Return nil when garbage was collected meanwhile."
 
 (defun chat-bench--report (turns)
   "Measure a chat that has TURNS."
-  (with-current-buffer (qwen-companion-chat--make nil)
+  (with-current-buffer (qwen-companion-chat-make-buffer nil)
     (chat-bench--fill turns)
     (switch-to-buffer (current-buffer))
     (let* ((lines (count-lines (point-min) (point-max)))

@@ -36,7 +36,7 @@ def test_an_answer_streams_in_and_is_read_again(stage: Stage) -> None:
     stage.emacs.eval("(setq resets nil)")
     stage.screen.keys("C-c", "C-l")
     stage.emacs.wait_until(
-        f'(and resets (zerop (buffer-local-value \'qwen-companion-chat--awaited (get-buffer "{CHAT}"))))'
+        f'(and resets (zerop (buffer-local-value \'qwen-companion-chat--batches-left (get-buffer "{CHAT}"))))'
     )
     assert stage.emacs.buffer_text(CHAT) == shown
 

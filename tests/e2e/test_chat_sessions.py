@@ -288,7 +288,7 @@ LEFT: Final = r"""
            (seq-filter (lambda (item)
                          (and (string-match-p "qwen-companion-\\(chat\\|daemon\\)" (format "%S" item))
                               ;; The prompts that were sent are the user's, as other histories are.
-                              (not (eq (car item) 'qwen-companion-chat--history))))
+                              (not (eq (car item) 'qwen-companion-chat-send--history))))
                        (seq-difference (leftovers--state) leftovers-before))
            "\n")
 """

@@ -69,7 +69,7 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
-    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
+    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
     (should (equal '(qwen-companion-chat-code) (qwen-companion-chat-markdown-test--faces "defun")))
     (let ((unread-command-events (list ?x)))
       (qwen-companion-chat-markdown--colour-next (current-buffer)))
@@ -81,7 +81,7 @@
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer "```elisp\n(defun name ())\n```\n"))
-    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
+    (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
     (let ((chat (current-buffer)))
       (kill-buffer)
       (qwen-companion-chat-markdown--colour-next chat))))
@@ -127,7 +127,7 @@
 (defun qwen-companion-chat-markdown-test--seen ()
   "Return the conversation as it is seen."
   (let ((position (point-min)) seen)
-    (while (< position qwen-companion-chat--end)
+    (while (< position qwen-companion-chat-blocks-conversation-end)
       (unless (invisible-p position)
         (push (string (char-after position)) seen))
       (dolist (overlay (overlays-in position (1+ position)))
@@ -163,7 +163,7 @@
             (funcall (overlay-get fold 'isearch-open-invisible) fold)
             (should-not (invisible-p (point)))
             ;; What the user has opened stays so.
-            (goto-char (1- qwen-companion-chat--end))
+            (goto-char (1- qwen-companion-chat-blocks-conversation-end))
             (qwen-companion-chat-toggle-fold)
             (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "d"))
             (qwen-companion-chat-markdown-test--find "cd")
@@ -239,7 +239,7 @@
 
 (defun qwen-companion-chat-markdown-test--lines-shown ()
   "Return what the conversation shows, as lines."
-  (split-string (qwen-companion-chat-markdown-test--shown (point-min) qwen-companion-chat--end)
+  (split-string (qwen-companion-chat-markdown-test--shown (point-min) qwen-companion-chat-blocks-conversation-end)
                 "\n" t))
 
 (ert-deftest qwen-companion-chat-markdown-test-columns-are-below-each-other ()

@@ -157,10 +157,10 @@
       (should (eq 'warning (get-text-property
                             0 'face (car (last (qwen-companion--lighter-parts)))))))
     (should (eobp))
-    (should (equal "half a pro" (qwen-companion-chat--prompt-text)))
+    (should (equal "half a pro" (qwen-companion-chat-send--text)))
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
     (should (equal "" (qwen-companion-chat-permissions-lighter)))
-    (qwen-companion-chat--set-prompt "")))
+    (qwen-companion-chat-send--set-text "")))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-from-elsewhere-goes-there ()
   (qwen-companion-chat-permissions-test-with

@@ -28,10 +28,10 @@
 (defun qwen-companion-chat-recorded-test--runs ()
   "Return where runs of the same properties begin and end: ((START . END)...)."
   (cl-loop with place = (point-min)
-           while (< place qwen-companion-chat--end)
+           while (< place qwen-companion-chat-blocks-conversation-end)
            collect (cons place
                          (setq place (next-property-change
-                                      place nil qwen-companion-chat--end)))))
+                                      place nil qwen-companion-chat-blocks-conversation-end)))))
 
 (defvar qwen-companion-chat-recorded-test--said nil
   "What has been said in the conversation so far, (VOICE . TEXT), newest first.")
@@ -55,7 +55,7 @@
   (should-not
    (cl-find-if-not
     (pcase-lambda (`(,start . ,end))
-      (let ((block (qwen-companion-chat--block-at start)))
+      (let ((block (qwen-companion-chat-blocks-at start)))
         (and (get-text-property start 'read-only)
              (keymapp (get-text-property start 'keymap))
              (<= (qwen-companion-chat-block-start block) start)
@@ -64,7 +64,7 @@
 
 (defun qwen-companion-chat-recorded-test--check-prompt ()
   "Check that the prompt and point are as `--with' has left them."
-  (should (equal "half a prompt" (qwen-companion-chat--prompt-text)))
+  (should (equal "half a prompt" (qwen-companion-chat-send--text)))
   (should (looking-at "mpt\\'"))
   (should-not (text-property-not-all (point) (point-max) 'read-only nil)))
 
@@ -148,7 +148,7 @@ folded, indented, an option or a choice, and whether a button is in them."
   (qwen-companion-chat-test-show)
   (save-excursion
     (goto-char (point-min))
-    (cl-loop while (< (point) qwen-companion-chat--end)
+    (cl-loop while (< (point) qwen-companion-chat-blocks-conversation-end)
              collect (qwen-companion-chat-recorded-test--line)
              do (forward-line))))
 
@@ -525,7 +525,7 @@ title of a tool, which a load tells as it was at another moment."
     (mapc #'qwen-companion-chat-recorded-test--play names)
     (qwen-companion-chat-test-show)
     (cl-loop
-     for block in (qwen-companion-chat--block-list)
+     for block in (qwen-companion-chat-blocks-list)
      for kind = (car (qwen-companion-chat-block-id block))
      unless (eq kind 'permission)
      collect

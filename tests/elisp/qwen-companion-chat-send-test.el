@@ -32,14 +32,14 @@ It is the value of `default-directory' there."
            ,@body)
        (dolist (chat (qwen-companion-chat-buffers))
          (with-current-buffer chat
-           (qwen-companion-chat--set-prompt ""))))))
+           (qwen-companion-chat-send--set-text ""))))))
 
 (defun qwen-companion-chat-send-test--prompt ()
   "Return the prompt of the chat that is in the selected window."
   (with-current-buffer (window-buffer)
     (should (derived-mode-p 'qwen-companion-chat-mode))
     (should (eobp))
-    (qwen-companion-chat--prompt-text)))
+    (qwen-companion-chat-send--text)))
 
 ;;; Sending
 
@@ -130,13 +130,13 @@ It is the value of `default-directory' there."
   (qwen-companion-chat-send-test-with '(("a" "") ("b" ""))
     (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
       (should (equal (list (list :kind 'text :text text))
-                     (qwen-companion-chat-send-parts text))))
+                     (qwen-companion-chat-send--parts text))))
     (should (equal `((:kind text :text "```\n@a\n```\n@b @a @b")
                      (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "b"))
                      (:kind text :text "\n")
                      (:kind link :path ,(expand-file-name "a")))
-                   (qwen-companion-chat-send-parts "```\n@a\n```\n@b @a @b")))))
+                   (qwen-companion-chat-send--parts "```\n@a\n```\n@b @a @b")))))
 
 (ert-deftest qwen-companion-chat-send-test-what-the-daemon-does-not-read-is-no-link ()
   "The name of a file that is not in the workspace stays, and that is said."
@@ -149,7 +149,7 @@ It is the value of `default-directory' there."
     (dolist (name '("outside" "project/inside"))
       (let ((text (concat "see @" (expand-file-name name))))
         (should (equal (list (list :kind 'text :text text))
-                       (qwen-companion-chat-send-parts text))))
+                       (qwen-companion-chat-send--parts text))))
       (let ((file (expand-file-name name)))
         (should (string-match-p (concat "only the name is sent: " (regexp-quote file))
                                 (qwen-companion-test-messages
@@ -158,7 +158,7 @@ It is the value of `default-directory' there."
       (should (string-empty-p (qwen-companion-test-messages
                                 (qwen-companion-chat-send-file file))))
       (should (member (list :kind 'link :path file)
-                      (qwen-companion-chat-send-parts (concat "@" file)))))))
+                      (qwen-companion-chat-send--parts (concat "@" file)))))))
 
 (ert-deftest qwen-companion-chat-send-test-what-ends-a-sentence-is-not-in-the-name ()
   (qwen-companion-chat-send-test-with '(("a.el" "one\n") ("b" "two\n") ("b!" "three\n"))
@@ -178,9 +178,9 @@ It is the value of `default-directory' there."
     (qwen-companion-chat-test-tell
      'daemon-state :state 'connected :host "h:1" :workspace "/ssh:nowhere.invalid:/project")
     (insert "@a")
-    (should-not (qwen-companion-chat-send-complete))
+    (should-not (qwen-companion-chat-send--complete))
     (should (equal '((:kind text :text "@/ssh:nowhere.invalid:/a"))
-                   (qwen-companion-chat-send-parts "@/ssh:nowhere.invalid:/a")))))
+                   (qwen-companion-chat-send--parts "@/ssh:nowhere.invalid:/a")))))
 
 (ert-deftest qwen-companion-chat-send-test-marked-in-dired ()
   (qwen-companion-chat-send-test-with '(("d/a.txt" "") ("d/b.txt" "") ("d/c.txt" ""))
@@ -243,9 +243,9 @@ It is the value of `default-directory' there."
 
 (defun qwen-companion-chat-send-test--complete (text)
   "Return the completions at the end of TEXT, in the prompt."
-  (qwen-companion-chat--set-prompt text)
+  (qwen-companion-chat-send--set-text text)
   (goto-char (point-max))
-  (pcase (qwen-companion-chat-send-complete)
+  (pcase (qwen-companion-chat-send--complete)
     (`(,start ,end ,table . ,_)
      (sort (all-completions (buffer-substring start end) table) #'string<))))
 
@@ -257,10 +257,10 @@ It is the value of `default-directory' there."
       (should (equal '("alpha.el") (qwen-companion-chat-send-test--complete "@src/al")))
       (should-not (qwen-companion-chat-send-test--complete "me@src/al"))
       (should-not (qwen-companion-chat-send-test--complete "src/al"))
-      (qwen-companion-chat--set-prompt "see @src/b")
+      (qwen-companion-chat-send--set-text "see @src/b")
       (goto-char (point-max))
       (call-interactively (key-binding (kbd "M-TAB")))
-      (should (equal "see @src/beta.el" (qwen-companion-chat--prompt-text))))))
+      (should (equal "see @src/beta.el" (qwen-companion-chat-send--text))))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-names-with-blanks ()
   "They are written as they have to be, of files and directories alike.
@@ -279,14 +279,14 @@ One with a line end cannot be written."
     (pcase-dolist (`(,typed ,completed) '(("see @my\\ d" "see @my\\ dir/")
                                           ("see @my\\ dir/one\\ " "see @my\\ dir/one\\ two")
                                           ("@my\\ dir/one\\\\" "@my\\ dir/one\\\\four")))
-      (qwen-companion-chat--set-prompt typed)
+      (qwen-companion-chat-send--set-text typed)
       (goto-char (point-max))
       (completion-at-point)
-      (should (equal completed (qwen-companion-chat--prompt-text)))
+      (should (equal completed (qwen-companion-chat-send--text)))
       (should (= (point) (point-max))))
     (should (equal (expand-file-name "my dir/one\\four")
-                   (plist-get (nth 2 (qwen-companion-chat-send-parts
-                                      (qwen-companion-chat--prompt-text)))
+                   (plist-get (nth 2 (qwen-companion-chat-send--parts
+                                      (qwen-companion-chat-send--text)))
                               :path)))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-on-this-machine-only ()
@@ -311,9 +311,9 @@ One with a line end cannot be written."
     (should (equal '("stats" "status") (qwen-companion-chat-send-test--complete "/sta")))
     (should-not (qwen-companion-chat-send-test--complete "what is /sta"))
     (should-not (qwen-companion-chat-send-test--complete "/status sta"))
-    (qwen-companion-chat--set-prompt "/")
+    (qwen-companion-chat-send--set-text "/")
     (goto-char (point-max))
-    (let ((annotate (plist-get (nthcdr 3 (qwen-companion-chat-send-complete))
+    (let ((annotate (plist-get (nthcdr 3 (qwen-companion-chat-send--complete))
                                :annotation-function)))
       (should (equal "  [file]  look" (funcall annotate "review")))
       (should (equal "" (funcall annotate "stats"))))))
@@ -323,17 +323,17 @@ One with a line end cannot be written."
     (qwen-companion-chat-test-tell 'daemon-commands :session "s"
                                    :commands '((:name "compress")))
     (dolist (key '("TAB" "C-M-i"))
-      (qwen-companion-chat--set-prompt "")
+      (qwen-companion-chat-send--set-text "")
       (goto-char (point-max))
       (execute-kbd-macro (kbd (concat "/ c o m p " key)))
-      (should (equal "/compress" (qwen-companion-chat--prompt-text))))))
+      (should (equal "/compress" (qwen-companion-chat-send--text))))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-in-the-prompt-only ()
   (qwen-companion-chat-send-test-with '(("src/a" ""))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "@sr"))
     (goto-char (point-min))
     (search-forward "@sr")
-    (should-not (qwen-companion-chat-send-complete))))
+    (should-not (qwen-companion-chat-send--complete))))
 
 (provide 'qwen-companion-chat-send-test)
 ;;; qwen-companion-chat-send-test.el ends here

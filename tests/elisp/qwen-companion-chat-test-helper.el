@@ -22,7 +22,7 @@
              (qwen-companion-backend-methods nil)
              (qwen-companion-backend--state 'ready)
              (qwen-companion-chat--requests nil)
-             (qwen-companion-chat--history (make-ring 100))
+             (qwen-companion-chat-send--history (make-ring 100))
              (auth-sources nil)
              (inhibit-message t))
          (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always))
@@ -63,11 +63,11 @@
 
 (defun qwen-companion-chat-test-conversation ()
   "Return the conversation without properties."
-  (buffer-substring-no-properties (point-min) qwen-companion-chat--end))
+  (buffer-substring-no-properties (point-min) qwen-companion-chat-blocks-conversation-end))
 
 (defun qwen-companion-chat-test-show ()
   "Have the conversation fontified, as showing it and a little time do."
-  (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat--end)
+  (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
   (while qwen-companion-chat-markdown--due
     (accept-process-output nil 0.02)))
 

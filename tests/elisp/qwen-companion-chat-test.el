@@ -55,7 +55,7 @@
     (should (string-match-p "too many sessions" qwen-companion-chat--header))
     (insert "hello")
     (should-error (qwen-companion-chat-send) :type 'user-error)
-    (should (equal "hello" (qwen-companion-chat--prompt-text)))))
+    (should (equal "hello" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-shows-the-last-one ()
   (qwen-companion-chat-test-with
@@ -179,12 +179,12 @@
 (ert-deftest qwen-companion-chat-test-conversation-is-read-only-and-the-prompt-is-not ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Answer."))
-    (dolist (place (list (point-min) (+ 2 (point-min)) qwen-companion-chat--end))
+    (dolist (place (list (point-min) (+ 2 (point-min)) qwen-companion-chat-blocks-conversation-end))
       (goto-char place)
       (should-error (insert "x") :type 'text-read-only))
     (goto-char (point-max))
     (insert "mine")
-    (should (equal "mine" (qwen-companion-chat--prompt-text)))))
+    (should (equal "mine" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-nobody-can-look-like-a-heading ()
   "Nothing from outside has a form feed; what looks the same is no turn."
@@ -222,15 +222,15 @@
   "But not one that has been scrolled inside of a long prompt."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One.\n"))
-    (set-window-start nil qwen-companion-chat--prompt)
-    (let ((end (marker-position qwen-companion-chat--end)))
+    (set-window-start nil qwen-companion-chat-blocks-prompt-start)
+    (let ((end (marker-position qwen-companion-chat-blocks-conversation-end)))
       (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'user "Two?"))
       (should (= end (window-start))))
     (insert "long\nprompt\n")
     (set-window-start nil (- (point-max) 7))
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Two.\n"))
     (should (= (- (point-max) 7) (window-start)))
-    (qwen-companion-chat--set-prompt "")))
+    (qwen-companion-chat-send--set-text "")))
 
 (ert-deftest qwen-companion-chat-test-point-in-a-tool-that-changes ()
   (qwen-companion-chat-test-with
@@ -263,7 +263,7 @@
               ;; Undoing sets it, and nobody would set it back here.
               this-command)
           (undo))
-        (should (equal expected (qwen-companion-chat--prompt-text))))
+        (should (equal expected (qwen-companion-chat-send--text))))
       (should (equal conversation (qwen-companion-chat-test-conversation))))))
 
 (ert-deftest qwen-companion-chat-test-narrowed-and-selected ()
@@ -307,7 +307,7 @@
       (qwen-companion-chat-test-turn (caddr turn))
       (should-not (string-match-p "reading" qwen-companion-chat--header))
       (should (equal before (qwen-companion-chat-test-conversation)))
-      (should (equal "unsent" (qwen-companion-chat--prompt-text)))
+      (should (equal "unsent" (qwen-companion-chat-send--text)))
       (should (save-excursion (goto-char (window-point)) (looking-back "Of" (point-min))))
       ;; It was opened by the user.
       (goto-char (point-min))
@@ -334,9 +334,9 @@
     (call-interactively #'qwen-companion-chat-send)
     (should (equal '((:kind text :text "one\ntwo"))
                    (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts)))
-    (should (equal "" (qwen-companion-chat--prompt-text)))
+    (should (equal "" (qwen-companion-chat-send--text)))
     (qwen-companion-chat-test-reply 'daemon-prompt :turn "t1")
-    (should (equal "" (qwen-companion-chat--prompt-text)))
+    (should (equal "" (qwen-companion-chat-send--text)))
     (should (string-match-p "empty" (cadr (should-error (qwen-companion-chat-send) :type 'user-error))))
     (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt))))))
 
@@ -352,7 +352,7 @@
         (should (string-match-p "It failed\\." said))
         (should (eq (eq problem 'unsure)
                     (and (string-match-p "may have arrived" said) t))))
-      (should (equal "precious\nmeanwhile" (qwen-companion-chat--prompt-text)))
+      (should (equal "precious\nmeanwhile" (qwen-companion-chat-send--text)))
       ;; Nothing is sent by itself.
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
 
@@ -364,7 +364,7 @@
       (insert "precious")
       (should (string-match-p "C-c C-l" (cadr (should-error (qwen-companion-chat-send)
                                                             :type 'user-error))))
-      (should (equal "precious" (qwen-companion-chat--prompt-text)))
+      (should (equal "precious" (qwen-companion-chat-send--text)))
       (should-not (qwen-companion-test-sent 'daemon-prompt)))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-outlives-process-and-daemon ()
@@ -374,14 +374,14 @@
       (insert "precious")
       (qwen-companion-chat-send)
       (funcall end)
-      (should (equal "precious" (qwen-companion-chat--prompt-text))))))
+      (should (equal "precious" (qwen-companion-chat-send--text))))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-told-comes-back-at-once ()
   (qwen-companion-chat-test-with
     (insert "precious")
     (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore))
       (qwen-companion-chat-send))
-    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+    (should (equal "precious" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
   (qwen-companion-chat-test-with
@@ -389,13 +389,13 @@
     (cl-letf (((symbol-function 'qwen-companion-backend-pack-text)
                (lambda (_) (signal 'file-error '("No space left on device")))))
       (should-error (qwen-companion-chat-send) :type 'file-error))
-    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+    (should (equal "precious" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-return-as-the-user-wants ()
   (qwen-companion-chat-test-with
     (insert "one")
     (call-interactively #'qwen-companion-chat-return)
-    (should (equal "one\n" (qwen-companion-chat--prompt-text)))
+    (should (equal "one\n" (qwen-companion-chat-send--text)))
     (let ((qwen-companion-chat-return 'send))
       (call-interactively #'qwen-companion-chat-return))
     (should (qwen-companion-test-sent 'daemon-prompt))
@@ -413,12 +413,12 @@
                     (qwen-companion-chat-next-prompt . "two")
                     (qwen-companion-chat-next-prompt . "draft")))
       (call-interactively (car step))
-      (should (equal (cdr step) (qwen-companion-chat--prompt-text))))
+      (should (equal (cdr step) (qwen-companion-chat-send--text))))
     (should-error (qwen-companion-chat-next-prompt) :type 'user-error)
     (should-error (qwen-companion-chat-previous-prompt 3) :type 'user-error)
-    (should (equal "draft" (qwen-companion-chat--prompt-text)))
+    (should (equal "draft" (qwen-companion-chat-send--text)))
     (qwen-companion-chat-search-prompt "one")
-    (should (equal "one" (qwen-companion-chat--prompt-text)))))
+    (should (equal "one" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-cancel ()
   (qwen-companion-chat-test-with
@@ -439,7 +439,7 @@
     (goto-char (point-min))
     (search-forward "run the")
     (call-interactively (lookup-key (get-text-property (point) 'keymap) (kbd "RET")))
-    (should (equal "run the tests" (qwen-companion-chat--prompt-text)))
+    (should (equal "run the tests" (qwen-companion-chat-send--text)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))))
 
 ;;; Help
@@ -611,7 +611,7 @@
         ;; And back again.
         (call-interactively #'qwen-companion-chat)
         (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
-        (should (equal "precious" (qwen-companion-chat--prompt-text)))
+        (should (equal "precious" (qwen-companion-chat-send--text)))
         (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))))))
 
 (ert-deftest qwen-companion-chat-test-a-session-that-cannot-be-loaded-again ()
@@ -636,7 +636,7 @@
     (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
     (should (= 1 (length (qwen-companion-test-sent 'daemon-load))))
-    (should (equal "precious" (qwen-companion-chat--prompt-text)))))
+    (should (equal "precious" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-the-daemon-is-had-again-as-before ()
   "In its own way and place, wherever the user is by now."
@@ -667,7 +667,7 @@
     (insert "unsent")
     (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
       (should-not (kill-buffer)))
-    (qwen-companion-chat--set-prompt "")
+    (qwen-companion-chat-send--set-text "")
     (should (kill-buffer))
     (should (equal '((:session "s" :end nil)) (qwen-companion-test-sent 'daemon-close)))))
 
@@ -720,7 +720,7 @@
       (cl-letf (((symbol-function 'yes-or-no-p) (lambda (text) (push text asked) nil)))
         (should-not (run-hook-with-args-until-failure 'kill-emacs-query-functions)))
       (should (equal '("The prompt in *qwen chat*<2> has not been sent; exit anyway? ") asked)))
-    (qwen-companion-chat--set-prompt "")
+    (qwen-companion-chat-send--set-text "")
     (kill-buffer)
     (should (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))
     (kill-buffer (qwen-companion-chat-buffer "s"))
@@ -746,7 +746,7 @@
     (let ((text (concat (make-string 500000 ?a) "\n" (make-string 500000 ?b))))
       (insert text)
       (qwen-companion-chat-send)
-      (should (equal "" (qwen-companion-chat--prompt-text)))
+      (should (equal "" (qwen-companion-chat-send--text)))
       (let ((part (car (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))
         (should (plist-get part :text-file))
         (should (equal text (qwen-companion-backend-text part))))
@@ -759,8 +759,8 @@
       (should (invisible-p (- (point) 2)))
       (goto-char (point-max))
       (qwen-companion-chat-previous-prompt)
-      (should (equal text (qwen-companion-chat--prompt-text)))
-      (qwen-companion-chat--set-prompt ""))))
+      (should (equal text (qwen-companion-chat-send--text)))
+      (qwen-companion-chat-send--set-text ""))))
 
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
   "But the colours."

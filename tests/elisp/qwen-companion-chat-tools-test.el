@@ -37,7 +37,7 @@
     (goto-char (point-min))
     (should-not (invisible-p (1- (line-end-position))))
     (forward-line)
-    (while (< (point) (1- qwen-companion-chat--end))
+    (while (< (point) (1- qwen-companion-chat-blocks-conversation-end))
       (should (invisible-p (point)))
       (forward-char))
     ;; The end of the last line is that of what is seen.
