@@ -39,7 +39,7 @@
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))

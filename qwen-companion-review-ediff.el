@@ -35,7 +35,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'qwen-companion-compare)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto
@@ -84,10 +84,10 @@ Emacs draws windows of the system's; with the parameters of
   "Return the help of the current control panel for unsaved text.
 That is a cons cell, short and long, of empty strings where there is none."
   (cond
-   ((qwen-companion-proposal-yours-buffer qwen-companion-diff-proposal)
+   ((qwen-companion-proposal-yours-buffer qwen-companion-proposal-current)
     (cons "u without your text   "
           "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n"))
-   ((qwen-companion-proposal-unsaved qwen-companion-diff-proposal)
+   ((qwen-companion-proposal-unsaved qwen-companion-proposal-current)
     (cons "u your unsaved text   "
           "  u -your unsaved text as a third party\n"))
    (t '("" . ""))))
@@ -183,7 +183,7 @@ SPLIT is the function that does so, if there is room for what it does."
 Does nothing when they are in order."
   (unless (ediff-keep-window-config (current-buffer))
     (let* ((control (current-buffer))
-           (proposal qwen-companion-diff-proposal)
+           (proposal qwen-companion-proposal-current)
            (view (qwen-companion-proposal-view proposal))
            (kept (qwen-companion-review-windows-view-kept view))
            (window-min-height 1)
@@ -220,7 +220,7 @@ Does nothing when they are in order."
 
 (defun qwen-companion-review-ediff--adopt-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
-  (setq qwen-companion-diff-proposal proposal)
+  (setq qwen-companion-proposal-current proposal)
   (setf (qwen-companion-review-windows-view-control
          (qwen-companion-proposal-view proposal))
         (current-buffer))
@@ -294,7 +294,7 @@ Signal an error where Ediff cannot compare its texts."
              (ediff-buffers disk buffer startup))))
       ;; Ediff lets timers and processes run, and one may end the proposal.
       (when (and (buffer-live-p control)
-                 (not (memq proposal (qwen-companion-diff-proposals))))
+                 (not (memq proposal (qwen-companion-proposals))))
         (kill-buffer control)))))
 
 (defun qwen-companion-review-ediff--compared-p (control)
@@ -302,7 +302,7 @@ Signal an error where Ediff cannot compare its texts."
 Before that it cannot draw its control panel."
   (numberp (buffer-local-value 'ediff-number-of-differences control)))
 
-(cl-defmethod qwen-companion-diff-show ((_style (eql 'ediff)) proposal select)
+(cl-defmethod qwen-companion-review-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
@@ -341,7 +341,7 @@ Before that it cannot draw its control panel."
       (when (window-live-p selected)
         (set-window-point selected point)))))
 
-(cl-defmethod qwen-companion-diff-hide ((_style (eql 'ediff)) proposal)
+(cl-defmethod qwen-companion-review-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
@@ -351,7 +351,7 @@ If the user has put other things on the screen meanwhile, they stay."
      (qwen-companion-review-windows-view-frame (qwen-companion-proposal-view proposal))))
   (qwen-companion-review-windows-forget-view proposal))
 
-(cl-defmethod qwen-companion-diff-show-third ((_style (eql 'ediff)) proposal)
+(cl-defmethod qwen-companion-review-show-third ((_style (eql 'ediff)) proposal)
   "Let Ediff compare two texts of PROPOSAL or three, in the same place.
 The part of the review that was selected still is."
   (let* ((view (qwen-companion-proposal-view proposal))
@@ -365,7 +365,7 @@ The part of the review that was selected still is."
     (condition-case err
         (with-selected-frame frame
           (qwen-companion-review-ediff--start proposal))
-      (error (qwen-companion-diff-fall-back proposal err (eq buffer control))))
+      (error (qwen-companion-review-fall-back proposal err (eq buffer control))))
     (when-let* ((window (cond
                          ((eq buffer control)
                           (get-buffer-window
@@ -376,7 +376,7 @@ The part of the review that was selected still is."
                          ((get-buffer-window buffer frame)))))
       (select-window window))))
 
-(cl-defmethod qwen-companion-diff-note-unsaved ((_style (eql 'ediff)) proposal)
+(cl-defmethod qwen-companion-review-unsaved-changed ((_style (eql 'ediff)) proposal)
   "Let the control panel of PROPOSAL offer to show unsaved text, or not."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-review-ediff--compared-p control))
@@ -385,11 +385,11 @@ The part of the review that was selected still is."
       (let ((inhibit-read-only t))
         (ediff-setup-control-buffer control)))))
 
-(cl-defmethod qwen-companion-diff-refresh ((_style (eql 'ediff)) proposal)
+(cl-defmethod qwen-companion-review-refresh ((_style (eql 'ediff)) proposal)
   "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-review-ediff--compared-p control))
-              ((qwen-companion-diff-visible-p 'ediff proposal)))
+              ((qwen-companion-review-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
       (condition-case err
           (save-current-buffer
@@ -399,7 +399,7 @@ The part of the review that was selected still is."
               (set-buffer control))
             (qwen-companion-review-ediff--attempt proposal #'ediff-update-diffs))
         (error
-         (qwen-companion-diff-fall-back
+         (qwen-companion-review-fall-back
           proposal err (eq control (window-buffer selected)))))
       (when (window-live-p selected)
         (select-window selected)))))

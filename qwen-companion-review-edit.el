@@ -25,7 +25,7 @@
 
 ;;; Code:
 
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-untrusted)
 
@@ -54,7 +54,7 @@ between them.")
         (qwen-companion-untrusted-mode-line
          (concat (substitute-command-keys
                   " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  ")
-                 (qwen-companion-diff-file
+                 (qwen-companion-proposal-display-path
                   (car qwen-companion-review-edit--about))))))
 
 (defun qwen-companion-review-edit (proposal &optional line count at)
@@ -64,7 +64,7 @@ Without these edit all of them, with point in the line AT if non-nil."
          (bounds (if line
                      (qwen-companion-hunks-bounds source line count)
                    (with-current-buffer source (cons 1 (1+ (buffer-size))))))
-         (buffer (qwen-companion-diff-make-buffer proposal "edit")))
+         (buffer (qwen-companion-proposal-make-buffer proposal "edit")))
     (with-current-buffer buffer
       (with-current-buffer source
         (save-restriction
@@ -111,7 +111,7 @@ FORCE: it takes the place of what is there now."
   (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-review-edit--about)
                (buffer (current-buffer))
                (source (qwen-companion-proposal-buffer proposal)))
-    (unless (memq proposal (qwen-companion-diff-proposals))
+    (unless (memq proposal (qwen-companion-proposals))
       (user-error "The proposal is %s already; your text stays here"
                   (qwen-companion-proposal-state proposal)))
     (save-restriction
@@ -135,9 +135,9 @@ FORCE: it takes the place of what is there now."
             (undo-boundary)))))
     (set-buffer-modified-p nil)
     (quit-window t)
-    (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
+    (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)
                                  proposal)
-    (run-hooks 'qwen-companion-diff-changed-hook)))
+    (run-hooks 'qwen-companion-proposal-changed-hook)))
 
 (defun qwen-companion-edit-drop ()
   "Drop the edit in this buffer; the proposal stays as it is."

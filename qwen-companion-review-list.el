@@ -32,7 +32,7 @@
 (require 'cl-lib)
 (require 'tabulated-list)
 (require 'qwen-companion-compare)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 
@@ -40,11 +40,11 @@
 
 (defun qwen-companion-review-list--next ()
   "Return the proposal to go to from the current buffer, or nil."
-  (let ((all (qwen-companion-diff-proposals)))
-    (if-let* ((here (memq qwen-companion-diff-proposal all)))
+  (let ((all (qwen-companion-proposals)))
+    (if-let* ((here (memq qwen-companion-proposal-current all)))
         (or (cadr here) (car all))
-      (or (car (qwen-companion-diff-of-terminal (current-buffer)))
-          (qwen-companion-diff-shown)
+      (or (car (qwen-companion-review-of-terminal (current-buffer)))
+          (qwen-companion-review-shown)
           (car all)))))
 
 ;;;###autoload
@@ -102,7 +102,7 @@ lines, or nil where they were not counted.")
                   (lambda (proposal)
                     (equal (qwen-companion-review-list--versions proposal)
                            (car (gethash proposal qwen-companion-review-list--sizes))))
-                  (qwen-companion-diff-proposals))))
+                  (qwen-companion-proposals))))
       (let ((versions (qwen-companion-review-list--versions proposal)))
         (puthash proposal
                  (cons versions
@@ -124,7 +124,7 @@ lines, or nil where they were not counted.")
         (ignore-errors
           (qwen-companion-compare-run
            (list (qwen-companion-proposal-path proposal))
-           (qwen-companion-diff-text proposal)
+           (qwen-companion-proposal-text proposal)
            qwen-companion-review-list--script
            (lambda (output)
              (pcase (mapcar #'string-to-number (split-string output))
@@ -161,9 +161,9 @@ lines, or nil where they were not counted.")
   (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
                  (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
                 (t "on screen"))
-          (if (qwen-companion-diff-edited-p proposal) ", edited" "")
+          (if (qwen-companion-proposal-edited-p proposal) ", edited" "")
           (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")
-          (qwen-companion-diff-warning-hint proposal)))
+          (qwen-companion-review-warning-hint proposal)))
 
 (defun qwen-companion-review-list--entry (proposal)
   "Return the line of the list about PROPOSAL."
@@ -186,7 +186,7 @@ lines, or nil where they were not counted.")
 (defun qwen-companion-review-list--lines (entry)
   "Return the size of the change in the line ENTRY as a number.
 Those that are not counted are the largest."
-  (pcase (qwen-companion-review-list--size (qwen-companion-diff-by-id (car entry)))
+  (pcase (qwen-companion-review-list--size (qwen-companion-proposal-by-id (car entry)))
     (`(,added . ,removed) (+ added removed))
     (_ most-positive-fixnum)))
 
@@ -196,8 +196,8 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--younger-p (a b)
   "Return non-nil when the proposal of entry A came after that of entry B."
-  (> (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car a)))
-     (qwen-companion-proposal-arrived (qwen-companion-diff-by-id (car b)))))
+  (> (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car a)))
+     (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car b)))))
 
 (defun qwen-companion-review-list--buffer ()
   "Return the buffer of the list, or nil."
@@ -216,7 +216,7 @@ Those that are not counted are the largest."
   (qwen-companion-review-list--count)
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
-                    (qwen-companion-diff-proposals))
+                    (qwen-companion-proposals))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
 (defun qwen-companion-review-list--watch (&rest _)
@@ -246,7 +246,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--end ()
   "Leave nothing behind: the buffer of the list is being killed."
-  (remove-hook 'qwen-companion-diff-changed-hook
+  (remove-hook 'qwen-companion-proposal-changed-hook
                #'qwen-companion-review-list--refresh)
   (qwen-companion-review-list--stop))
 
@@ -257,7 +257,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--at-point ()
   "Return the proposal of the line at point."
-  (or (qwen-companion-diff-by-id (tabulated-list-get-id))
+  (or (qwen-companion-proposal-by-id (tabulated-list-get-id))
       (user-error "There is no proposal on this line")))
 
 (defun qwen-companion-reviews-open ()
@@ -296,7 +296,7 @@ Those that are not counted are the largest."
         tabulated-list-padding 1)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
-  (add-hook 'qwen-companion-diff-changed-hook #'qwen-companion-review-list--refresh)
+  (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
   (add-hook 'window-buffer-change-functions #'qwen-companion-review-list--watch nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-review-list--end nil t))
 

@@ -35,7 +35,7 @@
 (require 'diff-mode)
 (require 'outline)
 (require 'subr-x)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-review-edit)
@@ -140,7 +140,7 @@ This mode has a hook of its own.
 
 (defun qwen-companion-review-unified--make-buffer (proposal)
   "Return a new buffer that will show PROPOSAL."
-  (let ((buffer (qwen-companion-diff-make-buffer proposal "hunks")))
+  (let ((buffer (qwen-companion-proposal-make-buffer proposal "hunks")))
     (with-current-buffer buffer
       (let ((enable-local-variables nil)
             (diff-default-read-only nil)
@@ -151,9 +151,9 @@ This mode has a hook of its own.
         (delay-mode-hooks (qwen-companion-unified-mode))
         (kill-local-variable 'delayed-mode-hooks)
         (run-hooks 'qwen-companion-unified-mode-hook))
-      (setq qwen-companion-diff-proposal proposal
+      (setq qwen-companion-proposal-current proposal
             qwen-companion-review-unified--context qwen-companion-unified-context
-            qwen-companion-review-unified--place (qwen-companion-diff-place proposal)
+            qwen-companion-review-unified--place (qwen-companion-review-place proposal)
             qwen-companion-review-unified--keys
             (cons (substitute-command-keys
                    "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
@@ -166,7 +166,7 @@ This mode has a hook of its own.
 
 (defun qwen-companion-review-unified--difference (&optional proposal)
   "Return the difference of PROPOSAL, by default that of this buffer."
-  (let ((proposal (or proposal qwen-companion-diff-proposal)))
+  (let ((proposal (or proposal qwen-companion-proposal-current)))
     (or (qwen-companion-proposal-difference proposal)
         (setf (qwen-companion-proposal-difference proposal)
               (make-qwen-companion-hunks
@@ -180,16 +180,16 @@ The count comes early: it must not be pushed off the screen."
    (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
            (car qwen-companion-review-unified--keys)
            qwen-companion-review-unified--status
-           (qwen-companion-diff-warnings qwen-companion-diff-proposal)
-           (or (qwen-companion-diff-unsaved-hint "C-c C-u") "")
-           (concat (qwen-companion-diff-warning-hint qwen-companion-diff-proposal)
-                   (qwen-companion-diff-line-ends-hint "C-c C-l")
-                   (qwen-companion-diff-bidi-hint))
+           (qwen-companion-review-warnings qwen-companion-proposal-current)
+           (or (qwen-companion-review-unsaved-hint "C-c C-u") "")
+           (concat (qwen-companion-review-warning-hint qwen-companion-proposal-current)
+                   (qwen-companion-review-line-ends-hint "C-c C-l")
+                   (qwen-companion-review-bidi-hint))
            (cdr qwen-companion-review-unified--keys)
            qwen-companion-review-unified--place
            (qwen-companion-untrusted-text
-            (qwen-companion-proposal-client qwen-companion-diff-proposal))
-           (if (qwen-companion-diff-edited-p qwen-companion-diff-proposal)
+            (qwen-companion-proposal-client qwen-companion-proposal-current))
+           (if (qwen-companion-proposal-edited-p qwen-companion-proposal-current)
                ", edited by you"
              ""))))
 
@@ -271,9 +271,9 @@ A character that reorders others may have come, and nothing is to save."
 
 (defun qwen-companion-review-unified--draw-file ()
   "Insert the header of the file."
-  (let* ((path (qwen-companion-proposal-path qwen-companion-diff-proposal))
+  (let* ((path (qwen-companion-proposal-path qwen-companion-proposal-current))
          (root (qwen-companion-roots-of default-directory))
-         (real (qwen-companion-proposal-real qwen-companion-diff-proposal))
+         (real (qwen-companion-proposal-real qwen-companion-proposal-current))
          (name (qwen-companion-untrusted-text
                 (cond (real) (root (file-relative-name path root)) (path))))
          (start (point)))
@@ -281,10 +281,10 @@ A character that reorders others may have come, and nothing is to save."
             (if (file-exists-p path) (concat "a/" name) null-device)
             "\n+++ b/" name "\n")
     (put-text-property start (point) 'face 'diff-file-header)
-    (if-let* ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+    (if-let* ((text (qwen-companion-proposal-line-end-summary qwen-companion-proposal-current)))
         (let ((start (point)))
           (insert "\\ " (upcase-initials (substring text 0 1)) (substring text 1)
-                  (if (qwen-companion-proposal-as-on-disk qwen-companion-diff-proposal)
+                  (if (qwen-companion-proposal-as-on-disk qwen-companion-proposal-current)
                       "; u here takes what is proposed\n"
                     "; k here keeps what is on disk\n"))
           (add-text-properties start (point)
@@ -764,23 +764,23 @@ These count from 0 and without the signs before the lines."
     (setq qwen-companion-review-unified--timer
           (run-at-time qwen-companion-review-unified--delay nil
                        #'qwen-companion-review-unified--text-settled
-                       qwen-companion-diff-proposal))))
+                       qwen-companion-proposal-current))))
 
 (defun qwen-companion-review-unified--text-settled (proposal)
   "Compare the text of PROPOSAL again, if it was not changed by ourselves."
   (when (qwen-companion-review-windows-control proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (setq qwen-companion-review-unified--timer nil))
-    (qwen-companion-diff-refresh 'unified proposal)))
+    (qwen-companion-review-refresh 'unified proposal)))
 
 (defun qwen-companion-review-unified--revert (&rest _)
   "Compare the texts anew."
   (setf (qwen-companion-hunks-asked (qwen-companion-review-unified--difference)) nil)
-  (qwen-companion-review-unified--update qwen-companion-diff-proposal))
+  (qwen-companion-review-unified--update qwen-companion-proposal-current))
 
 ;;; Front end
 
-(cl-defmethod qwen-companion-diff-show ((_style (eql 'unified)) proposal select)
+(cl-defmethod qwen-companion-review-show ((_style (eql 'unified)) proposal select)
   "Show PROPOSAL hunk by hunk, and select it if SELECT is non-nil."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
@@ -796,12 +796,12 @@ These count from 0 and without the signs before the lines."
          (qwen-companion-review-windows-area (and (window-live-p kept) kept))
          buffer)))
     (when (qwen-companion-proposal-yours-buffer proposal)
-      (qwen-companion-diff-show-third 'unified proposal))
+      (qwen-companion-review-show-third 'unified proposal))
     (qwen-companion-review-unified--watch proposal t)
     (qwen-companion-review-unified--update proposal)
     (qwen-companion-review-windows-select proposal select selected buffer)))
 
-(cl-defmethod qwen-companion-diff-hide ((_style (eql 'unified)) proposal)
+(cl-defmethod qwen-companion-review-hide ((_style (eql 'unified)) proposal)
   "Take PROPOSAL off the screen; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
@@ -810,7 +810,7 @@ If the user has put other things on the screen meanwhile, they stay."
     (kill-buffer buffer))
   (qwen-companion-review-windows-forget-view proposal))
 
-(cl-defmethod qwen-companion-diff-show-third ((_style (eql 'unified)) proposal)
+(cl-defmethod qwen-companion-review-show-third ((_style (eql 'unified)) proposal)
   "Show the third party of PROPOSAL below the hunks, or take it away there."
   (let* ((yours (qwen-companion-proposal-yours-buffer proposal))
          (window (get-buffer-window (qwen-companion-review-windows-control proposal) t))
@@ -829,14 +829,14 @@ If the user has put other things on the screen meanwhile, they stay."
       (set-window-parameter third 'qwen-companion-review-unified-third t)
       (qwen-companion-review-windows-show-buffer third yours)))))
 
-(cl-defmethod qwen-companion-diff-refresh ((_style (eql 'unified)) proposal)
+(cl-defmethod qwen-companion-review-refresh ((_style (eql 'unified)) proposal)
   "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
   (when (and (qwen-companion-review-windows-control proposal)
              (not (qwen-companion-hunks-fresh-p
                    (qwen-companion-review-unified--difference proposal))))
     (qwen-companion-review-unified--update proposal)))
 
-(cl-defmethod qwen-companion-diff-note-line-ends ((_style (eql 'unified)) proposal)
+(cl-defmethod qwen-companion-review-line-ends-changed ((_style (eql 'unified)) proposal)
   "Show how the line ends of PROPOSAL differ from those on disk now."
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (with-current-buffer buffer
@@ -856,7 +856,7 @@ If the user has put other things on the screen meanwhile, they stay."
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "The texts are being compared; a moment"))
     (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
-         (qwen-companion-review-unified--update qwen-companion-diff-proposal)
+         (qwen-companion-review-unified--update qwen-companion-proposal-current)
          (user-error "The text has been changed elsewhere; look at what is shown now")))))
 
 (defun qwen-companion-review-unified--here ()
@@ -891,10 +891,10 @@ If the user has put other things on the screen meanwhile, they stay."
 Return nil if point is elsewhere."
   (when (get-text-property (point) 'qwen-companion-review-unified-line-ends)
     (when (eq as-on-disk (qwen-companion-proposal-as-on-disk
-                          qwen-companion-diff-proposal))
+                          qwen-companion-proposal-current))
       (user-error (if as-on-disk "These are as on disk already; u takes the proposed ones"
                     "These are as proposed already; k keeps those on disk")))
-    (qwen-companion-diff-toggle-line-ends qwen-companion-diff-proposal)
+    (qwen-companion-diff-toggle-line-ends qwen-companion-proposal-current)
     t))
 
 (defun qwen-companion-unified-drop ()
@@ -922,8 +922,8 @@ Return nil if point is elsewhere."
   "Show that HUNK has been dropped or brought back."
   (if (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
       (qwen-companion-review-unified--redraw hunk (list hunk))
-    (qwen-companion-review-unified--update qwen-companion-diff-proposal))
-  (run-hooks 'qwen-companion-diff-changed-hook))
+    (qwen-companion-review-unified--update qwen-companion-proposal-current))
+  (run-hooks 'qwen-companion-proposal-changed-hook))
 
 (defun qwen-companion-unified-split ()
   "Split the hunk before the line at point.
@@ -1015,7 +1015,7 @@ Without context, each change is a hunk."
   (interactive)
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ready))
-  (qwen-companion-diff-accept qwen-companion-diff-proposal))
+  (qwen-companion-diff-accept qwen-companion-proposal-current))
 
 (defun qwen-companion-unified-visit ()
   "Visit the line at point in the file, in another window.
@@ -1025,11 +1025,11 @@ that stands for others, show these."
   (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-press)))
       (funcall press)
     (let ((lines (qwen-companion-review-unified--lines-here))
-          (path (qwen-companion-proposal-path qwen-companion-diff-proposal)))
+          (path (qwen-companion-proposal-path qwen-companion-proposal-current)))
       (if (file-exists-p path)
           (pop-to-buffer (find-file-noselect path))
         (pop-to-buffer (qwen-companion-proposal-buffer
-                        qwen-companion-diff-proposal)))
+                        qwen-companion-proposal-current)))
       (widen)
       (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
@@ -1068,7 +1068,7 @@ With a prefix argument WHOLE, or outside of the hunks, edit all of the
 proposed text."
   (interactive "P")
   (qwen-companion-review-unified--ready)
-  (let* ((proposal qwen-companion-diff-proposal)
+  (let* ((proposal qwen-companion-proposal-current)
          (hunk (and (not whole) (qwen-companion-review-unified--hunk-at (point)))))
     (cond
      ((null hunk)

@@ -26,7 +26,7 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 
 (defconst qwen-companion-review-windows-least-height 14
   "Lines a review needs beside another window, else it takes the frame.")
@@ -58,7 +58,7 @@ PANEL-FRAME the frame of CONTROL when it has one of its own."
   "Return the frame in which PROPOSAL is to be shown now.
 That of the terminal in which its CLI runs, else the selected frame.
 Where that has too little room, the largest one that has enough."
-  (let ((frame (or (qwen-companion-diff-frame-for proposal)
+  (let ((frame (or (qwen-companion-review-frame-for proposal)
                    (selected-frame)))
         (best nil))
     (if (qwen-companion-review-windows--roomy-p frame)
@@ -112,7 +112,7 @@ A frame, or any value that `get-buffer-window' takes for one."
 The selected one, unless SELECT is non-nil: then that of the terminal."
   (if select
       (cl-some (lambda (buffer) (get-buffer-window buffer frame))
-               (qwen-companion-diff-terminals proposal))
+               (qwen-companion-review-terminals proposal))
     (qwen-companion-review-windows--ordinary (frame-selected-window frame))))
 
 (defun qwen-companion-review-windows-new-view (proposal frame select)
@@ -214,7 +214,7 @@ If the user has put other things on the screen meanwhile, they stay."
        ((not (frame-live-p frame)))
        ((qwen-companion-review-windows-visible-p proposal frame)
         (let ((beside (qwen-companion-review-windows-beside proposal frame))
-              (terminals (qwen-companion-diff-terminals proposal)))
+              (terminals (qwen-companion-review-terminals proposal)))
           (qwen-companion-review-windows-put-back view beside terminals)
           (when (and (active-minibuffer-window)
                      read-minibuffer-restore-windows)
@@ -304,12 +304,12 @@ that cannot be changed takes no harm from it."
 
 ;;; On the screen or not
 
-(cl-defmethod qwen-companion-diff-visible-p (_style proposal)
+(cl-defmethod qwen-companion-review-visible-p (_style proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."
-  (cl-some #'qwen-companion-diff-seen-window
+  (cl-some #'qwen-companion-review-seen-window
            (qwen-companion-review-windows-buffers proposal)))
 
-(cl-defmethod qwen-companion-diff-frame (_style proposal)
+(cl-defmethod qwen-companion-review-frame (_style proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
     (qwen-companion-review-windows-view-frame view)))
@@ -323,13 +323,13 @@ that cannot be changed takes no harm from it."
 
 (defun qwen-companion-review-windows-control-killed ()
   "Put the review aside when its control buffer is killed by hand."
-  (let ((proposal qwen-companion-diff-proposal))
+  (let ((proposal qwen-companion-proposal-current))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq (current-buffer) (qwen-companion-review-windows-control proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-review-windows-restore proposal)
       (qwen-companion-review-windows-forget-view proposal)
-      (qwen-companion-diff-schedule))))
+      (qwen-companion-review-schedule))))
 
 (provide 'qwen-companion-review-windows)
 ;;; qwen-companion-review-windows.el ends here

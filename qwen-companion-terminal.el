@@ -148,8 +148,8 @@ Emacs, in a tmux, or whose process is not known."
 
 ;;; Keys
 
-(declare-function qwen-companion-diff-accept "qwen-companion-diff" (&optional file))
-(declare-function qwen-companion-diff-reject "qwen-companion-diff" (&optional file))
+(declare-function qwen-companion-diff-accept "qwen-companion-review" (&optional file))
+(declare-function qwen-companion-diff-reject "qwen-companion-review" (&optional file))
 (declare-function qwen-companion-diffs "qwen-companion-review-list" ())
 (declare-function qwen-companion-review "qwen-companion-review-list" ())
 

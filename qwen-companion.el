@@ -41,7 +41,7 @@
 
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
-(require 'qwen-companion-diff)
+(require 'qwen-companion-review)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
@@ -70,7 +70,7 @@
 And the daemon, once one was asked for, and what it asks: nothing of it is
 loaded before."
   (let ((sessions (length (qwen-companion-backend-sessions)))
-        (proposals (length (qwen-companion-diff-proposals))))
+        (proposals (length (qwen-companion-proposals))))
     (pcase (qwen-companion-state)
       ('starting " Qwen:starting")
       ('error (propertize " Qwen:error" 'face 'error
@@ -116,10 +116,10 @@ character for all of it; hence one for each part that has its own."
     (context-sent . qwen-companion-inspector-on-context-sent)
     (exclusions . qwen-companion-inspector-on-exclusions)
     (notice . qwen-companion-backend-on-notice)
-    (diff-open . qwen-companion-diff-on-open)
-    (diff-close . qwen-companion-diff-on-close)
-    (diff-orphan . qwen-companion-diff-on-orphan)
-    (delivered . qwen-companion-diff-on-delivered)
+    (diff-open . qwen-companion-proposal-on-open)
+    (diff-close . qwen-companion-proposal-on-close)
+    (diff-orphan . qwen-companion-proposal-on-orphan)
+    (delivered . qwen-companion-proposal-on-delivered)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged))
   "What the Python process may call.")
@@ -149,22 +149,22 @@ character for all of it; hence one for each part that has its own."
 (defun qwen-companion--connected ()
   "Tell a Python process that has just come up what it must know."
   (qwen-companion-context-resend)
-  (qwen-companion-diff-resend)
+  (qwen-companion-proposal-resend)
   (qwen-companion-inspector-resend))
 
 (defun qwen-companion--enable ()
   "Start everything."
   (setq qwen-companion-backend-methods qwen-companion--methods
-        qwen-companion-backend-proposals-function #'qwen-companion-diff-known)
+        qwen-companion-backend-proposals-function #'qwen-companion-proposal-known)
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-merge-fail-all)
-  (add-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-diff-on-call-failed)
+  (add-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-proposal-on-call-failed)
   (add-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (add-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
-  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
+  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-review-file-written)
   (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
   (add-hook 'kill-emacs-hook #'qwen-companion--disable)
-  (add-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
+  (add-hook 'after-delete-frame-functions #'qwen-companion-review-frame-deleted)
   (qwen-companion-follow-enable)
   (qwen-companion-context-enable)
   (qwen-companion-backend-start))
@@ -173,16 +173,16 @@ character for all of it; hence one for each part that has its own."
   "Stop everything and leave nothing behind."
   (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
   (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
-  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-diff-file-written)
-  (remove-hook 'after-delete-frame-functions #'qwen-companion-diff-frame-deleted)
-  (remove-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-diff-on-call-failed)
+  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-review-file-written)
+  (remove-hook 'after-delete-frame-functions #'qwen-companion-review-frame-deleted)
+  (remove-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-proposal-on-call-failed)
   (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-merge-fail-all)
   (remove-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
   (qwen-companion-merge-forget)
   (qwen-companion-inspector-forget)
-  (qwen-companion-diff-end-all)
+  (qwen-companion-proposal-end-all)
   (qwen-companion-review-list-close)
   (qwen-companion-disk-forget-all)
   (qwen-companion-follow-disable)
@@ -201,7 +201,7 @@ While the mode is on, a `qwen' that is started in a terminal learns
 which files are open, where point is and what is selected, and proposes
 its edits as reviews in Emacs.  \\[qwen-companion-run] starts one.
 
-In a review, \\<qwen-companion-diff-buffer-mode-map>\\[qwen-companion-diff-accept] accepts the proposal with your edits
+In a review, \\<qwen-companion-review-buffer-mode-map>\\[qwen-companion-diff-accept] accepts the proposal with your edits
 and \\[qwen-companion-diff-reject] rejects it.
 
 The mode line says whether the companion is starting, could not be

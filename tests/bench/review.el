@@ -38,10 +38,10 @@
 Nothing opens by itself."
   (let ((copy (make-temp-file (expand-file-name "text-" qwen-companion-backend--spool))))
     (copy-file file copy t)
-    (qwen-companion-diff-on-open
+    (qwen-companion-proposal-on-open
      (list :id (symbol-name (gensym)) :session "s" :client "bench" :path path
            :text-file copy))
-    (car (last (qwen-companion-diff-proposals)))))
+    (car (last (qwen-companion-proposals)))))
 
 (defun review-bench--cycle (path file)
   "Return what one review of the text in FILE for PATH takes.
@@ -56,11 +56,11 @@ sides, accepting, and Ediff's session."
          (arrival (review-bench--time
                    (lambda () (setq proposal (review-bench--propose path file)))))
          (prepare (review-bench--time
-                   (lambda () (qwen-companion-diff--prepare proposal))))
+                   (lambda () (qwen-companion-review--prepare proposal))))
          (ediff (review-bench--time
                  (lambda ()
-                   (qwen-companion-diff-show 'ediff proposal nil)
-                   (qwen-companion-diff-hide 'ediff proposal))))
+                   (qwen-companion-review-show 'ediff proposal nil)
+                   (qwen-companion-review-hide 'ediff proposal))))
          (accept (review-bench--time
                   (lambda () (qwen-companion-diff-accept proposal)))))
     (list insert arrival prepare accept ediff)))
@@ -102,7 +102,7 @@ sides, accepting, and Ediff's session."
           (review-bench--report "10 MB, CR LF" 200000 "\r\n")
           ;; Just below the size limit.
           (review-bench--report "20 MB" 390000 "\n"))
-      (qwen-companion-diff-end-all)
+      (qwen-companion-proposal-end-all)
       (qwen-companion-disk-forget-all)
       (delete-directory qwen-companion-backend--spool t))))
 

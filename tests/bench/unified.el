@@ -67,15 +67,15 @@ The old text has no different lines."
     (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                (lambda (_old _new callback)
                  (setq answer (lambda () (funcall callback hunks))))))
-      (qwen-companion-diff-on-open
+      (qwen-companion-proposal-on-open
        (list :id (symbol-name (gensym)) :session "s" :client "bench" :path old
              :text text))
-      (setq proposal (car (qwen-companion-diff-proposals)))
-      (qwen-companion-diff--prepare proposal)
+      (setq proposal (car (qwen-companion-proposals)))
+      (qwen-companion-review--prepare proposal)
       (setf (qwen-companion-proposal-style proposal) 'unified
             (qwen-companion-proposal-state proposal) 'shown)
       (let* ((open (unified-bench--time
-                    (lambda () (qwen-companion-diff-show 'unified proposal t))))
+                    (lambda () (qwen-companion-review-show 'unified proposal t))))
              (show (unified-bench--time answer)))
         (set-buffer (qwen-companion-review-windows-control proposal))
         (let* ((difference (qwen-companion-review-unified--difference))
@@ -89,22 +89,22 @@ The old text has no different lines."
                         (lambda ()
                           (qwen-companion-review-unified--fontify
                            (point-min) (min (point-max) 4000))))))
-          (qwen-companion-diff-hide 'unified proposal)
+          (qwen-companion-review-hide 'unified proposal)
           ;; The program diff takes minutes where no line is the same, and
           ;; Ediff where there are many changes.
           (let ((mode (and (> every 1) (unified-bench--diff-mode old new)))
                 (ediff (and (> every 1) (< (length hunks) 500)
                             (unified-bench--time
                              (lambda ()
-                               (qwen-companion-diff-show 'ediff proposal nil)
-                               (qwen-companion-diff-hide 'ediff proposal))))))
+                               (qwen-companion-review-show 'ediff proposal nil)
+                               (qwen-companion-review-hide 'ediff proposal))))))
             (princ (format "%-26s %6.1f %6.1f %6.1f %6.1f %6.1f %6.1f %9s %8s %8s\n"
                            what open show first again last colour
                            (if mode (format "%.1f" mode) "")
                            (if ediff (format "%.1f" ediff) "")
                            (if mode (format "%.2f" (/ (+ open show colour) mode))
                              "")))))))
-    (qwen-companion-diff-end-all)
+    (qwen-companion-proposal-end-all)
     (delete-file old)
     (delete-file new)))
 
@@ -123,7 +123,7 @@ The old text has no different lines."
           (unified-bench--report "200,000 lines, 10 changes" 200000 20000)
           (unified-bench--report "200,000 lines, 20,000 ch." 200000 10)
           (unified-bench--report "200,000 lines, all changed" 200000 1))
-      (qwen-companion-diff-end-all)
+      (qwen-companion-proposal-end-all)
       (delete-directory qwen-companion-backend--spool t))))
 
 ;;; unified.el ends here

@@ -51,7 +51,7 @@ Options that have not are given their standard values by it."
 (defun reuse-reset (cli)
   "Close all files, windows and buffers but the terminal named CLI.
 Return non-nil when everything is as at the start."
-  (unless (or (active-minibuffer-window) (qwen-companion-diff-proposals)
+  (unless (or (active-minibuffer-window) (qwen-companion-proposals)
               (cdr (frame-list)))
     (delete-other-windows)
     (switch-to-buffer "*scratch*")

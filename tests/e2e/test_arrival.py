@@ -32,12 +32,12 @@ PAUSE_S = 5
 def propose(emacs: Emacs, path: Path, identifier: str = "p1") -> None:
     text, name = lisp_string(EDITED), lisp_string(str(path))
     form = f'\'(:id {lisp_string(identifier)} :session "s1" :client "Qwen Code" :path {name} :text {text})'
-    assert emacs.eval(f"(qwen-companion-diff-on-open {form})") == "nil"
+    assert emacs.eval(f"(qwen-companion-proposal-on-open {form})") == "nil"
 
 
 def close(emacs: Emacs, identifier: str = "p1") -> None:
     """Let the CLI say that it was answered in the terminal."""
-    emacs.eval(f"(progn (qwen-companion-diff-on-close '(:id {lisp_string(identifier)})) nil)")
+    emacs.eval(f"(progn (qwen-companion-proposal-on-close '(:id {lisp_string(identifier)})) nil)")
 
 
 def wait_idle(emacs: Emacs) -> None:
@@ -49,7 +49,7 @@ def wait_idle(emacs: Emacs) -> None:
 
 def test_nothing_opens_while_keys_come(stage: Stage) -> None:
     # A slow machine must not look like a pause, nor a hint about a key hide what is announced.
-    slowly = f"(progn (require 'qwen-companion) (setq qwen-companion-diff--idle-delay {PAUSE_S}))"
+    slowly = f"(progn (require 'qwen-companion) (setq qwen-companion-review--idle-delay {PAUSE_S}))"
     stage.start_emacs(stage.sandbox.greeting, forms=(slowly, "(setq suggest-key-bindings nil)"))
     # Emacs may have been idle for long by now.
     stage.screen.type("x", seen="x#")

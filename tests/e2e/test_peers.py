@@ -162,7 +162,7 @@ def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
         # The user goes to the first frame.
         stage.screen.keys("M->")
         stage.screen.type("# here")
-        stage.emacs.eval("(progn (setq qwen-companion-diff-arrival 'idle) (qwen-companion-diff-schedule))")
+        stage.emacs.eval("(progn (setq qwen-companion-diff-arrival 'idle) (qwen-companion-review-schedule))")
         second.wait_for("C-c C-c accept")
         assert "C-c C-c accept" not in stage.screen.capture()
         stage.emacs.command("qwen-companion-diff-reject")

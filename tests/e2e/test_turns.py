@@ -136,7 +136,7 @@ def test_the_second_file_of_a_turn_comes_after_the_first_is_answered(stage: Stag
     stage.ask("change both")
     stage.wait_for_review()
     assert "*qwen-companion proposal: greeting.py*" in stage.emacs.visible_buffers()
-    assert stage.emacs.eval("(length (qwen-companion-diff-proposals))") == "1"
+    assert stage.emacs.eval("(length (qwen-companion-proposals))") == "1"
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("proposal: notes.txt")
     stage.wait_for_review()
@@ -215,13 +215,13 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     edit_proposal(stage)
     # The proposal is selected when its review ends: the key comes too late for it, and nothing else gets it.
     stage.screen.keys("C-x", "o", "C-x", "o")
-    stage.emacs.eval("(setq qwen-companion-diff--late 600)")
+    stage.emacs.eval("(setq qwen-companion-review--late 600)")
     for process in stage.sandbox.clis():
         process.send_signal(signal.SIGKILL)
     wait_for_kept_edits(stage)
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("greeting.py has ended before you answered")
-    stage.emacs.eval("(setq qwen-companion-diff--late 1.5)")
+    stage.emacs.eval("(setq qwen-companion-review--late 1.5)")
     stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
@@ -343,7 +343,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
     stage.screen.wait_for("lacks changes accepted before")
     stage.emacs.eval(
-        "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-diff-proposals)))"
+        "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
         ' (goto-char (point-max)) (insert "# mine\\n"))'
     )
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")

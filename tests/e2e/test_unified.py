@@ -103,7 +103,7 @@ def test_no_reviews_at_all(stage: Stage) -> None:
     stage.start_cli()
     stage.ask("change the greeting")
     stage.screen.wait_for("Yes, allow once")
-    assert stage.emacs.eval("(qwen-companion-diff-proposals)") == "nil"
+    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
     stage.model.say("All done.")
     stage.screen.keys("Enter")
     stage.screen.wait_for("All done.")
@@ -125,7 +125,7 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         text = GREETING.replace('"hello "', '"good day "').replace("def main", "def start")
         lisp = text.replace("\\", "\\\\").replace('"', '\\"')
         payload = f'\'(:id "p" :session "s" :client "Qwen Code" :path "{stage.sandbox.greeting}" :text "{lisp}")'
-        stage.emacs.eval(f"(qwen-companion-diff-on-open {payload})")
+        stage.emacs.eval(f"(qwen-companion-proposal-on-open {payload})")
         stage.emacs.eval("(qwen-companion-diff-open)")
         buffer = '(get-buffer "*qwen-companion hunks: greeting.py*")'
         stage.emacs.wait_until(f"(buffer-local-value 'qwen-companion-review-unified--hunks {buffer})")
@@ -135,12 +135,12 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         )
         stage.emacs.wait_until(f"(memq 'font-lock-keyword-face (ensure-list {face}))")
         screen.keys(window, "k")
-        stage.emacs.wait_until("(qwen-companion-diff-edited-p (car (qwen-companion-diff-proposals)))")
+        stage.emacs.wait_until("(qwen-companion-proposal-edited-p (car (qwen-companion-proposals)))")
         screen.keys(window, "Tab")
         stage.emacs.wait_until('(get-buffer-window "*Ediff Control Panel*")')
         screen.keys(window, "Tab")
         stage.emacs.wait_until('(get-buffer-window "*qwen-companion hunks: greeting.py*")')
         screen.keys(window, "ctrl+c", "ctrl+k")
-        stage.emacs.wait_until("(null (qwen-companion-diff-proposals))")
+        stage.emacs.wait_until("(null (qwen-companion-proposals))")
         assert stage.emacs.visible_buffers() == ["greeting.py"]
         stage.end()

@@ -137,7 +137,7 @@ A directory that the process removes meanwhile is no error."
                           :text-file (expand-file-name "gone"))))
       (qwen-companion-mode 1)
       (qwen-companion-backend-test--wait-ready)
-      (should (memq #'qwen-companion-diff-on-call-failed
+      (should (memq #'qwen-companion-proposal-on-call-failed
                     qwen-companion-backend-call-failed-functions))
       (qwen-companion-backend-call 'outcome payload)
       (qwen-companion-test-wait-for failed)

@@ -17,7 +17,7 @@
              (inhibit-message t)
              (qwen-companion-disk-written-functions
               '(qwen-companion-follow-file
-                qwen-companion-diff-file-written
+                qwen-companion-review-file-written
                 qwen-companion-rescue-file-written)))
          (save-window-excursion
            ,@body)))))
@@ -35,7 +35,7 @@ Return the proposal."
   "Let the user answer PROPOSAL in the terminal of a CLI that drops edits.
 Return the buffer with the kept text, and what was said."
   (let ((said (qwen-companion-test-messages
-                (qwen-companion-diff-on-close
+                (qwen-companion-proposal-on-close
                  (list :id (qwen-companion-proposal-id proposal))))))
     (list (car (qwen-companion-rescue-buffers)) said)))
 
@@ -82,7 +82,7 @@ Return the buffer with the kept text, and what was said."
     (let* ((proposal (qwen-companion-rescue-test--propose
                       "a.txt" "two\r\n" "mine\n"))
            (said (qwen-companion-test-messages
-                   (qwen-companion-diff-on-close
+                   (qwen-companion-proposal-on-close
                     (list :id (qwen-companion-proposal-id proposal)
                           :keeps-edits t)))))
       (should-not (string-match-p "without your edits" said))
@@ -96,7 +96,7 @@ Return the buffer with the kept text, and what was said."
   (dolist (name '("a.txt" "new/b.txt"))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
-        (qwen-companion-diff-on-orphan
+        (qwen-companion-proposal-on-orphan
          (list :id (qwen-companion-proposal-id proposal))))
       (with-current-buffer (car (qwen-companion-rescue-buffers))
         (should (string-match-p "qwen has gone before it could write" header-line-format))
@@ -116,7 +116,7 @@ Return the buffer with the kept text, and what was said."
                             (insert "unsaved\n")))))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-diff-on-orphan
+        (qwen-companion-proposal-on-orphan
          (list :id (qwen-companion-proposal-id proposal))))
       (funcall change)
       (let* ((kept (car (qwen-companion-rescue-buffers)))
@@ -134,7 +134,7 @@ Return the buffer with the kept text, and what was said."
   "The reason and the way out are said; the windows stay, and nothing is left."
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "t\0wo\n")))
-      (qwen-companion-diff-on-orphan
+      (qwen-companion-proposal-on-orphan
        (list :id (qwen-companion-proposal-id proposal))))
     (qwen-companion-rescue-test--write "a.txt" "other\n")
     (find-file-noselect "a.txt")
@@ -157,7 +157,7 @@ Return the buffer with the kept text, and what was said."
     (should-error (qwen-companion-kept-apply) :type 'user-error)
     (dolist (name '("a.txt" "b.txt"))
       (let ((proposal (qwen-companion-test-propose name "two\n")))
-        (qwen-companion-diff-on-orphan
+        (qwen-companion-proposal-on-orphan
          (list :id (qwen-companion-proposal-id proposal)))))
     (should (string-match-p
              "kept: [ab]\\.txt.*kept: [ab]\\.txt"
@@ -177,7 +177,7 @@ Wait until the companion has found out, and return what it says."
         (proposal (qwen-companion-test-propose "a.txt" proposed)))
     (qwen-companion-test-messages
       (qwen-companion-diff-accept proposal)
-      (qwen-companion-diff-on-delivered
+      (qwen-companion-proposal-on-delivered
        (list :id (qwen-companion-proposal-id proposal)))
       (when written
         (write-region written nil "a.txt" nil 'silent))
@@ -189,7 +189,7 @@ Wait until the companion has found out, and return what it says."
   "That is said, the text is kept, and the difference shown, not selected."
   (dolist (busy '(nil t))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
-      (cl-letf (((symbol-function 'qwen-companion-diff--busy-p)
+      (cl-letf (((symbol-function 'qwen-companion-review--busy-p)
                  (lambda () busy)))
         (delete-other-windows)
         (let* ((window (selected-window))
@@ -237,7 +237,7 @@ Wait until the companion has found out, and return what it says."
       (kill-buffer (car (qwen-companion-rescue-buffers)))
       (should (= (1- watches) (hash-table-count file-notify-descriptors)))
       (qwen-companion-rescue-test--accept "two\n" nil)
-      (qwen-companion-diff-end-all)
+      (qwen-companion-proposal-end-all)
       (should (= (1- watches) (hash-table-count file-notify-descriptors))))
     (kill-buffer (car (qwen-companion-rescue-buffers)))
     (qwen-companion-rescue-test--accept "two\n" nil)
@@ -257,7 +257,7 @@ Wait until the companion has found out, and return what it says."
                          (call-interactively (key-binding (kbd "C-c C-d"))))
                        (qwen-companion-test-wait-for
                         (null (get-process "qwen-companion-diff")))))))
-      (qwen-companion-diff-on-orphan
+      (qwen-companion-proposal-on-orphan
        (list :id (qwen-companion-proposal-id proposal)))
       (let ((coding-system-for-write 'iso-latin-1-dos))
         (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))

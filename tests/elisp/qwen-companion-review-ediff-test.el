@@ -23,7 +23,7 @@
 
 (defun qwen-companion-review-ediff-test--show (proposal &optional select)
   "Show PROPOSAL as by itself, or with SELECT as by command."
-  (qwen-companion-diff--display proposal select))
+  (qwen-companion-review--display proposal select))
 
 (defun qwen-companion-review-ediff-test--buffers ()
   "Return the names of the buffers shown in the frame, in order."
@@ -80,7 +80,7 @@
         (should (equal '("*qwen-companion hunks: a.txt*")
                        (qwen-companion-review-ediff-test--buffers)))
         (should-not (qwen-companion-review-ediff-test--left-p))
-        (should (equal new (qwen-companion-diff-text proposal)))
+        (should (equal new (qwen-companion-proposal-text proposal)))
         (qwen-companion-diff-accept proposal)
         (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
         (delete-directory temporary-file-directory t)))))
@@ -90,7 +90,7 @@
   (dolist (step (list (lambda ()
                         (write-region "on\0e\n" nil "a.txt" nil 'silent)
                         (set-file-times "a.txt" (time-add nil 5))
-                        (qwen-companion-diff-file-written (expand-file-name "a.txt")))
+                        (qwen-companion-review-file-written (expand-file-name "a.txt")))
                       (lambda ()
                         (with-current-buffer (find-file-noselect "a.txt")
                           (insert "\0"))
@@ -124,26 +124,26 @@
         (setq default-directory "/somewhere/"))
       (unwind-protect
           (should (equal (list own)
-                         (qwen-companion-diff-terminals proposal)))
+                         (qwen-companion-review-terminals proposal)))
         (delete-process process))
       (dolist (session '("session-1" "session-2" "gone"))
         (setf (qwen-companion-proposal-session proposal) session)
         (should (equal (list here)
-                       (qwen-companion-diff-terminals proposal)))))))
+                       (qwen-companion-review-terminals proposal)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-come-back ()
   "Whatever ends the review, the frame looks as before."
   (dolist (end (list #'qwen-companion-diff-accept
                      #'qwen-companion-diff-reject
                      #'qwen-companion-diff-bury
-                     #'qwen-companion-diff-end-all
+                     #'qwen-companion-proposal-end-all
                      (lambda ()
-                       (qwen-companion-diff-on-close
+                       (qwen-companion-proposal-on-close
                         (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-diff-proposals))))))
+                                   (car (qwen-companion-proposals))))))
                      (lambda ()
                        (kill-buffer (qwen-companion-proposal-buffer
-                                     (car (qwen-companion-diff-proposals)))))))
+                                     (car (qwen-companion-proposals)))))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
@@ -213,7 +213,7 @@
         (goto-char (point-max))
         (insert "mine\n"))
       (qwen-companion-diff-bury)
-      (should (equal (list proposal) (qwen-companion-diff-proposals)))
+      (should (equal (list proposal) (qwen-companion-proposals)))
       (should-not (qwen-companion-test-sent 'outcome))
       (qwen-companion-diff-open)
       (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))
@@ -343,7 +343,7 @@
       (let ((control (car ediff-session-registry)))
         (with-current-buffer control
           (should (eq 'ediff-quit (key-binding "q")))
-          (should-not qwen-companion-diff-proposal)
+          (should-not qwen-companion-proposal-current)
           (should-not (memq 'qwen-companion-review-ediff--layout
                             ediff-before-setup-windows-hook)))
         (qwen-companion-diff-reject)
@@ -389,7 +389,7 @@
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-review-ediff-test--show proposal)
       (kill-buffer "*Ediff Control Panel*")
-      (should (equal (list proposal) (qwen-companion-diff-proposals)))
+      (should (equal (list proposal) (qwen-companion-proposals)))
       (should-not ediff-session-registry)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
       (qwen-companion-diff-open)
@@ -407,16 +407,16 @@
         (goto-char (point-max))
         (insert "mine\n"))
       ;; In batch there is one frame only: all but the end of it.
-      (qwen-companion-diff-frame-deleted nil)
-      (should (qwen-companion-diff-shown))
-      (qwen-companion-diff-frame-deleted (selected-frame))
-      (should-not (qwen-companion-diff-shown))
+      (qwen-companion-review-frame-deleted nil)
+      (should (qwen-companion-review-shown))
+      (qwen-companion-review-frame-deleted (selected-frame))
+      (should-not (qwen-companion-review-shown))
       (should-not ediff-session-registry)
-      (qwen-companion-test-wait-for (qwen-companion-diff-shown))
-      (should (equal "two\nmine\n" (qwen-companion-diff-text proposal)))
+      (qwen-companion-test-wait-for (qwen-companion-review-shown))
+      (should (equal "two\nmine\n" (qwen-companion-proposal-text proposal)))
       (qwen-companion-diff-bury)
-      (qwen-companion-diff-frame-deleted (selected-frame))
-      (should-not qwen-companion-diff--timers)
+      (qwen-companion-review-frame-deleted (selected-frame))
+      (should-not qwen-companion-review--timers)
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
@@ -438,13 +438,13 @@
       (qwen-companion-test-wait-for
        (get-buffer-window "*qwen-companion proposal: a.txt*"))
       (qwen-companion-test-propose "b.txt" "two\n")
-      (should (qwen-companion-diff--busy-p))
+      (should (qwen-companion-review--busy-p))
       (qwen-companion-diff-reject "a.txt")
       (qwen-companion-test-wait-for
        (get-buffer-window "*qwen-companion proposal: b.txt*"))
       (qwen-companion-diff-reject)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
-      (should-not qwen-companion-diff--timers))))
+      (should-not qwen-companion-review--timers))))
 
 ;;; Arrival
 
@@ -459,7 +459,7 @@
                     (push (qwen-companion-proposal-path proposal) called))))
            (said (qwen-companion-test-messages
                    (qwen-companion-test-propose "a.txt" "two\n" :client "Qwen\nCode")
-                   (qwen-companion-test-wait-for (qwen-companion-diff-shown))
+                   (qwen-companion-test-wait-for (qwen-companion-review-shown))
                    (qwen-companion-diff-bury)
                    (qwen-companion-diff-open))))
       (should (equal (list (expand-file-name "a.txt")) called))
@@ -470,29 +470,29 @@
 (ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (should-not qwen-companion-diff--timers)
-      (should-not (qwen-companion-diff-shown))
+      (should-not qwen-companion-review--timers)
+      (should-not (qwen-companion-review-shown))
       (qwen-companion-diff-open)
-      (should (eq proposal (qwen-companion-diff-shown))))))
+      (should (eq proposal (qwen-companion-review-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-when-idle ()
   "Not before half a second without input has passed."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((qwen-companion-diff-arrival 'idle)
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (should (= 1 (cl-count #'qwen-companion-diff--show-next timer-idle-list
+      (should (= 1 (cl-count #'qwen-companion-review--show-next timer-idle-list
                              :key #'timer--function)))
       (dolist (idle '(nil 0.4))
         (cl-letf (((symbol-function 'current-idle-time)
                    (lambda () (and idle (seconds-to-time idle)))))
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
       (cl-letf (((symbol-function 'current-idle-time)
                  (lambda () (seconds-to-time 0.5))))
-        (qwen-companion-diff--show-next))
-      (should (eq proposal (qwen-companion-diff-shown)))
-      (should-not qwen-companion-diff--timers)
-      (should-not (cl-find #'qwen-companion-diff--show-next timer-idle-list
+        (qwen-companion-review--show-next))
+      (should (eq proposal (qwen-companion-review-shown)))
+      (should-not qwen-companion-review--timers)
+      (should-not (cl-find #'qwen-companion-review--show-next timer-idle-list
                            :key #'timer--function)))))
 
 (ert-deftest qwen-companion-review-ediff-test-does-not-open-while-busy ()
@@ -501,7 +501,7 @@
       (dolist (busy '(executing-kbd-macro defining-kbd-macro track-mouse
                       this-command prefix-arg isearch-mode))
         (cl-progv (list busy) (list t)
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
       (pcase-dolist (`(,function . ,value)
                      `((active-minibuffer-window . t)
@@ -509,9 +509,9 @@
                        (this-single-command-keys . [24])
                        (qwen-companion-context-frame-p . nil)))
         (cl-letf (((symbol-function function) (lambda (&rest _) value)))
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
-      (qwen-companion-diff--show-next)
+      (qwen-companion-review--show-next)
       (should (qwen-companion-proposal-seen proposal)))))
 
 (ert-deftest qwen-companion-review-ediff-test-waits-for-another-ediff-session ()
@@ -526,12 +526,12 @@
       (ediff-buffers one other)
       (let ((control (car ediff-session-registry))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-diff--show-next)
+        (qwen-companion-review--show-next)
         (should-not (qwen-companion-proposal-seen proposal))
         (should (get-buffer-window one))
         (with-current-buffer control
           (ediff-really-quit nil))
-        (qwen-companion-test-wait-for (qwen-companion-diff-shown))))))
+        (qwen-companion-test-wait-for (qwen-companion-review-shown))))))
 
 (defmacro qwen-companion-review-ediff-test-with-terminal (&rest body)
   "Run BODY with the buffer *terminal* as that of the CLI session-1."
@@ -567,15 +567,15 @@
         (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
               (foreign (qwen-companion-test-propose
                         "b.txt" "two\n" :session "session-2")))
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))
           (should (qwen-companion-proposal-seen foreign))
           (qwen-companion-diff-reject foreign)
           (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))
           (tab-bar-select-tab 1)
-          (qwen-companion-diff--show-next)
+          (qwen-companion-review--show-next)
           (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
           (should (get-buffer-window "*terminal*"))
           ;; On command it opens wherever the user is.
@@ -590,7 +590,7 @@
   "Whichever tab is selected when it ends, and in whatever order."
   (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
                      (lambda (proposal)
-                       (qwen-companion-diff-on-close
+                       (qwen-companion-proposal-on-close
                         (list :id (qwen-companion-proposal-id proposal))))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (split-window-right)
@@ -627,8 +627,8 @@
                               (qwen-companion-test-propose "b.txt" "two\n"))))
         (qwen-companion-diff-open (nth 0 proposals))
         (qwen-companion-diff-open (nth 1 proposals))
-        (should (eq (nth 1 proposals) (qwen-companion-diff-shown)))
-        (qwen-companion-diff-on-close
+        (should (eq (nth 1 proposals) (qwen-companion-review-shown)))
+        (qwen-companion-proposal-on-close
          (list :id (qwen-companion-proposal-id (nth first-to-end proposals))))
         (qwen-companion-diff-reject (nth (- 1 first-to-end) proposals))
         (should (compare-window-configurations
@@ -724,7 +724,7 @@
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
       (delete-window (get-buffer-window gone))
-      (should (qwen-companion-diff-shown))
+      (should (qwen-companion-review-shown))
       (qwen-companion-diff-accept)
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
@@ -739,7 +739,7 @@
   "In both header lines, in the control panel, and in the list."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((said (lambda (proposal)
-                   (qwen-companion-diff-look-for-unsaved)
+                   (qwen-companion-review-check-unsaved)
                    (mapcar (lambda (text)
                              (and (string-match-p "unsaved text" text) t))
                            (list (qwen-companion-test-header
@@ -768,16 +768,16 @@
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-review-ediff-test--type "a.txt" "mine\n")
       (should-not (qwen-companion-proposal-unsaved proposal))
-      (timer-event-handler qwen-companion-diff--unsaved-timer)
+      (timer-event-handler qwen-companion-review--unsaved-timer)
       (should (qwen-companion-proposal-unsaved proposal))
       (with-current-buffer "a.txt"
         (save-buffer))
       (qwen-companion-test-wait-for
        (not (qwen-companion-proposal-unsaved proposal)))
       (qwen-companion-diff-reject proposal)
-      (should-not qwen-companion-diff--unsaved-timer)
+      (should-not qwen-companion-review--unsaved-timer)
       (dolist (hook '(after-save-hook after-revert-hook))
-        (should-not (memq #'qwen-companion-diff--look-soon
+        (should-not (memq #'qwen-companion-review--check-unsaved-soon
                           (default-value hook)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-third-party ()
@@ -836,13 +836,13 @@
 (ert-deftest qwen-companion-review-ediff-test-third-party-however-it-ends ()
   "Put aside it comes back as it was, and no way out leaves anything behind."
   (dolist (end (list #'qwen-companion-diff-reject
-                     #'qwen-companion-diff-end-all
+                     #'qwen-companion-proposal-end-all
                      (lambda ()
                        (kill-buffer "*qwen-companion proposal: a.txt*"))
                      (lambda ()
                        (kill-buffer "*qwen-companion yours: a.txt*")
                        (should (get-buffer-window "*Ediff Control Panel*"))
-                       (should (= 1 (length (qwen-companion-diff-proposals))))
+                       (should (= 1 (length (qwen-companion-proposals))))
                        (qwen-companion-diff-reject))))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let ((before (current-window-configuration)))
@@ -927,10 +927,10 @@
                              (let ((said (qwen-companion-test-messages
                                            (qwen-companion-diff-open proposal))))
                                (should-not (string-match-p "could not be shown" said)))))))
-          (should (eq proposal (qwen-companion-diff-shown)))
+          (should (eq proposal (qwen-companion-review-shown)))
           (should-not (window-minibuffer-p))
           (qwen-companion-diff-reject proposal)
-          (should-not (qwen-companion-diff-proposals))
+          (should-not (qwen-companion-proposals))
           (set-window-configuration before))))))
 
 (ert-deftest qwen-companion-review-ediff-test-a-larger-frame-where-there-is-no-room ()
@@ -955,7 +955,7 @@
                     ((symbol-function 'tty-top-frame) #'ignore)
                     ((symbol-function 'frame-parent) #'ignore)
                     ((symbol-function 'frame-parameter) #'ignore)
-                    ((symbol-function 'qwen-companion-diff-frame-for) #'ignore))
+                    ((symbol-function 'qwen-companion-review-frame-for) #'ignore))
             (should (eq (or chosen small)
                         (qwen-companion-review-windows-frame proposal)))))))))
 
@@ -967,7 +967,7 @@
              (buffers (list (qwen-companion-proposal-buffer proposal)))
              (said (cl-progv (list hook)
                        (list (list (lambda ()
-                                     (qwen-companion-diff-on-close
+                                     (qwen-companion-proposal-on-close
                                       (list :id (qwen-companion-proposal-id proposal))))))
                      (qwen-companion-test-messages
                        (qwen-companion-review-ediff-test--show proposal)))))
@@ -985,16 +985,16 @@
            (ediff-before-setup-windows-hook
             (list (lambda ()
                     (let ((ediff-number-of-differences nil))
-                      (qwen-companion-diff-note-unsaved 'ediff proposal)
-                      (qwen-companion-diff-refresh 'ediff proposal))))))
+                      (qwen-companion-review-unsaved-changed 'ediff proposal)
+                      (qwen-companion-review-refresh 'ediff proposal))))))
       (should-not (string-match-p "could not be shown"
                                   (qwen-companion-test-messages
                                     (qwen-companion-review-ediff-test--show proposal))))
-      (should (eq proposal (qwen-companion-diff-shown))))))
+      (should (eq proposal (qwen-companion-review-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-keys-that-come-too-late ()
   "Those of a review that has just ended by itself do nothing elsewhere."
-  (dolist (end (list #'qwen-companion-diff-on-orphan #'qwen-companion-diff-on-close))
+  (dolist (end (list #'qwen-companion-proposal-on-orphan #'qwen-companion-proposal-on-close))
     (dolist (key '("C-c C-c" "C-c C-k" "x"))
       (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
         (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
@@ -1004,7 +1004,7 @@
           (define-key map (kbd key) press)
           (use-local-map map)
           (qwen-companion-review-ediff-test--show proposal t)
-          (should (eq proposal (buffer-local-value 'qwen-companion-diff-proposal
+          (should (eq proposal (buffer-local-value 'qwen-companion-proposal-current
                                                    (window-buffer))))
           (funcall end (list :id (qwen-companion-proposal-id proposal)))
           (should (equal "*terminal*" (buffer-name (window-buffer))))

@@ -99,7 +99,7 @@
       (qwen-companion-review-list-test--go-to "b.txt")
       (set-window-point (get-buffer-window) (point))
       (other-window 1)
-      (qwen-companion-diff-on-close (list :id (qwen-companion-proposal-id a)))
+      (qwen-companion-proposal-on-close (list :id (qwen-companion-proposal-id a)))
       (should (equal '("b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-diff-reject)
       (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
@@ -143,10 +143,10 @@
     (qwen-companion-test-propose "a.txt" "1\n2\n3\n")
     (qwen-companion-test-propose "b.txt" "1\n2\n")
     (qwen-companion-test-propose "c.txt" (make-string 1000 ?\n))
-    (setf (qwen-companion-proposal-arrived (car (qwen-companion-diff-proposals))) 0)
+    (setf (qwen-companion-proposal-arrived (car (qwen-companion-proposals))) 0)
     (qwen-companion-diffs)
     (qwen-companion-test-wait-for
-     (cl-every #'qwen-companion-review-list--size (qwen-companion-diff-proposals)))
+     (cl-every #'qwen-companion-review-list--size (qwen-companion-proposals)))
     (pcase-dolist (`(,column ,order) '(("Lines" ("b.txt" "a.txt" "c.txt"))
                                        ("Age" ("c.txt" "b.txt" "a.txt"))
                                        ("File" ("a.txt" "b.txt" "c.txt"))))
@@ -170,7 +170,7 @@
     (should qwen-companion-review-list--timer)
     (qwen-companion-review-list-close)
     (should-not qwen-companion-review-list--timer)
-    (should-not qwen-companion-diff-changed-hook)))
+    (should-not qwen-companion-proposal-changed-hook)))
 
 (ert-deftest qwen-companion-review-list-test-names-cannot-break-the-list ()
   (qwen-companion-review-list-test-with nil
@@ -185,7 +185,7 @@
   "Return the file of the review whose window is selected."
   (file-name-nondirectory
    (qwen-companion-proposal-path
-    (buffer-local-value 'qwen-companion-diff-proposal (window-buffer)))))
+    (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))))
 
 (ert-deftest qwen-companion-review-list-test-review-goes-round ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
@@ -203,7 +203,7 @@
     (should (equal "a.txt" (qwen-companion-review-list-test--reviewed)))
     (dotimes (_ 3)
       (with-current-buffer (window-buffer)
-        (qwen-companion-diff-reject (car (qwen-companion-diff-proposals)))))
+        (qwen-companion-diff-reject (car (qwen-companion-proposals)))))
     (should (equal "*here*" (buffer-name (window-buffer))))
     (should (= 1 (length (window-list nil 'no-minibuffer))))))
 
@@ -228,7 +228,7 @@
                            (mapcar (lambda (proposal)
                                      (file-name-nondirectory
                                       (qwen-companion-proposal-path (car proposal))))
-                                   qwen-companion-diff--undelivered)))
+                                   qwen-companion-proposal--undelivered)))
             ;; It has no more: whatever waits, and that is not clear.
             (with-current-buffer "*here*"
               (should-error (qwen-companion-diff-reject) :type 'user-error)

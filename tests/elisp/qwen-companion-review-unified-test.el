@@ -48,7 +48,7 @@ Return the proposal."
 
 (defun qwen-companion-review-unified-test--text (proposal)
   "Return the text of PROPOSAL as it would be accepted."
-  (qwen-companion-diff-text proposal))
+  (qwen-companion-proposal-text proposal))
 
 (defun qwen-companion-review-unified-test--press (&rest keys)
   "Press KEYS in the selected window."
@@ -125,14 +125,14 @@ A text that is nil removes the line."
       (should (search-forward "+twenty" nil t))
       (should (eq 'qwen-companion-unified-dropped
                   (get-text-property (1- (point)) 'face)))
-      (should (qwen-companion-diff-edited-p proposal))
+      (should (qwen-companion-proposal-edited-p proposal))
       (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error)
       (qwen-companion-review-unified-test--press "u")
       (should (equal before (buffer-string)))
       (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
       (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
                      (qwen-companion-review-unified-test--text proposal)))
-      (should-not (qwen-companion-diff-edited-p proposal))
+      (should-not (qwen-companion-proposal-edited-p proposal))
       (should-error (qwen-companion-review-unified-test--press "u") :type 'user-error))))
 
 (ert-deftest qwen-companion-review-unified-test-line-numbers-follow ()
@@ -149,7 +149,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-review-unified-test-accept-what-remains ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "C-c C-c")
-    (should-not (qwen-companion-diff-proposals))
+    (should-not (qwen-companion-proposals))
     (should (equal (list :outcome 'accepted
                          :text (qwen-companion-review-unified-test--new 20 "twenty" 35 nil))
                    (cddr (car (qwen-companion-test-sent 'outcome)))))
@@ -158,7 +158,7 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-review-unified-test-reject-and-put-aside ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "q")
-    (should (equal (list proposal) (qwen-companion-diff-proposals)))
+    (should (equal (list proposal) (qwen-companion-proposals)))
     (should (equal '("*terminal*") (mapcar (lambda (window) (buffer-name (window-buffer window)))
                                            (window-list))))
     (qwen-companion-diff-open)
@@ -434,7 +434,7 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "n" "k")
     (write-region (concat "new\n" qwen-companion-review-unified-test--old) nil "a.txt" nil 0)
-    (qwen-companion-diff-file-written (expand-file-name "a.txt"))
+    (qwen-companion-review-file-written (expand-file-name "a.txt"))
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (goto-char (point-min))
     (search-forward "dropped")
@@ -625,23 +625,23 @@ A text that is nil removes the line."
   (dolist (end (list #'qwen-companion-diff-accept
                      #'qwen-companion-diff-reject
                      #'qwen-companion-diff-bury
-                     #'qwen-companion-diff-end-all
+                     #'qwen-companion-proposal-end-all
                      (lambda () (kill-buffer "*qwen-companion hunks: a.txt*"))
                      (lambda ()
-                       (qwen-companion-diff-on-orphan
+                       (qwen-companion-proposal-on-orphan
                         (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-diff-proposals))))))
+                                   (car (qwen-companion-proposals))))))
                      (lambda ()
-                       (qwen-companion-diff-on-close
+                       (qwen-companion-proposal-on-close
                         (list :id (qwen-companion-proposal-id
-                                   (car (qwen-companion-diff-proposals))))))))
+                                   (car (qwen-companion-proposals))))))))
     (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let ((before (current-window-configuration))
             (selected (selected-window))
             (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-diff--display proposal nil)
+        (qwen-companion-review--display proposal nil)
         (should (eq selected (selected-window)))
         (should (equal '("*qwen-companion hunks: a.txt*" "*terminal*")
                        (mapcar (lambda (window) (buffer-name (window-buffer window)))
@@ -656,7 +656,7 @@ A text that is nil removes the line."
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k")
     (kill-buffer)
-    (should (equal (list proposal) (qwen-companion-diff-proposals)))
+    (should (equal (list proposal) (qwen-companion-proposals)))
     (should (eq 'pending (qwen-companion-proposal-state proposal)))
     (qwen-companion-diff-open)
     (set-buffer (window-buffer))
@@ -684,7 +684,7 @@ A text that is nil removes the line."
       (should (string-match-p "a\\.txt \\[.*\\]: proposed by qwen\\'" (header)))
       (with-current-buffer (find-file-noselect "a.txt")
         (insert "mine"))
-      (qwen-companion-diff-look-for-unsaved)
+      (qwen-companion-review-check-unsaved)
       (should (string-match-p "C-c C-u your unsaved text" (header)))
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
@@ -700,7 +700,7 @@ A text that is nil removes the line."
         (should-not (string-match-p "changed since" (header)))
         (write-region "tea\n" nil "a.txt" nil 'silent)
         (set-file-times "a.txt" (time-add nil 5))
-        (qwen-companion-diff-file-written (qwen-companion-proposal-path proposal))
+        (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
         (should (string-match-p "loses text (U\\+FFFD)  the file has changed since"
                                 (header)))
         ;; Nothing warns of a proposal without these.
@@ -758,7 +758,7 @@ A text that is nil removes the line."
         (should (equal old (qwen-companion-review-unified-test--text proposal)))
         (qwen-companion-review-unified-test--press "u")
         (should (equal new (qwen-companion-review-unified-test--text proposal)))
-        (should-not (qwen-companion-diff-edited-p proposal))))))
+        (should-not (qwen-companion-proposal-edited-p proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
   "What changes is said, and dropped as on disk."
@@ -780,11 +780,11 @@ A text that is nil removes the line."
                                 (qwen-companion-review-unified--header)))
         (qwen-companion-review-unified-test--press "k")
         (should (equal old (qwen-companion-review-unified-test--text proposal)))
-        (should (qwen-companion-diff-edited-p proposal))
+        (should (qwen-companion-proposal-edited-p proposal))
         (should (string-search "as on disk" (buffer-string)))
         (qwen-companion-review-unified-test--press "u")
         (should (equal new (qwen-companion-review-unified-test--text proposal)))
-        (should-not (qwen-companion-diff-edited-p proposal))
+        (should-not (qwen-companion-proposal-edited-p proposal))
         ;; In the other style it stands in the header, with a key.
         (qwen-companion-review-unified-test--press "k")
         (qwen-companion-diff-switch proposal)
@@ -816,7 +816,7 @@ A text that is nil removes the line."
       (let ((coding-system-for-write 'utf-8-unix))
         (write-region "one\ntwo\r\n" nil "a.txt" nil 0))
       (set-file-times "a.txt" (time-add nil 5))
-      (qwen-companion-diff-file-written (expand-file-name "a.txt"))
+      (qwen-companion-review-file-written (expand-file-name "a.txt"))
       (should (equal "one\ntwo\n" (qwen-companion-review-unified-test--text proposal)))
       (should (string-search "-two\r\n+two\n" (buffer-string))))))
 
@@ -838,7 +838,7 @@ A text that is nil removes the line."
         (qwen-companion-review-unified-test--press "k")
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (save-excursion (funcall edit)))
-        (qwen-companion-diff-refresh 'unified proposal)
+        (qwen-companion-review-refresh 'unified proposal)
         (goto-char (point-min))
         (search-forward "dropped, u")
         (qwen-companion-review-unified-test--press "u")
@@ -982,7 +982,7 @@ LINE-END is what ends the lines in the file."
                           old-text (qwen-companion-review-unified-test--shown-patch line-end)))))
         (qwen-companion-review-unified-test--set-dropped nil)
         (should (equal new-text (qwen-companion-review-unified-test--text proposal)))
-        (should-not (qwen-companion-diff-edited-p proposal))))))
+        (should-not (qwen-companion-proposal-edited-p proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-accepted-is-what-patch-makes-of-the-hunks ()
   (should (executable-find "patch"))

@@ -58,7 +58,7 @@ Calls are collected in `qwen-companion-test-calls'."
                    ((symbol-function 'qwen-companion-context-frame-p)
                     #'always))
            ,@body)
-       (qwen-companion-diff-end-all)
+       (qwen-companion-proposal-end-all)
        (qwen-companion-disk-forget-all)
        ;; What would catch the next key.
        (setq overriding-terminal-local-map nil)
@@ -120,13 +120,13 @@ of tests/limit.py, which only ends a hang."
 MORE are further keys and values of the payload."
   (let ((path (expand-file-name file)))
     (should-not
-     (qwen-companion-diff-on-open
+     (qwen-companion-proposal-on-open
       (append more (list :id (symbol-name (gensym "id")) :session "session-1"
                          :client "qwen" :path path
                          :digest (secure-hash 'sha256 (encode-coding-string
                                                        text 'utf-8-unix))
                          :text text))))
-    (car (last (qwen-companion-diff-proposals)))))
+    (car (last (qwen-companion-proposals)))))
 
 (defmacro qwen-companion-test-messages (&rest body)
   "Run BODY and return what it said in the echo area, one string."

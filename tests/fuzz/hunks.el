@@ -212,7 +212,7 @@ OLD is on disk, NEW was proposed."
              t)))
   (should-not (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-press
                                  #'qwen-companion-review-unified--show-whole))
-  (let ((sent (qwen-companion-diff-text proposal))
+  (let ((sent (qwen-companion-proposal-text proposal))
         (shown (hunks-fuzz--shown))
         wrong)
     ;; Once line ends were shown exactly, they may have to stay so.
@@ -266,7 +266,7 @@ OLD is on disk, NEW was proposed."
                  (_ (when (eq ?\n (char-before (point-max)))
                       (delete-region (1- (point-max)) (point-max))))))
              (undo-boundary))
-           (qwen-companion-diff-refresh 'unified proposal)))
+           (qwen-companion-review-refresh 'unified proposal)))
       (user-error nil))
     action))
 
@@ -290,7 +290,7 @@ OLD is on disk, NEW was proposed."
               (first old)
               touched)
           (hunks-fuzz--check proposal old new)
-          (should (equal new (qwen-companion-diff-text proposal)))
+          (should (equal new (qwen-companion-proposal-text proposal)))
           (when (and (zerop (mod seed 4))
                      (not (string-match-p "\0" (concat old new)))
                      (equal (hunks-fuzz--style old) (hunks-fuzz--style new))
@@ -311,7 +311,7 @@ OLD is on disk, NEW was proposed."
                                             (zerop (random 3)) (zerop (random 6))))
                 (hunks-fuzz--write old)
                 (set-file-times "a.txt" (time-add nil (length actions)))
-                (qwen-companion-diff-file-written (expand-file-name "a.txt")))
+                (qwen-companion-review-file-written (expand-file-name "a.txt")))
               (set-buffer (window-buffer))
               (ert-info ((format "%S" (reverse actions)))
                 (hunks-fuzz--check proposal old original))))
@@ -319,10 +319,10 @@ OLD is on disk, NEW was proposed."
             (hunks-fuzz--all "k")
             ;; Of a file that is empty, no mark is left.
             (should (equal (if (equal first "\ufeff") "" first)
-                           (qwen-companion-diff-text proposal)))
+                           (qwen-companion-proposal-text proposal)))
             (hunks-fuzz--all "u")
-            (should (equal original (qwen-companion-diff-text proposal)))
-            (should-not (qwen-companion-diff-edited-p proposal))))))))
+            (should (equal original (qwen-companion-proposal-text proposal)))
+            (should-not (qwen-companion-proposal-edited-p proposal))))))))
 
 (defun hunks-fuzz--all (key)
   "Press KEY, which drops or brings back, on all there is."

@@ -100,7 +100,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
   "Let what watches FILE know that it may have changed."
   (let ((path (expand-file-name file)))
     (qwen-companion-disk--check path)
-    (qwen-companion-diff-file-written path)))
+    (qwen-companion-review-file-written path)))
 
 (defun reviews-fuzz--open ()
   "Return the proposals that the test takes for open, newest first."
@@ -210,7 +210,7 @@ That is when the user has edited it, or ALWAYS."
       (and (or always (qwen-companion-proposal-edited proposal))
            (cons (reviews-fuzz--sent-file sent) (reviews-fuzz--sent-accepted sent))))
      ((reviews-fuzz--sent-end sent) nil)
-     ((or always (qwen-companion-diff-edited-p proposal))
+     ((or always (qwen-companion-proposal-edited-p proposal))
       (cons (reviews-fuzz--sent-file sent) (reviews-fuzz--shown-text sent))))))
 
 (defun reviews-fuzz--kept-texts ()
@@ -238,12 +238,12 @@ That is when the user has edited it, or ALWAYS."
   (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
     (let ((proposal (reviews-fuzz--sent-proposal sent)))
       (qwen-companion-diff-open proposal)
-      (unless (eq proposal (qwen-companion-diff-shown))
+      (unless (eq proposal (qwen-companion-review-shown))
         (error "The review is not shown")))))
 
 (defun reviews-fuzz--shown ()
   "Return the proposal that is shown, as the test knows it, or nil."
-  (when-let* ((shown (qwen-companion-diff-shown)))
+  (when-let* ((shown (qwen-companion-review-shown)))
     (cl-find shown reviews-fuzz--all :key #'reviews-fuzz--sent-proposal)))
 
 (defun reviews-fuzz--edit ()
@@ -282,7 +282,7 @@ That is when the user has edited it, or ALWAYS."
                            (equal text (and accept shown)))
                 (error "Sent %S where the review showed %S" payload shown))))
         (user-error
-         (unless (memq proposal (qwen-companion-diff-proposals))
+         (unless (memq proposal (qwen-companion-proposals))
            (error "Refused and ended: %S" err)))))))
 
 (defun reviews-fuzz--hunk ()
@@ -315,7 +315,7 @@ That is when the user has edited it, or ALWAYS."
       (when (and (memq (reviews-fuzz--sent-end sent) '(accepted rejected))
                  (not (reviews-fuzz--sent-known sent)))
         (setf (reviews-fuzz--sent-known sent) t)
-        (qwen-companion-diff-on-delivered
+        (qwen-companion-proposal-on-delivered
          (list :id (qwen-companion-proposal-id
                     (reviews-fuzz--sent-proposal sent))))))))
 
@@ -402,7 +402,7 @@ That is when the user has edited it, or ALWAYS."
                                (reviews-fuzz--sent-accepted sent))
                               ((null (reviews-fuzz--sent-end sent))
                                (reviews-fuzz--shown-text sent))))
-                 (answer (qwen-companion-diff-on-close
+                 (answer (qwen-companion-proposal-on-close
                           (list :id (qwen-companion-proposal-id
                                      (reviews-fuzz--sent-proposal sent))
                                 :keeps-edits keeps))))
@@ -425,7 +425,7 @@ That is when the user has edited it, or ALWAYS."
                   (memq (reviews-fuzz--sent-end sent)
                         '(closed orphaned superseded written)))
         (let ((owed (reviews-fuzz--owed sent t)))
-          (qwen-companion-diff-on-orphan
+          (qwen-companion-proposal-on-orphan
            (list :id (qwen-companion-proposal-id (reviews-fuzz--sent-proposal sent))))
           (setf (reviews-fuzz--sent-end sent) 'orphaned)
           (reviews-fuzz--paid owed)))
@@ -436,7 +436,7 @@ That is when the user has edited it, or ALWAYS."
   "Turn the mode off and on again."
   (let ((owed (mapcar (lambda (sent) (reviews-fuzz--owed sent nil))
                       (reviews-fuzz--open))))
-    (qwen-companion-diff-end-all)
+    (qwen-companion-proposal-end-all)
     (qwen-companion-disk-forget-all)
     (dolist (sent reviews-fuzz--all)
       (unless (eq 'written (reviews-fuzz--sent-end sent))
@@ -475,9 +475,9 @@ That is when the user has edited it, or ALWAYS."
     (1 . reviews-fuzz--mode-off)
     (3 . reviews-fuzz--time-passes)
     (3 . ,(lambda () (mapc #'reviews-fuzz--notify reviews-fuzz--files)))
-    (3 . ,(lambda () (when (qwen-companion-diff-shown)
-                       (qwen-companion-diff-switch (qwen-companion-diff-shown)))))
-    (2 . ,(lambda () (when-let* ((shown (qwen-companion-diff-shown)))
+    (3 . ,(lambda () (when (qwen-companion-review-shown)
+                       (qwen-companion-diff-switch (qwen-companion-review-shown)))))
+    (2 . ,(lambda () (when-let* ((shown (qwen-companion-review-shown)))
                        (with-current-buffer (qwen-companion-proposal-buffer shown)
                          (qwen-companion-diff-bury)))))
     (1 . ,(lambda () (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
@@ -500,7 +500,7 @@ That is when the user has edited it, or ALWAYS."
 (defun reviews-fuzz--check-ends ()
   "Check that each proposal ends exactly once, as the test knows."
   (let ((open (mapcar #'reviews-fuzz--sent-proposal (reviews-fuzz--open))))
-    (unless (equal (reverse open) (qwen-companion-diff-proposals))
+    (unless (equal (reverse open) (qwen-companion-proposals))
       (error "Other proposals are open than those that were not ended")))
   (let (seen)
     (dolist (payload (qwen-companion-test-sent 'outcome))
@@ -510,7 +510,7 @@ That is when the user has edited it, or ALWAYS."
 
 (defun reviews-fuzz--check-view ()
   "Check that the unified view shows the text that would be accepted."
-  (when-let* ((proposal (qwen-companion-diff-shown))
+  (when-let* ((proposal (qwen-companion-review-shown))
               ((eq 'unified (qwen-companion-proposal-style proposal)))
               (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
@@ -551,15 +551,15 @@ They are compared now, when it is said."
 
 (defun reviews-fuzz--check-leaks ()
   "Check that nothing is left of reviews that have ended."
-  (let ((open (qwen-companion-diff-proposals)))
+  (let ((open (qwen-companion-proposals)))
     (dolist (buffer (buffer-list))
-      (let ((proposal (buffer-local-value 'qwen-companion-diff-proposal buffer)))
+      (let ((proposal (buffer-local-value 'qwen-companion-proposal-current buffer)))
         (when (and proposal
                    (not (memq proposal open))
                    (not (memq buffer (qwen-companion-rescue-buffers))))
           (error "%s is left" buffer))))
     (unless (cl-every (lambda (control)
-                        (memq (buffer-local-value 'qwen-companion-diff-proposal control)
+                        (memq (buffer-local-value 'qwen-companion-proposal-current control)
                               open))
                       ediff-session-registry)
       (error "A control panel is left"))
@@ -577,7 +577,7 @@ They are compared now, when it is said."
       (unless (= watches (hash-table-count file-notify-descriptors))
         (error "There are %d watches and should be %d"
                (hash-table-count file-notify-descriptors) watches)))
-    (unless (qwen-companion-diff-shown)
+    (unless (qwen-companion-review-shown)
       (unless (and (one-window-p t)
                    (equal "*terminal*" (buffer-name (window-buffer))))
         (error "Windows are left: %S" (window-list))))))
@@ -602,7 +602,7 @@ They are compared now, when it is said."
         (qwen-companion-diff-arrival 'command)
         (qwen-companion-diff-style (reviews-fuzz--one '(ediff unified unified)))
         (qwen-companion-disk-written-functions
-         '(qwen-companion-diff-file-written qwen-companion-rescue-file-written))
+         '(qwen-companion-review-file-written qwen-companion-rescue-file-written))
         (done 0))
     (qwen-companion-test-with-files '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n")
                                       ("b.el" "(1)\n(2)\n(3)\n"))

@@ -1,4 +1,4 @@
-;;; qwen-companion-diff-test.el --- Tests of the life of a proposal  -*- lexical-binding: t; -*-
+;;; qwen-companion-proposal-test.el --- Tests of the life of a proposal  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -8,7 +8,7 @@
 
 (require 'qwen-companion-test-helper)
 
-(defmacro qwen-companion-diff-test-with (files &rest body)
+(defmacro qwen-companion-proposal-test-with (files &rest body)
   "Run BODY with FILES and a connected companion; nothing opens by itself."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-files ,files
@@ -17,45 +17,45 @@
              (inhibit-message t))
          ,@body))))
 
-(defun qwen-companion-diff-test--outcomes ()
+(defun qwen-companion-proposal-test--outcomes ()
   "Return the outcomes sent: (OUTCOME TEXT), oldest first."
   (mapcar (lambda (payload)
             (list (plist-get payload :outcome) (plist-get payload :text)))
           (qwen-companion-test-sent 'outcome)))
 
-(defun qwen-companion-diff-test--edit (proposal text)
+(defun qwen-companion-proposal-test--edit (proposal text)
   "Append TEXT to PROPOSAL, as a user does."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (goto-char (point-max))
     (insert text)))
 
-(defun qwen-companion-diff-test--kept ()
+(defun qwen-companion-proposal-test--kept ()
   "Return the texts of the buffers in which something was kept."
   (cl-loop for buffer in (buffer-list)
            when (string-prefix-p "*qwen-companion kept" (buffer-name buffer))
            collect (with-current-buffer buffer (buffer-string))))
 
-(ert-deftest qwen-companion-diff-test-accept-sends-the-edited-text ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-accept-sends-the-edited-text ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "three")
+      (qwen-companion-proposal-test--edit proposal "three")
       (qwen-companion-diff-accept)
       (should (equal '((accepted "two\nthree"))
-                     (qwen-companion-diff-test--outcomes)))
-      (should-not (qwen-companion-diff-proposals))
+                     (qwen-companion-proposal-test--outcomes)))
+      (should-not (qwen-companion-proposals))
       (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
-(defun qwen-companion-diff-test--parts (id)
+(defun qwen-companion-proposal-test--parts (id)
   "Return the text that was sent in parts under ID."
   (mapconcat (lambda (part)
                (should (equal id (plist-get part :id)))
                (plist-get part :text))
              (qwen-companion-test-sent 'text-part) ""))
 
-(ert-deftest qwen-companion-diff-test-no-room-for-a-long-text ()
+(ert-deftest qwen-companion-proposal-test-no-room-for-a-long-text ()
   "What is accepted or answered goes without a file, and that is said once."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
            (qwen-companion-backend--noticed nil)
@@ -71,7 +71,7 @@
                  said)))
       (let ((outcome (car (qwen-companion-test-sent 'outcome))))
         (should (eq 'accepted (plist-get outcome :outcome)))
-        (should (equal long (qwen-companion-diff-test--parts
+        (should (equal long (qwen-companion-proposal-test--parts
                              (plist-get outcome :text-parts)))))
       ;; The parts have to be there before what they belong to.
       (should (eq 'outcome (caar qwen-companion-test-calls)))
@@ -80,107 +80,107 @@
       (setq qwen-companion-test-calls nil)
       (let* (answer
              (said (qwen-companion-test-messages
-                     (setq answer (qwen-companion-diff-on-close
+                     (setq answer (qwen-companion-proposal-on-close
                                    (list :id (qwen-companion-proposal-id closed)))))))
         (should (equal "" said))
-        (should (equal long (qwen-companion-diff-test--parts
+        (should (equal long (qwen-companion-proposal-test--parts
                              (plist-get answer :text-parts)))))
-      (should-not (qwen-companion-diff-proposals)))))
+      (should-not (qwen-companion-proposals)))))
 
-(ert-deftest qwen-companion-diff-test-an-outcome-that-was-not-taken-is-sent-again ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
-    (let* ((qwen-companion-diff--redeliver-delay 0)
+(ert-deftest qwen-companion-proposal-test-an-outcome-that-was-not-taken-is-sent-again ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
+    (let* ((qwen-companion-proposal--redeliver-delay 0)
            (proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (id (qwen-companion-proposal-id proposal))
            (fail (lambda ()
-                   (qwen-companion-diff-on-call-failed
+                   (qwen-companion-proposal-on-call-failed
                     'outcome (car (last (qwen-companion-test-sent 'outcome)))))))
       (qwen-companion-diff-accept)
       (funcall fail)
       (qwen-companion-test-wait-for
-       (= 2 (length (qwen-companion-diff-test--outcomes))))
+       (= 2 (length (qwen-companion-proposal-test--outcomes))))
       (should (equal '(accepted "two\n")
-                     (cadr (qwen-companion-diff-test--outcomes))))
+                     (cadr (qwen-companion-proposal-test--outcomes))))
       ;; Not when it is known to have come meanwhile, nor another call.
       (funcall fail)
-      (qwen-companion-diff-on-call-failed 'context nil)
-      (qwen-companion-diff-on-delivered (list :id id))
+      (qwen-companion-proposal-on-call-failed 'context nil)
+      (qwen-companion-proposal-on-delivered (list :id id))
       (funcall fail)
       (let (over)
         (run-at-time 0.01 nil (lambda () (setq over t)))
         (qwen-companion-test-wait-for over))
-      (should (= 2 (length (qwen-companion-diff-test--outcomes)))))))
+      (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 
-(ert-deftest qwen-companion-diff-test-accept-of-a-file-that-became-unreadable ()
+(ert-deftest qwen-companion-proposal-test-accept-of-a-file-that-became-unreadable ()
   "The CLI is told all the same: it says itself what it cannot do."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (cl-letf (((symbol-function 'insert-file-contents-literally)
                  (lambda (file &rest _)
                    (signal 'file-error
                            (list "Opening input file" "Permission denied" file)))))
         (qwen-companion-diff-accept))
-      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes)))
+      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes)))
       (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal))))))
 
-(ert-deftest qwen-companion-diff-test-reject-sends-no-text ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-reject-sends-no-text ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (qwen-companion-test-propose "a.txt" "two\n")
     (qwen-companion-diff-reject)
-    (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes)))))
+    (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))))
 
-(ert-deftest qwen-companion-diff-test-only-the-first-outcome-counts ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-only-the-first-outcome-counts ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-diff-accept proposal)
       (should-error (qwen-companion-diff-accept proposal) :type 'user-error)
       (should-error (qwen-companion-diff-reject proposal) :type 'user-error)
-      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+      (should (= 1 (length (qwen-companion-proposal-test--outcomes)))))))
 
-(ert-deftest qwen-companion-diff-test-accept-while-the-cli-closes ()
+(ert-deftest qwen-companion-proposal-test-accept-while-the-cli-closes ()
   "Answered here and in the terminal at once: the terminal was first.
 The CLI gets the text with its own answer, and what it may not write
 is kept."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-proposal-test--edit proposal "mine\n")
       (qwen-companion-diff-accept)
       (let ((close (list :id (qwen-companion-proposal-id proposal))))
         (should (equal '(:text "two\nmine\n")
-                       (qwen-companion-diff-on-close close)))
-        (should-not (qwen-companion-diff-on-close close)))
+                       (qwen-companion-proposal-on-close close)))
+        (should-not (qwen-companion-proposal-on-close close)))
       (should (eq 'closed (qwen-companion-proposal-state proposal)))
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
-      (should-not (qwen-companion-diff-known))
-      (should (= 1 (length (qwen-companion-diff-test--outcomes)))))))
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
+      (should-not (qwen-companion-proposal-known))
+      (should (= 1 (length (qwen-companion-proposal-test--outcomes)))))))
 
-(ert-deftest qwen-companion-diff-test-reject-while-the-cli-closes ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-reject-while-the-cli-closes ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-diff-reject)
-      (should-not (qwen-companion-diff-on-close
+      (should-not (qwen-companion-proposal-on-close
                    (list :id (qwen-companion-proposal-id proposal))))
-      (should-not (qwen-companion-diff-test--kept))
-      (should-not (qwen-companion-diff-known)))))
+      (should-not (qwen-companion-proposal-test--kept))
+      (should-not (qwen-companion-proposal-known)))))
 
-(ert-deftest qwen-companion-diff-test-answered-in-the-terminal ()
+(ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
   "The CLI gets the text as it is now; what was edited is kept too."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-proposal-test--edit proposal "mine\n")
       (should (equal '(:text "two\nmine\n")
-                     (qwen-companion-diff-on-close
+                     (qwen-companion-proposal-on-close
                       (list :id (qwen-companion-proposal-id proposal)))))
-      (should-not (qwen-companion-diff-test--outcomes))
-      (should-not (qwen-companion-diff-proposals))
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+      (should-not (qwen-companion-proposal-test--outcomes))
+      (should-not (qwen-companion-proposals))
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-diff-test-close-of-nothing ()
-  (qwen-companion-diff-test-with nil
-    (should-not (qwen-companion-diff-on-close '(:id "never seen")))))
+(ert-deftest qwen-companion-proposal-test-close-of-nothing ()
+  (qwen-companion-proposal-test-with nil
+    (should-not (qwen-companion-proposal-on-close '(:id "never seen")))))
 
-(ert-deftest qwen-companion-diff-test-commands-without-a-proposal ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-commands-without-a-proposal ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
                        qwen-companion-diff-open))
       (should (string-match-p "no proposal waits"
@@ -190,8 +190,8 @@ is kept."
                               (cadr (should-error (funcall command "a.txt")
                                                   :type 'user-error)))))))
 
-(ert-deftest qwen-companion-diff-test-ambiguity-is-an-error ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-ambiguity-is-an-error ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-test-propose "a.txt" "two\n")
     (qwen-companion-test-propose "b.txt" "two\n")
     (let ((text (cadr (should-error (qwen-companion-diff-accept)
@@ -201,18 +201,18 @@ is kept."
     (qwen-companion-diff-accept "b.txt")
     (should (equal (list (expand-file-name "a.txt"))
                    (mapcar #'qwen-companion-proposal-path
-                           (qwen-companion-diff-proposals))))
+                           (qwen-companion-proposals))))
     (with-current-buffer (qwen-companion-proposal-buffer
-                          (car (qwen-companion-diff-proposals)))
+                          (car (qwen-companion-proposals)))
       (qwen-companion-diff-reject))
     (should (equal '((accepted "two\n") (rejected nil))
-                   (qwen-companion-diff-test--outcomes)))))
+                   (qwen-companion-proposal-test--outcomes)))))
 
 ;;; Which proposal
 
-(ert-deftest qwen-companion-diff-test-each-proposal-can-be-chosen ()
+(ert-deftest qwen-companion-proposal-test-each-proposal-can-be-chosen ()
   "Also where two sessions of one CLI propose a change of one file."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n" :session "session-2"))
           labels)
@@ -220,108 +220,108 @@ is kept."
                  (lambda (_prompt choices &rest _)
                    (setq labels (mapcar #'car choices))
                    (car (last labels)))))
-        (should (eq second (qwen-companion-diff--read "Accept"))))
+        (should (eq second (qwen-companion-review--read "Accept"))))
       (should (string-suffix-p "a.txt (qwen)" (car labels)))
       (should (equal (concat (car labels) " <2>") (cadr labels)))
       (cl-letf (((symbol-function 'completing-read)
                  (lambda (_prompt choices &rest _) (caar choices))))
-        (should (eq first (qwen-companion-diff--read "Accept")))))))
+        (should (eq first (qwen-companion-review--read "Accept")))))))
 
-(ert-deftest qwen-companion-diff-test-in-a-terminal-only-its-own-are-offered ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-in-a-terminal-only-its-own-are-offered ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((mine (list (qwen-companion-test-propose "a.txt" "two\n")
                       (qwen-companion-test-propose "b.txt" "two\n"))))
       (qwen-companion-test-propose "a.txt" "three\n" :session "session-2")
       (with-temp-buffer
         (let ((terminal (current-buffer)) offered)
-          (cl-letf (((symbol-function 'qwen-companion-diff--own-terminal)
+          (cl-letf (((symbol-function 'qwen-companion-review--own-terminal)
                      (lambda (proposal) (and (memq proposal mine) terminal)))
                     ((symbol-function 'completing-read)
                      (lambda (_prompt choices &rest _)
                        (setq offered (mapcar #'cdr choices))
                        (caar choices))))
-            (qwen-companion-diff--read "Accept"))
+            (qwen-companion-review--read "Accept"))
           (should (equal mine offered)))))))
 
-(ert-deftest qwen-companion-diff-test-killing-the-buffer-rejects ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-killing-the-buffer-rejects ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
-      (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes))))))
+      (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-newer-proposal-supersedes ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-newer-proposal-supersedes ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit older "mine\n")
+      (qwen-companion-proposal-test--edit older "mine\n")
       (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
-        (should (equal (list newer) (qwen-companion-diff-proposals)))
+        (should (equal (list newer) (qwen-companion-proposals)))
         (should (eq 'superseded (qwen-companion-proposal-state older)))
-        (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
-        (should-not (qwen-companion-diff-test--outcomes))))))
+        (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
+        (should-not (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-newer-proposal-voids-an-answer-on-its-way ()
+(ert-deftest qwen-companion-proposal-test-newer-proposal-voids-an-answer-on-its-way ()
   "The CLI waits for the newer one only: the accepted edits are kept."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((older (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit older "mine\n")
+      (qwen-companion-proposal-test--edit older "mine\n")
       (qwen-companion-diff-accept)
       (let ((newer (qwen-companion-test-propose "a.txt" "three\n")))
-        (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
+        (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
         (should (equal (list (qwen-companion-proposal-id newer))
                        (mapcar (lambda (known) (plist-get known :id))
-                               (qwen-companion-diff-known))))
+                               (qwen-companion-proposal-known))))
         ;; What comes next is compared with the disk, not with the void text.
-        (qwen-companion-diff--prepare newer)
+        (qwen-companion-review--prepare newer)
         (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
           (should (equal "one\n" (buffer-string))))
-        (qwen-companion-diff-on-delivered
+        (qwen-companion-proposal-on-delivered
          (list :id (qwen-companion-proposal-id older)))
-        (should (equal (list newer) (qwen-companion-diff-proposals)))))))
+        (should (equal (list newer) (qwen-companion-proposals)))))))
 
-(ert-deftest qwen-companion-diff-test-the-same-text-again-is-the-same-review ()
+(ert-deftest qwen-companion-proposal-test-the-same-text-again-is-the-same-review ()
   "No second announcement; the edits stay, and one answer answers."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* ((announced 0)
            (qwen-companion-attention-functions
             (list (lambda (_proposal) (cl-incf announced))))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-proposal-test--edit proposal "mine\n")
       (should (equal "" (qwen-companion-test-messages
                           (should (eq proposal
                                       (qwen-companion-test-propose
                                        "a.txt" "two\n"
                                        :id (qwen-companion-proposal-id proposal)))))))
       (should (= 1 announced))
-      (should (= 1 (length (qwen-companion-diff-proposals))))
+      (should (= 1 (length (qwen-companion-proposals))))
       (qwen-companion-diff-accept)
-      (should-not (qwen-companion-diff-on-open
+      (should-not (qwen-companion-proposal-on-open
                    (list :id (qwen-companion-proposal-id proposal)
                          :session "session-1" :client "qwen"
                          :path (expand-file-name "a.txt") :text "two\n")))
-      (should-not (qwen-companion-diff-proposals))
+      (should-not (qwen-companion-proposals))
       (should (equal '((accepted "two\nmine\n"))
-                     (qwen-companion-diff-test--outcomes))))))
+                     (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-the-same-long-text-again-leaves-no-file ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-the-same-long-text-again-leaves-no-file ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (file (expand-file-name "long" qwen-companion-backend--spool)))
       (write-region "two\n" nil file nil 'silent)
-      (should-not (qwen-companion-diff-on-open
+      (should-not (qwen-companion-proposal-on-open
                    (list :id (qwen-companion-proposal-id proposal)
                          :session "session-1" :client "qwen"
                          :path (expand-file-name "a.txt") :text-file file)))
       (should-not (file-exists-p file)))))
 
-(ert-deftest qwen-companion-diff-test-two-clis-propose-the-same-file ()
+(ert-deftest qwen-companion-proposal-test-two-clis-propose-the-same-file ()
   "Two reviews; accepting one is said in the other, whose text stays."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n"
                                                :session "session-2"
                                                :client "gemini")))
-      (should (= 2 (length (qwen-companion-diff-proposals))))
-      (qwen-companion-diff--prepare second)
+      (should (= 2 (length (qwen-companion-proposals))))
+      (qwen-companion-review--prepare second)
       (should (string-match-p
                "the proposal of gemini for it still waits"
                (qwen-companion-test-messages (qwen-companion-diff-accept first))))
@@ -334,83 +334,83 @@ is kept."
             (path (expand-file-name "a.txt"))
             (coding-system-for-write 'utf-8-unix))
         (write-region "two\n" nil path nil 'silent)
-        (cl-letf (((symbol-function 'qwen-companion-diff-refresh)
+        (cl-letf (((symbol-function 'qwen-companion-review-refresh)
                    (lambda (_style _proposal) (cl-incf refreshed))))
-          (qwen-companion-diff-file-written path)
-          (qwen-companion-diff-file-written path))
+          (qwen-companion-review-file-written path)
+          (qwen-companion-review-file-written path))
         (should (= 1 refreshed)))
       (with-current-buffer (qwen-companion-proposal-disk-buffer second)
         (should (equal "two\n" (buffer-string)))
         (should (string-match-p "on disk, changed" (qwen-companion-test-header)))
         (should buffer-read-only))
-      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
+      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-line-ends-on-disk-are-as-they-are ()
+(ert-deftest qwen-companion-proposal-test-line-ends-on-disk-are-as-they-are ()
   "Whatever line ends the user has named for the buffer that visits the file."
   (pcase-dolist (`(,disk ,named ,shown)
                  '(("one\r\ntwo\r\n" utf-8-unix "one\ntwo\n")
                    ("one\r\ntwo\r\n" utf-8-dos "one\ntwo\n")
                    ("one\r\ntwo\n" utf-8-dos "one\r\ntwo\n")
                    ("one\ntwo\n" utf-8-dos "one\ntwo\n")))
-    (qwen-companion-diff-test-with `(("a.txt" ,disk))
+    (qwen-companion-proposal-test-with `(("a.txt" ,disk))
       (let ((coding-system-for-read named))
         (find-file-noselect "a.txt"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "three\r\n")))
-        (qwen-companion-diff--prepare proposal)
+        (qwen-companion-review--prepare proposal)
         (should (equal shown
                        (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
                          (buffer-string))))))))
 
-(ert-deftest qwen-companion-diff-test-letters-in-another-case-are-a-change ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-letters-in-another-case-are-a-change ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (path (expand-file-name "a.txt"))
           (case-fold-search t))
-      (qwen-companion-diff--display proposal nil)
+      (qwen-companion-review--display proposal nil)
       (write-region "ONE\n" nil path nil 'silent)
       (set-file-times path (time-add nil 2))
-      (qwen-companion-diff-file-written path)
+      (qwen-companion-review-file-written path)
       (should (equal "ONE\n"
                      (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
                        (buffer-string)))))))
 
-(ert-deftest qwen-companion-diff-test-orphan-keeps-its-text ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-orphan-keeps-its-text ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-on-orphan
+      (qwen-companion-proposal-on-orphan
        (list :id (qwen-companion-proposal-id proposal)))
-      (should (equal '("two\n") (qwen-companion-diff-test--kept)))
-      (should-not (qwen-companion-diff-test--outcomes)))))
+      (should (equal '("two\n") (qwen-companion-proposal-test--kept)))
+      (should-not (qwen-companion-proposal-test--outcomes)))))
 
-(ert-deftest qwen-companion-diff-test-accepted-but-never-delivered ()
+(ert-deftest qwen-companion-proposal-test-accepted-but-never-delivered ()
   "The CLI has gone before it got the accepted text: it is not lost."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-proposal-test--edit proposal "mine\n")
       (qwen-companion-diff-accept)
-      (qwen-companion-diff-on-orphan
+      (qwen-companion-proposal-on-orphan
        (list :id (qwen-companion-proposal-id proposal)))
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-diff-test-mode-off-keeps-edits ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-mode-off-keeps-edits ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let ((edited (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-propose "b.txt" "two\n")
-      (qwen-companion-diff-test--edit edited "mine\n")
-      (qwen-companion-diff-end-all)
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept)))
-      (should-not (qwen-companion-diff-proposals))
-      (should-not (qwen-companion-diff-test--outcomes)))))
+      (qwen-companion-proposal-test--edit edited "mine\n")
+      (qwen-companion-proposal-end-all)
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
+      (should-not (qwen-companion-proposals))
+      (should-not (qwen-companion-proposal-test--outcomes)))))
 
-(ert-deftest qwen-companion-diff-test-exit-asks-about-edited-texts ()
+(ert-deftest qwen-companion-proposal-test-exit-asks-about-edited-texts ()
   "Emacs offers to save edits and kept texts before it exits, no others."
-  (qwen-companion-diff-test-with '(("a.py" "one\n") ("b.py" "one\n") ("c.py" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.py" "one\n") ("b.py" "one\n") ("c.py" "one\n"))
     (let ((edited (qwen-companion-test-propose "a.py" "two\n"))
           (plain (qwen-companion-test-propose "b.py" "two\n"))
           (orphan (qwen-companion-test-propose "c.py" "two\n")))
-      (mapc #'qwen-companion-diff--prepare (list edited plain))
-      (qwen-companion-diff-test--edit edited "mine\n")
-      (qwen-companion-diff-on-orphan
+      (mapc #'qwen-companion-review--prepare (list edited plain))
+      (qwen-companion-proposal-test--edit edited "mine\n")
+      (qwen-companion-proposal-on-orphan
        (list :id (qwen-companion-proposal-id orphan)))
       (let (asked)
         (cl-letf (((symbol-function 'map-y-or-n-p)
@@ -420,46 +420,46 @@ is kept."
           (save-some-buffers nil t))
         (should (equal (sort (mapcar #'qwen-companion-proposal-buffer
                                      (list edited orphan))
-                             #'qwen-companion-diff-test--before-p)
-                       (sort asked #'qwen-companion-diff-test--before-p)))))))
+                             #'qwen-companion-proposal-test--before-p)
+                       (sort asked #'qwen-companion-proposal-test--before-p)))))))
 
-(defun qwen-companion-diff-test--before-p (a b)
+(defun qwen-companion-proposal-test--before-p (a b)
   "Return non-nil when the name of the buffer A comes before that of B."
   (string< (buffer-name a) (buffer-name b)))
 
-(ert-deftest qwen-companion-diff-test-undelivered-outcome-is-sent-again ()
+(ert-deftest qwen-companion-proposal-test-undelivered-outcome-is-sent-again ()
   "A process that has just come up gets what the one before may have lost."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-diff-accept)
       (should (equal (list (list :id (qwen-companion-proposal-id proposal)
                                  :session "session-1"
                                  :path (expand-file-name "a.txt")
                                  :digest (secure-hash 'sha256 "two\n")))
-                     (qwen-companion-diff-known)))
-      (qwen-companion-diff-resend)
+                     (qwen-companion-proposal-known)))
+      (qwen-companion-proposal-resend)
       (should (equal '((accepted "two\n") (accepted "two\n"))
-                     (qwen-companion-diff-test--outcomes)))
-      (qwen-companion-diff-on-delivered
+                     (qwen-companion-proposal-test--outcomes)))
+      (qwen-companion-proposal-on-delivered
        (list :id (qwen-companion-proposal-id proposal)))
-      (should-not (qwen-companion-diff-known))
-      (qwen-companion-diff-resend)
-      (should (= 2 (length (qwen-companion-diff-test--outcomes)))))))
+      (should-not (qwen-companion-proposal-known))
+      (qwen-companion-proposal-resend)
+      (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 
-(ert-deftest qwen-companion-diff-test-texts-round-trip ()
+(ert-deftest qwen-companion-proposal-test-texts-round-trip ()
   "What was proposed is what is accepted, byte for byte."
   (dolist (text '("" "x" "x\n" "a\r\nb\r\n" "a\r\nb\n" "a\r\n\r\nb" "\r\r\n"
                   "\n\r\n" "é😀\n" "%s %d ~a\n" "tab\there\n" "\f\n"
                   "\u2028\u200f\n" "nul\0nul\n"
                   "é\r\n😀\r\n\ufeff\r\n" "\ufeffa\rb\r\n\r\r\n" "中\r\n\0\r\n"))
-    (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
       (should (equal (list (list 'accepted text))
-                     (qwen-companion-diff-test--outcomes))))))
+                     (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-long-text-travels-by-private-file ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-long-text-travels-by-private-file ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((text (concat (make-string 70000 ?x) "é\r\n")))
       (qwen-companion-test-propose "a.txt" text)
       (qwen-companion-diff-accept)
@@ -468,33 +468,33 @@ is kept."
         (should (= #o600 (file-modes file)))
         (should (equal text (qwen-companion-test-file-text file)))))))
 
-(ert-deftest qwen-companion-diff-test-emptied-text-is-refused ()
+(ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (erase-buffer))
       (should (string-match-p "M-x qwen-companion-diff-empty"
                               (cadr (should-error (qwen-companion-diff-accept)
                                                   :type 'user-error))))
-      (should-not (qwen-companion-diff-test--outcomes))
-      (should (qwen-companion-diff-proposals)))))
+      (should-not (qwen-companion-proposal-test--outcomes))
+      (should (qwen-companion-proposals)))))
 
-(ert-deftest qwen-companion-diff-test-emptying-the-file-instead ()
+(ert-deftest qwen-companion-proposal-test-emptying-the-file-instead ()
   "The way out: rejected, and the file's buffer is empty but not saved."
   (dolist (name '("a.txt" "new/b.txt"))
-    (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+    (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
       (qwen-companion-test-propose name "two\n")
       (save-window-excursion
         (qwen-companion-diff-empty)
         (should (equal (expand-file-name name directory) buffer-file-name))
         (should (zerop (buffer-size)))
         (should (buffer-modified-p)))
-      (should (equal '((rejected nil)) (qwen-companion-diff-test--outcomes)))
+      (should (equal '((rejected nil)) (qwen-companion-proposal-test--outcomes)))
       (should (equal "one\n" (qwen-companion-test-file-text "a.txt"))))))
 
-(ert-deftest qwen-companion-diff-test-raw-bytes-are-refused ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-raw-bytes-are-refused ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-max))
@@ -503,15 +503,15 @@ is kept."
                               (cadr (should-error (qwen-companion-diff-accept)
                                                   :type 'user-error)))))))
 
-(ert-deftest qwen-companion-diff-test-remote-and-relative-names-are-refused ()
-  (qwen-companion-diff-test-with nil
+(ert-deftest qwen-companion-proposal-test-remote-and-relative-names-are-refused ()
+  (qwen-companion-proposal-test-with nil
     (dolist (path '("a.txt" "/ssh:host:/etc/passwd"))
-      (should (stringp (qwen-companion-diff-on-open
+      (should (stringp (qwen-companion-proposal-on-open
                         (list :id "1" :session "s" :client "qwen"
                               :path path :text "x")))))
-    (should-not (qwen-companion-diff-proposals))))
+    (should-not (qwen-companion-proposals))))
 
-(defun qwen-companion-diff-test--shown (file)
+(defun qwen-companion-proposal-test--shown (file)
   "Let a CLI propose a change of FILE; return what is said and shown.
 That is a list: the announcement, the header lines of both sides, and
 that of the unified review."
@@ -519,7 +519,7 @@ that of the unified review."
          proposal
          (said (qwen-companion-test-messages
                  (setq proposal (qwen-companion-test-propose file "two\n")))))
-    (qwen-companion-diff--prepare proposal)
+    (qwen-companion-review--prepare proposal)
     (prog1 (list said
                  (qwen-companion-test-header
                   (qwen-companion-proposal-disk-buffer proposal))
@@ -533,9 +533,9 @@ that of the unified review."
                        (kill-buffer)))))
       (qwen-companion-diff-reject proposal))))
 
-(ert-deftest qwen-companion-diff-test-files-that-make-the-machine-run-something ()
+(ert-deftest qwen-companion-proposal-test-files-that-make-the-machine-run-something ()
   "They carry a warning wherever they are shown; what is like them does not."
-  (qwen-companion-diff-test-with '((".git/config" "[core]\n"))
+  (qwen-companion-proposal-test-with '((".git/config" "[core]\n"))
     (pcase-dolist (`(,file ,who)
                    '((".git/config" "git") (".git/hooks/pre-commit" "git")
                      ("module/.git/hooks/post-checkout" "git")
@@ -545,16 +545,16 @@ that of the unified review."
                      (".bashrc" "shell") (".config/fish/config.fish" "shell")
                      (".qwen/settings.json" "Qwen Code")
                      (".ssh/config" "ssh")))
-      (dolist (shown (qwen-companion-diff-test--shown file))
+      (dolist (shown (qwen-companion-proposal-test--shown file))
         (should (string-match-p (format "can run code (%s)" who) shown))))
     (dolist (file '("config" "src/hooks/pre-commit" "git/config" "a.bashrc"
                     "envrc" ".gitignore" "settings.json" "vscode/tasks.json"))
-      (dolist (shown (qwen-companion-diff-test--shown file))
+      (dolist (shown (qwen-companion-proposal-test--shown file))
         (should-not (string-match-p "can run code" shown))))))
 
-(ert-deftest qwen-companion-diff-test-a-link-out-of-the-root ()
+(ert-deftest qwen-companion-proposal-test-a-link-out-of-the-root ()
   "It is shown under its real path, with a warning that judges that path too."
-  (qwen-companion-diff-test-with '(("root/a.txt" "one\n") ("outside/.profile" "one\n")
+  (qwen-companion-proposal-test-with '(("root/a.txt" "one\n") ("outside/.profile" "one\n")
                                    ("outside/a.txt" "one\n"))
     (let* ((root (expand-file-name "root"))
            (qwen-companion-roots--answer (list :roots (list root) :reachable t))
@@ -564,12 +564,12 @@ that of the unified review."
       (make-symbolic-link (expand-file-name "outside") "root/directory")
       (make-symbolic-link "a.txt" "root/inside.txt")
       (make-symbolic-link root "by-another-name")
-      (dolist (shown (qwen-companion-diff-test--shown "root/notes.txt"))
+      (dolist (shown (qwen-companion-proposal-test--shown "root/notes.txt"))
         (should (string-match-p (regexp-quote profile) shown))
         (should (string-match-p "a link out of the workspace" shown))
         (should (string-match-p "can run code (shell)" shown)))
       (dolist (file '("root/directory/a.txt" "root/directory/new.txt"))
-        (dolist (shown (qwen-companion-diff-test--shown file))
+        (dolist (shown (qwen-companion-proposal-test--shown file))
           (should (string-match-p
                    (regexp-quote (expand-file-name (file-name-nondirectory file)
                                                    "outside"))
@@ -577,93 +577,93 @@ that of the unified review."
           (should (string-match-p "a link out of the workspace" shown))))
       ;; Inside, it counts where that makes a difference.
       (make-symbolic-link ".git/hooks/pre-commit" "root/hook.txt")
-      (dolist (shown (qwen-companion-diff-test--shown "root/hook.txt"))
+      (dolist (shown (qwen-companion-proposal-test--shown "root/hook.txt"))
         (should (string-match-p "can run code (git); a link to " shown))
         (should (string-match-p "root/\\.git/hooks/pre-commit" shown)))
       (dolist (file '("root/inside.txt" "root/a.txt" "root/new.txt"
                       "by-another-name/a.txt"))
-        (dolist (shown (qwen-companion-diff-test--shown file))
+        (dolist (shown (qwen-companion-proposal-test--shown file))
           (should-not (string-match-p "a link" shown)))))))
 
-(ert-deftest qwen-companion-diff-test-a-link-where-no-root-is-known ()
-  (qwen-companion-diff-test-with '(("elsewhere/a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-a-link-where-no-root-is-known ()
+  (qwen-companion-proposal-test-with '(("elsewhere/a.txt" "one\n"))
     (let ((qwen-companion-roots--answer nil))
       (make-symbolic-link "elsewhere/a.txt" "link.txt")
-      (dolist (shown (qwen-companion-diff-test--shown "link.txt"))
+      (dolist (shown (qwen-companion-proposal-test--shown "link.txt"))
         (should (string-match-p
                  (concat "a link out of the workspace to "
                          (regexp-quote (expand-file-name "elsewhere/a.txt")))
                  shown))))))
 
-(ert-deftest qwen-companion-diff-test-names-with-what-cannot-be-seen ()
+(ert-deftest qwen-companion-proposal-test-names-with-what-cannot-be-seen ()
   "It is written out, and that is said."
-  (qwen-companion-diff-test-with '(("plain.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("plain.txt" "one\n"))
     (pcase-dolist (`(,file ,written)
                    '(("a\nb.txt" "a\\nb.txt") ("a\e[31mb.txt" "a\\u001B[31mb.txt")
                      ("a\u202Etxt.exe" "a\\u202Etxt.exe")))
-      (dolist (shown (qwen-companion-diff-test--shown file))
+      (dolist (shown (qwen-companion-proposal-test--shown file))
         (should (string-match-p (regexp-quote written) shown))
         (should (string-match-p "its name has characters that cannot be seen" shown))
         (should-not (string-match-p (regexp-quote file) shown))))
-    (dolist (shown (qwen-companion-diff-test--shown "plain.txt"))
+    (dolist (shown (qwen-companion-proposal-test--shown "plain.txt"))
       (should-not (string-match-p "cannot be seen" shown)))))
 
-(ert-deftest qwen-companion-diff-test-text-outside-the-spool-is-refused ()
-  (qwen-companion-diff-test-with '(("secret" "secret\n") ("a.txt" ""))
-    (should-error (qwen-companion-diff-on-open
+(ert-deftest qwen-companion-proposal-test-text-outside-the-spool-is-refused ()
+  (qwen-companion-proposal-test-with '(("secret" "secret\n") ("a.txt" ""))
+    (should-error (qwen-companion-proposal-on-open
                    (list :id "1" :session "s" :client "qwen"
                          :path (expand-file-name "a.txt")
                          :text-file (expand-file-name "secret"))))
     (should (file-exists-p "secret"))))
 
 (defvar python-mode-hook)
-(defvar qwen-companion-diff-test--hook-ran nil)
+(defvar qwen-companion-proposal-test--hook-ran nil)
 
-(ert-deftest qwen-companion-diff-test-hostile-text-does-nothing ()
+(ert-deftest qwen-companion-proposal-test-hostile-text-does-nothing ()
   "No mode, variable, hook or mode line construct comes from the text."
-  (qwen-companion-diff-test-with '(("a.py" "x = 1\n"))
-    (let* ((qwen-companion-diff-test--hook-ran nil)
+  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
+    (let* ((qwen-companion-proposal-test--hook-ran nil)
            (python-mode-hook
-            (list (lambda () (setq qwen-companion-diff-test--hook-ran t))))
+            (list (lambda () (setq qwen-companion-proposal-test--hook-ran t))))
            (proposal
             (qwen-companion-test-propose
              "a.py"
              (concat "# -*- mode: emacs-lisp; eval: (setq"
-                     " qwen-companion-diff-test--hook-ran t) -*-\n"
+                     " qwen-companion-proposal-test--hook-ran t) -*-\n"
                      "# Local " "Variables:\n# fill-column: 7\n# End:\n"))))
-      (qwen-companion-diff--prepare proposal)
+      (qwen-companion-review--prepare proposal)
       (dolist (buffer (list (qwen-companion-proposal-buffer proposal)
                             (qwen-companion-proposal-disk-buffer proposal)))
         (with-current-buffer buffer
           (should (eq 'python-mode major-mode))
           (should-not (= 7 fill-column))
           (should-not buffer-file-name)))
-      (should-not qwen-companion-diff-test--hook-ran))))
+      (should-not qwen-companion-proposal-test--hook-ran))))
 
-(ert-deftest qwen-companion-diff-test-file-names-do-not-reach-the-mode-line ()
+(ert-deftest qwen-companion-proposal-test-file-names-do-not-reach-the-mode-line ()
   "Nor is any a format string, or changes how what stands beside it looks."
-  (qwen-companion-diff-test-with nil
+  (qwen-companion-proposal-test-with nil
     (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n"
                                                  :client "%b %d")))
-      (qwen-companion-diff--prepare proposal)
+      (qwen-companion-review--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E\\n\\u001B[31m.txt")
                                 (qwen-companion-test-header)))
         (should (string-match-p "by %%b %%d\\'" (qwen-companion-test-header)))
         (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
                                 (buffer-name))))
-      (qwen-companion-diff-test--edit proposal "mine\n")
-      (qwen-companion-diff-on-close
+      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-proposal-on-close
        (list :id (qwen-companion-proposal-id proposal)))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E") header-line-format))))))
 
-(ert-deftest qwen-companion-diff-test-what-reorders-text-is-shown ()
+(ert-deftest qwen-companion-proposal-test-what-reorders-text-is-shown ()
   "Characters that make a line look like another are seen as codes."
-  (qwen-companion-diff-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
+  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
     (let ((plain (qwen-companion-test-propose "a.py" "# שלום é\n"))
           (odd (qwen-companion-test-propose "b.py" "x = 1 # \u202e }\u2066 if\n")))
-      (mapc #'qwen-companion-diff--prepare (list plain odd))
+      (mapc #'qwen-companion-review--prepare (list plain odd))
       (with-current-buffer (qwen-companion-proposal-buffer plain)
         (should-not (local-variable-p 'glyphless-char-display))
         (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
@@ -685,10 +685,10 @@ that of the unified review."
       (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display)
                                       #x202e))))))
 
-(ert-deftest qwen-companion-diff-test-a-mode-cannot-take-its-time-over-the-text ()
+(ert-deftest qwen-companion-proposal-test-a-mode-cannot-take-its-time-over-the-text ()
   "At its start it sees no text; long lines and long texts get none."
   (require 'python)
-  (qwen-companion-diff-test-with '(("a.py" "x = 1\n"))
+  (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
     (let ((text (apply #'concat (cl-loop for i to 9000 collect
                                          (format "def f%d(): return\n" i)))))
       (pcase-dolist (`(,proposed ,mode)
@@ -698,25 +698,25 @@ that of the unified review."
         (let* ((proposal (qwen-companion-test-propose "a.py" proposed))
                (buffer (qwen-companion-proposal-buffer proposal))
                (seen nil))
-          (qwen-companion-diff-test--edit proposal "y = 2\n")
+          (qwen-companion-proposal-test--edit proposal "y = 2\n")
           (cl-letf* ((python (symbol-function 'python-mode))
                      ((symbol-function 'python-mode)
                       (lambda ()
                         (push (buffer-size) seen)
                         (funcall python))))
-            (qwen-companion-diff--prepare proposal))
+            (qwen-companion-review--prepare proposal))
           (with-current-buffer buffer
             (should (eq mode major-mode))
             (should (cl-every #'zerop seen))
             (should (equal (concat proposed "y = 2\n") (buffer-string)))
-            (should (qwen-companion-diff-edited-p proposal))
+            (should (qwen-companion-proposal-edited-p proposal))
             (primitive-undo 2 buffer-undo-list)
             (should (equal proposed (buffer-string))))
           (qwen-companion-diff-reject))))))
 
-(ert-deftest qwen-companion-diff-test-sizes-above-the-limit-are-refused ()
+(ert-deftest qwen-companion-proposal-test-sizes-above-the-limit-are-refused ()
   "Of the text and of the file; the CLI is told where to decide."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
     (let ((qwen-companion-diff-size-limit 10)
           (spooled (expand-file-name "long" qwen-companion-backend--spool)))
       (write-region "0123456789\n" nil spooled nil 'silent)
@@ -725,15 +725,15 @@ that of the unified review."
                                         ("big.txt" :text "x")))
         (should (string-match-p
                  "11 bytes.*Decide in the terminal"
-                 (qwen-companion-diff-on-open
+                 (qwen-companion-proposal-on-open
                   (append (list :id "1" :session "s" :client "qwen"
                                 :path (expand-file-name name))
                           text)))))
       (should-not (file-exists-p spooled))
-      (should-not (qwen-companion-diff-proposals))
+      (should-not (qwen-companion-proposals))
       (should (qwen-companion-test-propose "a.txt" "0123456789")))))
 
-(ert-deftest qwen-companion-diff-test-only-text-modes ()
+(ert-deftest qwen-companion-proposal-test-only-text-modes ()
   "A name that chooses a mode which acts on its text gets none."
   (should (eq 'python-mode (qwen-companion-untrusted-major-mode "/x/a.py")))
   (should (eq 'emacs-lisp-mode (qwen-companion-untrusted-major-mode "/x/a.el")))
@@ -742,32 +742,32 @@ that of the unified review."
 
 ;;; Several changes of one file in one message of the model
 
-(defvar qwen-companion-diff-test--merges nil
+(defvar qwen-companion-proposal-test--merges nil
   "What was asked to be merged: (BASE MINE THEIRS CALLBACK), newest first.")
 
-(defmacro qwen-companion-diff-test-with-merges (files &rest body)
+(defmacro qwen-companion-proposal-test-with-merges (files &rest body)
   "Run BODY with FILES; what is to be merged waits for an answer.
 The wait for a write is short, and its end is no surprise."
   (declare (indent 1) (debug t))
-  `(qwen-companion-diff-test-with ,files
-     (let ((qwen-companion-diff-test--merges nil)
+  `(qwen-companion-proposal-test-with ,files
+     (let ((qwen-companion-proposal-test--merges nil)
            (qwen-companion-disk--patience 0.3)
            (qwen-companion-disk-written-functions
-            '(qwen-companion-diff-file-written qwen-companion-rescue-file-written)))
+            '(qwen-companion-review-file-written qwen-companion-rescue-file-written)))
        (cl-letf (((symbol-function 'qwen-companion-merge-texts)
                   (lambda (base mine theirs labels callback)
                     (should-not labels)
                     (push (list base mine theirs callback)
-                          qwen-companion-diff-test--merges))))
+                          qwen-companion-proposal-test--merges))))
          (save-window-excursion
            ,@body)))))
 
-(defun qwen-companion-diff-test--answer-merge (result)
+(defun qwen-companion-proposal-test--answer-merge (result)
   "Let the oldest merge that waits have RESULT, a string, or nil: a conflict."
   (pcase-let ((`(,_ ,_ ,_ ,callback)
-               (car (last qwen-companion-diff-test--merges))))
-    (setq qwen-companion-diff-test--merges
-          (butlast qwen-companion-diff-test--merges))
+               (car (last qwen-companion-proposal-test--merges))))
+    (setq qwen-companion-proposal-test--merges
+          (butlast qwen-companion-proposal-test--merges))
     (funcall callback
              (and result
                   (make-qwen-companion-merge-result
@@ -776,36 +776,36 @@ The wait for a write is short, and its end is no surprise."
                                             (insert result)
                                             (current-buffer)))))))
 
-(defun qwen-companion-diff-test--accept (proposal)
+(defun qwen-companion-proposal-test--accept (proposal)
   "Accept PROPOSAL and let the CLI know."
   (qwen-companion-diff-accept proposal)
-  (qwen-companion-diff-on-delivered
+  (qwen-companion-proposal-on-delivered
    (list :id (qwen-companion-proposal-id proposal))))
 
-(defun qwen-companion-diff-test--write (text)
+(defun qwen-companion-proposal-test--write (text)
   "Write TEXT into a.txt, as a CLI does."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil "a.txt" nil 'silent)
     (set-file-times "a.txt" (time-add nil 2))))
 
-(defun qwen-companion-diff-test--settle ()
+(defun qwen-companion-proposal-test--settle ()
   "Wait until no write is expected any more."
   (qwen-companion-test-wait-for (null qwen-companion-disk--writes))
   (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))
 
-(ert-deftest qwen-companion-diff-test-two-changes-before-either-is-written ()
+(ert-deftest qwen-companion-proposal-test-two-changes-before-either-is-written ()
   "The second is compared with the text it was made from, and that is said.
 The CLI writes both one after the other, and nothing is amiss."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "ONE\n2\n")) second said)
       (setq said
             (qwen-companion-test-messages
-              (qwen-companion-diff-test--accept first)
+              (qwen-companion-proposal-test--accept first)
               (setq second (qwen-companion-test-propose "a.txt" "1\nTWO\n"))
               ;; The CLI writes nothing before it has all answers.
               (sit-for 0.5)
-              (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
-              (qwen-companion-diff--prepare second)
+              (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
+              (qwen-companion-review--prepare second)
               (should (equal "1\n2\n"
                              (with-current-buffer
                                  (qwen-companion-proposal-disk-buffer second)
@@ -814,47 +814,47 @@ The CLI writes both one after the other, and nothing is amiss."
                        "reject  lacks changes accepted before  a\\.txt"
                        (qwen-companion-test-header
                         (qwen-companion-proposal-buffer second))))
-              (qwen-companion-diff-test--accept second)
+              (qwen-companion-proposal-test--accept second)
               (should (equal '("1\n2\n" "ONE\n2\n" "1\nTWO\n")
-                             (butlast (car qwen-companion-diff-test--merges))))
-              (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
-              (qwen-companion-diff-test--write "ONE\n2\n")
-              (qwen-companion-diff-test--write "ONE\nTWO\n")
-              (qwen-companion-diff-test--settle)))
+                             (butlast (car qwen-companion-proposal-test--merges))))
+              (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
+              (qwen-companion-proposal-test--write "ONE\n2\n")
+              (qwen-companion-proposal-test--write "ONE\nTWO\n")
+              (qwen-companion-proposal-test--settle)))
       (should-not (string-match-p "hold\\|not written\\|kept" said))
-      (should-not (qwen-companion-diff-test--kept))
+      (should-not (qwen-companion-proposal-test--kept))
       ;; What was sent is what was shown.
       (should (equal '((accepted "ONE\n2\n") (accepted "1\nTWO\n"))
-                     (qwen-companion-diff-test--outcomes))))))
+                     (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-three-changes-whatever-comes-first ()
+(ert-deftest qwen-companion-proposal-test-three-changes-whatever-comes-first ()
   "What the file will hold is computed in order, also when that takes long."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n3\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n3\n"))
     (should-not
      (string-match-p
       "hold\\|not written\\|kept"
       (qwen-companion-test-messages
         (dolist (text '("ONE\n2\n3\n" "1\nTWO\n3\n" "1\n2\nTHREE\n"))
-          (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" text)))
+          (qwen-companion-proposal-test--accept (qwen-companion-test-propose "a.txt" text)))
         ;; What it was compared with when it came.
-        (qwen-companion-diff-test--answer-merge nil)
-        (should (= 1 (length qwen-companion-diff-test--merges)))
-        (qwen-companion-diff-test--write "ONE\nTWO\nTHREE\n")
-        (qwen-companion-diff-test--answer-merge "ONE\nTWO\n3\n")
+        (qwen-companion-proposal-test--answer-merge nil)
+        (should (= 1 (length qwen-companion-proposal-test--merges)))
+        (qwen-companion-proposal-test--write "ONE\nTWO\nTHREE\n")
+        (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n3\n")
         (should (equal '("1\n2\n3\n" "ONE\nTWO\n3\n" "1\n2\nTHREE\n")
-                       (butlast (car qwen-companion-diff-test--merges))))
-        (qwen-companion-diff-test--answer-merge "ONE\nTWO\nTHREE\n")
-        (qwen-companion-diff-test--settle))))
-    (should-not (qwen-companion-diff-test--kept))))
+                       (butlast (car qwen-companion-proposal-test--merges))))
+        (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nTHREE\n")
+        (qwen-companion-proposal-test--settle))))
+    (should-not (qwen-companion-proposal-test--kept))))
 
-(ert-deftest qwen-companion-diff-test-the-second-change-fails-with-edits ()
+(ert-deftest qwen-companion-proposal-test-the-second-change-fails-with-edits ()
   "That it may is said before, and afterwards the text is kept with the first."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
-    (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n"))
+    (qwen-companion-proposal-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
     (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
-      (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
-      (qwen-companion-diff--prepare second)
-      (qwen-companion-diff-test--edit second "mine\n")
+      (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
+      (qwen-companion-review--prepare second)
+      (qwen-companion-proposal-test--edit second "mine\n")
       (should (string-match-p
                "  qwen may fail to write your edits  a\\.txt.*, edited by you\\'"
                (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
@@ -862,54 +862,54 @@ The CLI writes both one after the other, and nothing is amiss."
        (string-match-p
         "a\\.txt holds the change accepted before, but not this one; .*kept"
         (qwen-companion-test-messages
-          (qwen-companion-diff-test--accept second)
-          (qwen-companion-diff-test--answer-merge "ONE\nTWO\nmine\n")
-          (qwen-companion-diff-test--write "ONE\n2\n")
-          (qwen-companion-diff-test--settle))))
-      (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-diff-test--kept))))))
+          (qwen-companion-proposal-test--accept second)
+          (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
+          (qwen-companion-proposal-test--write "ONE\n2\n")
+          (qwen-companion-proposal-test--settle))))
+      (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-diff-test-a-whole-text-replaces-the-one-before ()
+(ert-deftest qwen-companion-proposal-test-a-whole-text-replaces-the-one-before ()
   "Of the one before only edits are kept: the user accepted its replacement."
   (dolist (edits '("" "mine\n"))
-    (qwen-companion-diff-test-with-merges '(("a.txt" "1\n"))
+    (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n"))
       (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
-        (qwen-companion-diff-test--edit first edits)
-        (qwen-companion-diff-test--accept first)
+        (qwen-companion-proposal-test--edit first edits)
+        (qwen-companion-proposal-test--accept first)
         (setq second (qwen-companion-test-propose "a.txt" "3\n"))
-        (qwen-companion-diff-test--answer-merge nil)
-        (qwen-companion-diff--prepare second)
+        (qwen-companion-proposal-test--answer-merge nil)
+        (qwen-companion-review--prepare second)
         (should (eq (string-empty-p edits)
                     (not (string-match-p
                           "and qwen may fail to write it where you edited them"
                           (qwen-companion-test-header
                            (qwen-companion-proposal-buffer second))))))
-        (qwen-companion-diff-test--accept second)
-        (qwen-companion-diff-test--answer-merge nil)
-        (qwen-companion-diff-test--write "3\n")
-        (qwen-companion-diff-test--settle)
+        (qwen-companion-proposal-test--accept second)
+        (qwen-companion-proposal-test--answer-merge nil)
+        (qwen-companion-proposal-test--write "3\n")
+        (qwen-companion-proposal-test--settle)
         (should (equal (if (string-empty-p edits) nil '("2\nmine\n"))
-                       (qwen-companion-diff-test--kept)))))))
+                       (qwen-companion-proposal-test--kept)))))))
 
-(ert-deftest qwen-companion-diff-test-a-text-with-the-change-before-lacks-nothing ()
-  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n2\n"))
-    (qwen-companion-diff-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
+(ert-deftest qwen-companion-proposal-test-a-text-with-the-change-before-lacks-nothing ()
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n"))
+    (qwen-companion-proposal-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
     (let ((second (qwen-companion-test-propose "a.txt" "ONE\nTWO\n")))
-      (qwen-companion-diff-test--answer-merge "ONE\nTWO\n")
+      (qwen-companion-proposal-test--answer-merge "ONE\nTWO\n")
       (should-not (qwen-companion-proposal-note second)))))
 
-(ert-deftest qwen-companion-diff-test-a-cli-that-waits-for-answers-is-given-time ()
+(ert-deftest qwen-companion-proposal-test-a-cli-that-waits-for-answers-is-given-time ()
   "Its time begins when it has the last one, also about another file."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "1\n") ("b.txt" "1\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n") ("b.txt" "1\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
       (should (equal ""
                      (qwen-companion-test-messages
                        (let ((inhibit-message t))
-                         (cl-letf (((symbol-function 'qwen-companion-diff--announce)
+                         (cl-letf (((symbol-function 'qwen-companion-review--announce)
                                     #'ignore)
-                                   ((symbol-function 'qwen-companion-diff-file)
+                                   ((symbol-function 'qwen-companion-proposal-display-path)
                                     (lambda (_) "a file")))
-                           (qwen-companion-diff--decide first 'accepted "2\n")
-                           (qwen-companion-diff-on-delivered
+                           (qwen-companion-proposal-decide first 'accepted "2\n")
+                           (qwen-companion-proposal-on-delivered
                             (list :id (qwen-companion-proposal-id first)))
                            (setq second (qwen-companion-test-propose "b.txt" "2\n"))
                            (sit-for 0.8))))))
@@ -918,38 +918,38 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (string-match-p
                "qwen has not written"
                (qwen-companion-test-messages
-                 (qwen-companion-diff-on-delivered
+                 (qwen-companion-proposal-on-delivered
                   (list :id (qwen-companion-proposal-id second)))
-                 (qwen-companion-diff-test--settle)))))))
+                 (qwen-companion-proposal-test--settle)))))))
 
 ;;; What is said is true
 
-(ert-deftest qwen-companion-diff-test-a-cli-that-ends-the-last-line ()
+(ert-deftest qwen-companion-proposal-test-a-cli-that-ends-the-last-line ()
   "Gemini CLI adds a line end where the accepted text has none."
   (dolist (text '("two" "one\r\ntwo"))
     (dolist (close '(nil t))
-      (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+      (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
         (let* ((proposal (qwen-companion-test-propose "a.txt" text :ends-lines t))
                (said (qwen-companion-test-messages
                        (if close
                            (progn
-                             (qwen-companion-diff-test--edit proposal "!")
-                             (qwen-companion-diff-on-close
+                             (qwen-companion-proposal-test--edit proposal "!")
+                             (qwen-companion-proposal-on-close
                               (list :id (qwen-companion-proposal-id proposal)
                                     :keeps-edits t)))
-                         (qwen-companion-diff-test--accept proposal))
-                       (qwen-companion-diff-test--write
+                         (qwen-companion-proposal-test--accept proposal))
+                       (qwen-companion-proposal-test--write
                         (concat text (if close "!" "")
                                 (if (string-search "\r" text) "\r\n" "\n")))
-                       (qwen-companion-diff-test--settle))))
+                       (qwen-companion-proposal-test--settle))))
           (should-not (string-match-p "not hold\\|not in it" said))
-          (should-not (qwen-companion-diff-test--kept)))))))
+          (should-not (qwen-companion-proposal-test--kept)))))))
 
-(ert-deftest qwen-companion-diff-test-missing-edits-are-said-once-and-when-true ()
+(ert-deftest qwen-companion-proposal-test-missing-edits-are-said-once-and-when-true ()
   "Not while the CLI is still writing, nor at writes that come later."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
+      (qwen-companion-proposal-test--edit proposal "mine\n")
       (should (equal ""
                      (qwen-companion-test-messages
                        (cl-letf (((symbol-function 'qwen-companion-rescue-keep)
@@ -959,60 +959,60 @@ The CLI writes both one after the other, and nothing is amiss."
                                         (setq said (qwen-companion-test-messages
                                                      (apply keep arguments)))
                                         (should (string-match-p "kept in" said)))))))
-                         (qwen-companion-diff-on-close
+                         (qwen-companion-proposal-on-close
                           (list :id (qwen-companion-proposal-id proposal))))
-                       (qwen-companion-diff-test--write "")
+                       (qwen-companion-proposal-test--write "")
                        (qwen-companion-disk--check (expand-file-name "a.txt")))))
       (let ((said (qwen-companion-test-messages
-                    (qwen-companion-diff-test--write "two\n")
-                    (qwen-companion-diff-test--settle))))
+                    (qwen-companion-proposal-test--write "two\n")
+                    (qwen-companion-proposal-test--settle))))
         (should (string-match-p "is written, your edits are not in it" said))
         (should (= 1 (length (split-string said "\n")))))
       ;; A newer proposal is accepted without edits and written.
       (should-not (string-match-p
                    "your edits"
                    (qwen-companion-test-messages
-                     (qwen-companion-diff-test--accept
+                     (qwen-companion-proposal-test--accept
                       (qwen-companion-test-propose "a.txt" "three\n"))
-                     (qwen-companion-diff-test--write "three\n")
-                     (qwen-companion-diff-test--settle))))
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+                     (qwen-companion-proposal-test--write "three\n")
+                     (qwen-companion-proposal-test--settle))))
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-diff-test-answered-with-no-in-the-terminal ()
+(ert-deftest qwen-companion-proposal-test-answered-with-no-in-the-terminal ()
   "Nothing was written, so nothing is said of what is written."
-  (qwen-companion-diff-test-with-merges '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff-test--edit proposal "mine\n")
-      (qwen-companion-diff-on-close (list :id (qwen-companion-proposal-id proposal)))
+      (qwen-companion-proposal-test--edit proposal "mine\n")
+      (qwen-companion-proposal-on-close (list :id (qwen-companion-proposal-id proposal)))
       (should (equal "" (qwen-companion-test-messages
-                          (qwen-companion-diff-test--settle))))
-      (should (equal '("two\nmine\n") (qwen-companion-diff-test--kept))))))
+                          (qwen-companion-proposal-test--settle))))
+      (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-diff-test-what-equals-the-disk-is-not-kept ()
+(ert-deftest qwen-companion-proposal-test-what-equals-the-disk-is-not-kept ()
   "However the review ends."
-  (dolist (end (list #'qwen-companion-diff-on-close #'qwen-companion-diff-on-orphan
-                     (lambda (_) (qwen-companion-diff-end-all))
+  (dolist (end (list #'qwen-companion-proposal-on-close #'qwen-companion-proposal-on-orphan
+                     (lambda (_) (qwen-companion-proposal-end-all))
                      (lambda (_) (qwen-companion-test-propose "a.txt" "three\n"))))
-    (qwen-companion-diff-test-with '(("a.txt" "one\r\n"))
+    (qwen-companion-proposal-test-with '(("a.txt" "one\r\n"))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\r\n")))
         (with-current-buffer (qwen-companion-proposal-buffer proposal)
           (erase-buffer)
           (insert "one\n"))
         (funcall end (list :id (qwen-companion-proposal-id proposal)))
         (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))
-        (should-not (qwen-companion-diff-test--kept))))))
+        (should-not (qwen-companion-proposal-test--kept))))))
 
 ;;; The disk side
 
-(ert-deftest qwen-companion-diff-test-the-disk-side-follows-a-file-nobody-visits ()
+(ert-deftest qwen-companion-proposal-test-the-disk-side-follows-a-file-nobody-visits ()
   "And accepting what would overwrite that is refused once, with the reason."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (refreshed 0))
-      (qwen-companion-diff--prepare proposal)
-      (cl-letf (((symbol-function 'qwen-companion-diff-refresh)
+      (qwen-companion-review--prepare proposal)
+      (cl-letf (((symbol-function 'qwen-companion-review-refresh)
                  (lambda (_style _proposal) (cl-incf refreshed))))
-        (qwen-companion-diff-test--write "other\n")
+        (qwen-companion-proposal-test--write "other\n")
         (qwen-companion-test-wait-for
          (equal "other\n" (with-current-buffer
                               (qwen-companion-proposal-disk-buffer proposal)
@@ -1025,19 +1025,19 @@ The CLI writes both one after the other, and nothing is amiss."
                "a\\.txt was written after this was proposed, and accepting may overwrite that"
                (cadr (should-error (qwen-companion-diff-accept proposal)
                                    :type 'user-error))))
-      (should-not (qwen-companion-diff-test--outcomes))
+      (should-not (qwen-companion-proposal-test--outcomes))
       (qwen-companion-diff-accept proposal)
-      (should (equal '((accepted "two\n")) (qwen-companion-diff-test--outcomes))))))
+      (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-what-was-written-before-it-is-shown ()
+(ert-deftest qwen-companion-proposal-test-what-was-written-before-it-is-shown ()
   "Accepting from the list is refused once; the review itself says so."
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (dolist (shown '(nil t))
       (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-diff-test--write "other\n")
+        (qwen-companion-proposal-test--write "other\n")
         (if shown
             (progn
-              (qwen-companion-diff--prepare proposal)
+              (qwen-companion-review--prepare proposal)
               (should (string-match-p "the file was written since"
                                       (qwen-companion-test-header
                                        (qwen-companion-proposal-buffer proposal)))))
@@ -1045,16 +1045,16 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-diff-accept proposal)
         (delete-file "a.txt")))))
 
-(ert-deftest qwen-companion-diff-test-a-new-time-alone-overwrites-nothing ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-a-new-time-alone-overwrites-nothing ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-      (qwen-companion-diff--prepare proposal)
+      (qwen-companion-review--prepare proposal)
       (set-file-times "a.txt" (time-add nil 5))
       (qwen-companion-diff-accept proposal)
       (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))))
 
-(ert-deftest qwen-companion-diff-test-attention-is-drawn-once ()
-  (qwen-companion-diff-test-with '(("a.txt" "one\n"))
+(ert-deftest qwen-companion-proposal-test-attention-is-drawn-once ()
+  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* (seen
            (qwen-companion-attention-functions
             (list (lambda (proposal)
@@ -1062,27 +1062,27 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-test-propose "a.txt" "two\n")
       (should (equal (list (expand-file-name "a.txt")) seen)))))
 
-(ert-deftest qwen-companion-diff-test-byte-order-mark-is-kept-and-not-shown ()
+(ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write what comes back."
-  (qwen-companion-diff-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
+  (qwen-companion-proposal-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
-      (qwen-companion-diff--prepare proposal)
+      (qwen-companion-review--prepare proposal)
       (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
         (should (equal "one\ntwo\n" (buffer-string))))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (equal "one\n2\n" (buffer-string))))
       (qwen-companion-diff-accept)
       (should (equal '((accepted "\ufeffone\r\n2\r\n"))
-                     (qwen-companion-diff-test--outcomes))))))
+                     (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-diff-test-says-what-the-cli-could-not-read ()
+(ert-deftest qwen-companion-proposal-test-says-what-the-cli-could-not-read ()
   "A CLI that knows UTF-8 only would spoil a file in another encoding."
-  (qwen-companion-diff-test-with nil
+  (qwen-companion-proposal-test-with nil
     (let ((coding-system-for-write 'iso-latin-1-unix))
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))
     (dolist (case '(("caf\ufffd!\n" . t) ("caf\u00e9!\n" . nil)))
       (let ((proposal (qwen-companion-test-propose "a.txt" (car case))))
-        (qwen-companion-diff--prepare proposal)
+        (qwen-companion-review--prepare proposal)
         (should (equal "caf\u00e9\n"
                        (with-current-buffer
                            (qwen-companion-proposal-disk-buffer proposal)
@@ -1095,5 +1095,5 @@ The CLI writes both one after the other, and nothing is amiss."
                            t))))
         (qwen-companion-diff-reject proposal)))))
 
-(provide 'qwen-companion-diff-test)
-;;; qwen-companion-diff-test.el ends here
+(provide 'qwen-companion-proposal-test)
+;;; qwen-companion-proposal-test.el ends here

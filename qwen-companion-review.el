@@ -1,4 +1,4 @@
-;;; qwen-companion-diff.el --- Proposals of a CLI and their one life  -*- lexical-binding: t; -*-
+;;; qwen-companion-review.el --- Proposals of a CLI and their one life  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -86,7 +86,7 @@ terminal only."
 Each function gets the proposal, see `qwen-companion-proposal-path'
 and its sisters.")
 
-(defconst qwen-companion-diff--idle-delay 0.5
+(defconst qwen-companion-review--idle-delay 0.5
   "Seconds without input after which a proposal may open.")
 
 (defcustom qwen-companion-diff-size-limit 20000000
@@ -142,86 +142,86 @@ mark.  When FORECAST is known, BASE is the text to which it is written."
   style view difference (arrived (float-time)) ends-lines watch checked
   write base forecast)
 
-(defvar qwen-companion-diff--proposals nil
+(defvar qwen-companion-proposal--open nil
   "The open proposals, oldest first.")
 
-(defvar qwen-companion-diff--undelivered nil
+(defvar qwen-companion-proposal--undelivered nil
   "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
 The outcome is the state of the proposal.")
 
-(defvar qwen-companion-diff--awaited nil
+(defvar qwen-companion-proposal--awaited nil
   "Ended proposals whose CLI may be about to write, oldest first.")
 
-(defvar qwen-companion-diff--timers nil
+(defvar qwen-companion-review--timers nil
   "Timers that wait for a moment to show a proposal.")
 
-(defvar qwen-companion-diff-changed-hook nil
+(defvar qwen-companion-proposal-changed-hook nil
   "Hook run when the open proposals or the states of some have changed.")
 
-(defvar-local qwen-companion-diff-proposal nil
+(defvar-local qwen-companion-proposal-current nil
   "The proposal that the current buffer is about.")
 
-(defun qwen-companion-diff-proposals ()
+(defun qwen-companion-proposals ()
   "Return the proposals that wait for an answer, oldest first."
-  qwen-companion-diff--proposals)
+  qwen-companion-proposal--open)
 
-(defun qwen-companion-diff-edited-p (proposal)
+(defun qwen-companion-proposal-edited-p (proposal)
   "Return non-nil when the user has edited PROPOSAL."
   (or (buffer-modified-p (qwen-companion-proposal-buffer proposal))
       (qwen-companion-proposal-as-on-disk proposal)))
 
-(defun qwen-companion-diff-by-id (id)
+(defun qwen-companion-proposal-by-id (id)
   "Return the open proposal ID, or nil."
-  (cl-find id qwen-companion-diff--proposals
+  (cl-find id qwen-companion-proposal--open
            :key #'qwen-companion-proposal-id :test #'equal))
 
-(defun qwen-companion-diff-file (proposal)
+(defun qwen-companion-proposal-display-path (proposal)
   "Return the file of PROPOSAL as shown to the user."
   (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal)))
 
 ;;; Front ends
 
-(cl-defgeneric qwen-companion-diff-show (style proposal select)
+(cl-defgeneric qwen-companion-review-show (style proposal select)
   "Show PROPOSAL with the front end STYLE, a symbol.
 Its buffers are made already.  SELECT non-nil means to select the
 review, else the selected window stays selected.")
 
-(cl-defgeneric qwen-companion-diff-hide (style proposal)
+(cl-defgeneric qwen-companion-review-hide (style proposal)
   "Take PROPOSAL off the screen; the windows return as they were.
 STYLE is the front end that shows it.  Its buffers stay alive.")
 
-(cl-defgeneric qwen-companion-diff-refresh (style proposal)
+(cl-defgeneric qwen-companion-review-refresh (style proposal)
   "Compare the two sides of PROPOSAL anew if it is on the screen.
 STYLE is the front end that shows it.")
 
-(cl-defgeneric qwen-companion-diff-visible-p (style proposal)
+(cl-defgeneric qwen-companion-review-visible-p (style proposal)
   "Return non-nil when PROPOSAL is on the screen.
 STYLE is the front end that shows it.")
 
-(cl-defgeneric qwen-companion-diff-frame (style proposal)
+(cl-defgeneric qwen-companion-review-frame (style proposal)
   "Return the frame in which PROPOSAL was shown last, live or not.
 STYLE is the front end that shows it.")
 
-(cl-defgeneric qwen-companion-diff-show-third (style proposal)
+(cl-defgeneric qwen-companion-review-show-third (style proposal)
   "Show PROPOSAL, which is on the screen, with its third party or without.
 That is the buffer `qwen-companion-proposal-yours-buffer', just made, or
 nil: the one that was there is about to be killed.  STYLE is the front
 end that shows it.")
 
-(cl-defgeneric qwen-companion-diff-note-unsaved (_style _proposal)
+(cl-defgeneric qwen-companion-review-unsaved-changed (_style _proposal)
   "Tell STYLE that there is, or no longer is, unsaved text to PROPOSAL.
 The header lines of the buffers say so by themselves."
   nil)
 
-(cl-defgeneric qwen-companion-diff-note-line-ends (_style _proposal)
+(cl-defgeneric qwen-companion-review-line-ends-changed (_style _proposal)
   "Tell STYLE that line ends or the byte order mark of PROPOSAL differ otherwise.
-See `qwen-companion-diff-line-ends'; the header lines of the buffers say
-so by themselves."
+See `qwen-companion-proposal-line-end-summary'; the header lines of the
+buffers say so by themselves."
   nil)
 
 ;;; Buffers
 
-(defvar qwen-companion-diff-buffer-mode-map
+(defvar qwen-companion-review-buffer-mode-map
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
     (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
@@ -230,28 +230,28 @@ so by themselves."
     map)
   "Keys in the buffers of a review.")
 
-(define-minor-mode qwen-companion-diff-buffer-mode
+(define-minor-mode qwen-companion-review-buffer-mode
   "Minor mode of the buffers of a review.
 
-\\{qwen-companion-diff-buffer-mode-map}"
+\\{qwen-companion-review-buffer-mode-map}"
   :interactive nil
   :lighter nil
-  (if qwen-companion-diff-buffer-mode
-      (add-hook 'kill-buffer-hook #'qwen-companion-diff--buffer-killed nil t)
-    (remove-hook 'kill-buffer-hook #'qwen-companion-diff--buffer-killed t)))
+  (if qwen-companion-review-buffer-mode
+      (add-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed nil t)
+    (remove-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed t)))
 
-(defun qwen-companion-diff--buffer-killed ()
+(defun qwen-companion-review--buffer-killed ()
   "Reject the proposal whose buffer is being killed.
 A third party just goes."
-  (let ((proposal qwen-companion-diff-proposal))
+  (let ((proposal qwen-companion-proposal-current))
     (cond
      ((eq (current-buffer) (qwen-companion-proposal-yours-buffer proposal))
       (setf (qwen-companion-proposal-yours-buffer proposal) nil)
-      (qwen-companion-diff--show-third proposal))
-     ((memq proposal qwen-companion-diff--proposals)
-      (qwen-companion-diff--decide proposal 'rejected)))))
+      (qwen-companion-review--update-third proposal))
+     ((memq proposal qwen-companion-proposal--open)
+      (qwen-companion-proposal-decide proposal 'rejected)))))
 
-(defun qwen-companion-diff-make-buffer (proposal kind)
+(defun qwen-companion-proposal-make-buffer (proposal kind)
   "Return a new buffer for the side KIND, a string, of PROPOSAL."
   (let* ((path (qwen-companion-proposal-path proposal))
          (buffer (generate-new-buffer
@@ -260,23 +260,23 @@ A third party just goes."
                                 (qwen-companion-untrusted-path path))))))
     (with-current-buffer buffer
       (setq default-directory (file-name-directory path)
-            qwen-companion-diff-proposal proposal)
+            qwen-companion-proposal-current proposal)
       (setq-local buffer-auto-save-file-name nil))
     buffer))
 
-(defun qwen-companion-diff--set-mode (path)
+(defun qwen-companion-review--set-mode (path)
   "Give the current buffer, a side of a review, the major mode for PATH."
-  (let ((proposal qwen-companion-diff-proposal))
+  (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-untrusted-set-major-mode path)
     ;; The major mode has killed what was local.
-    (setq qwen-companion-diff-proposal proposal)
+    (setq qwen-companion-proposal-current proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
-      (qwen-companion-diff--protect))
-    (qwen-companion-diff-buffer-mode 1)))
+      (qwen-companion-proposal--protect))
+    (qwen-companion-review-buffer-mode 1)))
 
-(defun qwen-companion-diff--fill (proposal payload)
+(defun qwen-companion-proposal--fill (proposal payload)
   "Make the buffer of PROPOSAL from the text in PAYLOAD."
-  (let ((buffer (qwen-companion-diff-make-buffer proposal "proposal")))
+  (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (buffer-disable-undo)
@@ -290,25 +290,25 @@ A third party just goes."
             (cons (qwen-companion-disk-line-end)
                   (qwen-companion-proposal-bom proposal)))
       (when (equal "\r\n" (car (qwen-companion-proposal-proposed proposal)))
-        (qwen-companion-diff--hide-carriage-returns proposal))
+        (qwen-companion-proposal--hide-carriage-returns proposal))
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
-      (qwen-companion-diff--protect)
-      (qwen-companion-diff-buffer-mode 1))))
+      (qwen-companion-proposal--protect)
+      (qwen-companion-review-buffer-mode 1))))
 
-(defun qwen-companion-diff--protect ()
+(defun qwen-companion-proposal--protect ()
   "Make Emacs ask about the current buffer, if edited, before it exits."
   (setq buffer-offer-save t))
 
-(defun qwen-companion-diff--hide-carriage-returns (proposal)
+(defun qwen-companion-proposal--hide-carriage-returns (proposal)
   "If every line of PROPOSAL ends in CR LF, let its buffer show LF only."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when (equal "\r\n" (qwen-companion-disk-line-end))
       (qwen-companion-disk-convert-line-ends "\n")
       (setf (qwen-companion-proposal-line-end proposal) "\r\n"))))
 
-(defun qwen-companion-diff--show-carriage-returns (proposal)
+(defun qwen-companion-proposal--show-carriage-returns (proposal)
   "Let the buffer of PROPOSAL hold its line ends as they are, CR included."
   (when (equal "\r\n" (qwen-companion-proposal-line-end proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -317,12 +317,12 @@ A third party just goes."
           ;; What it knows of the text is of the other form.
           (qwen-companion-proposal-difference proposal) nil)))
 
-(defun qwen-companion-diff--fit-line-ends (proposal bom)
+(defun qwen-companion-proposal-align-line-ends (proposal bom)
   "Make the current buffer, the disk side of PROPOSAL, comparable with it.
 It holds the text exactly; BOM is the byte order mark before that, or
 nil.  Where lines end in different ways on one side, both sides show it,
 so that each can be dropped by itself; elsewhere it is one change, see
-`qwen-companion-diff-line-ends'."
+`qwen-companion-proposal-line-end-summary'."
   (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
          (disk (qwen-companion-disk-line-end))
          (exact (or (eq disk 'mixed)
@@ -334,20 +334,20 @@ so that each can be dropped by itself; elsewhere it is one change, see
                                        (qwen-companion-disk-line-end))))))))
     (cond
      (exact
-      (qwen-companion-diff--show-carriage-returns proposal))
+      (qwen-companion-proposal--show-carriage-returns proposal))
      (t
       (when (qwen-companion-proposal-exact proposal)
-        (qwen-companion-diff--hide-carriage-returns proposal))
+        (qwen-companion-proposal--hide-carriage-returns proposal))
       (when (equal disk "\r\n")
         (qwen-companion-disk-convert-line-ends "\n"))))
     (setf (qwen-companion-proposal-exact proposal) exact
           (qwen-companion-proposal-on-disk proposal)
           (and (or (> (buffer-size) 0) bom)
                (cons disk bom)))
-    (qwen-companion-diff--set-line-ends
+    (qwen-companion-proposal-set-line-ends
      proposal (qwen-companion-proposal-as-on-disk proposal))))
 
-(defun qwen-companion-diff--insert-disk (path)
+(defun qwen-companion-review--insert-disk (path)
   "Insert the text of the file PATH exactly.
 Return the byte order mark before it, \"\" for none, or nil where there
 is no such file or its encoding has no use for one."
@@ -357,37 +357,37 @@ is no such file or its encoding has no use for one."
           ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
           ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
 
-(defun qwen-companion-diff--prepare (proposal)
+(defun qwen-companion-review--prepare (proposal)
   "Make the other side of PROPOSAL and dress both buffers.
 The other side is the text on disk, from which the CLI has made its
 proposal.  What was accepted before and is not written yet is not in it:
 then the CLI has not seen that either."
   (let ((path (qwen-companion-proposal-path proposal))
-        (disk (qwen-companion-diff-make-buffer proposal "disk")))
+        (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
     (with-current-buffer disk
-      (qwen-companion-diff--fit-line-ends
-       proposal (qwen-companion-diff--insert-disk path))
+      (qwen-companion-proposal-align-line-ends
+       proposal (qwen-companion-review--insert-disk path))
       (goto-char (point-min))
-      (qwen-companion-diff--set-mode path)
+      (qwen-companion-review--set-mode path)
       (set-buffer-modified-p nil)
       (setq buffer-read-only t)
-      (qwen-companion-diff--set-header
+      (qwen-companion-review--set-header
        (if (file-exists-p path) "on disk" "not on disk yet")))
-    (qwen-companion-diff--note-writes proposal)
-    (qwen-companion-diff--watch-disk proposal)
+    (qwen-companion-review--note-writes proposal)
+    (qwen-companion-review--watch-disk proposal)
     (setf (qwen-companion-proposal-lossy proposal)
-          (qwen-companion-diff--loses-text-p proposal)
+          (qwen-companion-review--loses-text-p proposal)
           (qwen-companion-proposal-bidi proposal)
           (with-current-buffer (qwen-companion-proposal-buffer proposal)
             (qwen-companion-untrusted-bidi-control)))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
-        (qwen-companion-diff--set-mode path)
+        (qwen-companion-review--set-mode path)
         (set-buffer-modified-p modified))
-      (qwen-companion-diff--describe proposal))))
+      (qwen-companion-review--describe proposal))))
 
-(defun qwen-companion-diff--loses-text-p (proposal)
+(defun qwen-companion-review--loses-text-p (proposal)
   "Return non-nil when the CLI of PROPOSAL could not read all of the file.
 Some CLIs take every file for UTF-8, and what is not for U+FFFD."
   (let ((lost-p (lambda (buffer)
@@ -401,7 +401,7 @@ Some CLIs take every file for UTF-8, and what is not for U+FFFD."
 
 ;;; Line ends and the byte order mark
 
-(defun qwen-companion-diff--line-end-changes (proposal)
+(defun qwen-companion-proposal--line-end-changes (proposal)
   "Return how line ends and the byte order mark of PROPOSAL differ from the disk.
 A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
   (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
@@ -414,39 +414,39 @@ A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
          (list (list "line ends" (format "%s proposed" (name line-end))
                      (format "%s on disk" (name disk-line-end)))))
        (when (and disk-bom (not (equal bom disk-bom))
-                  (not (qwen-companion-diff--nothing-p proposal)))
+                  (not (qwen-companion-proposal--no-text-p proposal)))
          (list (if (string-empty-p bom)
                    '("byte order mark" "not proposed" "on disk")
                  '("byte order mark" "proposed" "not on disk"))))))))
 
-(defun qwen-companion-diff--nothing-p (proposal)
+(defun qwen-companion-proposal--no-text-p (proposal)
   "Return non-nil when PROPOSAL was empty, without even a byte order mark."
   (and (qwen-companion-proposal-empty proposal)
        (string-empty-p (cdr (qwen-companion-proposal-proposed proposal)))))
 
-(defun qwen-companion-diff-line-ends (proposal)
+(defun qwen-companion-proposal-line-end-summary (proposal)
   "Return a text: how line ends and byte order mark of PROPOSAL change, or nil.
 They are one change of the whole text, which can be dropped."
-  (when-let* ((changes (qwen-companion-diff--line-end-changes proposal)))
+  (when-let* ((changes (qwen-companion-proposal--line-end-changes proposal)))
     (if (qwen-companion-proposal-as-on-disk proposal)
         (concat (mapconcat #'car changes " and ") " as on disk")
       (mapconcat (pcase-lambda (`(,what ,proposed ,disk))
                    (format "%s: %s, %s" what proposed disk))
                  changes "; "))))
 
-(defun qwen-companion-diff--set-line-ends (proposal as-on-disk)
+(defun qwen-companion-proposal-set-line-ends (proposal as-on-disk)
   "Give PROPOSAL its own line ends and mark, or with AS-ON-DISK those on disk.
 A text without any is given those on disk: it gets line ends when changes
 are dropped."
   (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
               (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
-    (unless (qwen-companion-diff--line-end-changes proposal)
+    (unless (qwen-companion-proposal--line-end-changes proposal)
       (setq as-on-disk nil))
     (unless (qwen-companion-proposal-exact proposal)
       (setf (qwen-companion-proposal-line-end proposal)
             (or (and as-on-disk disk-line-end) line-end disk-line-end "\n")))
     (setf (qwen-companion-proposal-bom proposal)
-          (or (and (or as-on-disk (qwen-companion-diff--nothing-p proposal)) disk-bom)
+          (or (and (or as-on-disk (qwen-companion-proposal--no-text-p proposal)) disk-bom)
               bom)
           (qwen-companion-proposal-as-on-disk proposal) as-on-disk)))
 
@@ -454,101 +454,101 @@ are dropped."
   "Keep line ends and byte order mark as on disk, or take the proposed ones.
 It is for the proposal the current buffer is about, else the only one
 that waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Change the line ends of")))
-  (let ((proposal (qwen-companion-diff--find file "change")))
-    (unless (qwen-companion-diff-line-ends proposal)
+  (interactive (list (qwen-companion-review--read "Change the line ends of")))
+  (let ((proposal (qwen-companion-review--find file "change")))
+    (unless (qwen-companion-proposal-line-end-summary proposal)
       (user-error "The line ends of %s do not change"
-                  (qwen-companion-diff-file proposal)))
-    (qwen-companion-diff--set-line-ends
+                  (qwen-companion-proposal-display-path proposal)))
+    (qwen-companion-proposal-set-line-ends
      proposal (not (qwen-companion-proposal-as-on-disk proposal)))
     (force-mode-line-update t)
-    (qwen-companion-diff-note-line-ends
+    (qwen-companion-review-line-ends-changed
      (qwen-companion-proposal-style proposal) proposal)
-    (run-hooks 'qwen-companion-diff-changed-hook)))
+    (run-hooks 'qwen-companion-proposal-changed-hook)))
 
-(defun qwen-companion-diff-bidi-hint ()
+(defun qwen-companion-review-bidi-hint ()
   "Return the part of a header line about a text that is turned around, or nil.
 Only a text in which that was seen when the review began is searched."
-  (let ((proposal qwen-companion-diff-proposal))
+  (let ((proposal qwen-companion-proposal-current))
     (when-let* (((qwen-companion-proposal-bidi proposal))
                 (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
                              (qwen-companion-untrusted-bidi-control))))
       (concat "  " (propertize (format "text turned around (U+%04X)" character)
                                'face 'warning)))))
 
-(defun qwen-companion-diff-line-ends-hint (key)
+(defun qwen-companion-review-line-ends-hint (key)
   "Return the part of a header line about line ends, KEY being for these."
-  (when-let* ((text (qwen-companion-diff-line-ends qwen-companion-diff-proposal)))
+  (when-let* ((text (qwen-companion-proposal-line-end-summary qwen-companion-proposal-current)))
     (concat "  " key " " (propertize text 'face 'warning))))
 
 ;;; What a review says
 
-(defun qwen-companion-diff--describe (proposal)
+(defun qwen-companion-review--describe (proposal)
   "Give the current buffer, that of PROPOSAL, its header line."
-  (qwen-companion-diff--set-header
+  (qwen-companion-review--set-header
    (format "proposed by %s" (qwen-companion-proposal-client proposal))))
 
-(defun qwen-companion-diff--loss-hint (proposal)
+(defun qwen-companion-review--loss-hint (proposal)
   "Return the part of a header line about text of PROPOSAL that would be lost."
   (if (qwen-companion-proposal-lossy proposal)
       (propertize "  loses text (U+FFFD)" 'face 'warning)
     ""))
 
-(defun qwen-companion-diff-warnings (proposal)
+(defun qwen-companion-review-warnings (proposal)
   "Return the part of a header line that warns of accepting PROPOSAL.
 It is short: there is not much room beside the keys."
   (concat
-   (qwen-companion-diff--loss-hint proposal)
+   (qwen-companion-review--loss-hint proposal)
    (mapconcat
     (lambda (warning)
       (propertize (concat "  " (qwen-companion-untrusted-text warning)) 'face 'warning))
     (delq nil
           (list (qwen-companion-proposal-note proposal)
-                (and (qwen-companion-diff-edited-p proposal)
-                     (qwen-companion-diff--held-up proposal)
+                (and (qwen-companion-proposal-edited-p proposal)
+                     (qwen-companion-proposal-unwritten-before proposal)
                      (format "%s may fail to write your edits"
                              (qwen-companion-proposal-client proposal)))))
     "")))
 
 ;;; The disk side
 
-(defun qwen-companion-diff--watch-disk (proposal)
+(defun qwen-companion-review--watch-disk (proposal)
   "Let the disk side of PROPOSAL follow its file, visited or not."
-  (qwen-companion-diff--unwatch-disk proposal)
+  (qwen-companion-review--unwatch-disk proposal)
   (let ((path (qwen-companion-proposal-path proposal)))
     (setf (qwen-companion-proposal-watch proposal)
           (qwen-companion-disk-watch
            (qwen-companion-disk-directory path)
            (lambda ()
              ;; Other files of the directory cost little.
-             (unless (or (not (memq proposal qwen-companion-diff--proposals))
+             (unless (or (not (memq proposal qwen-companion-proposal--open))
                          (equal (qwen-companion-proposal-stamp proposal)
                                 (qwen-companion-disk-stamp path)))
-               (qwen-companion-diff-file-written path)))))))
+               (qwen-companion-review-file-written path)))))))
 
-(defun qwen-companion-diff--unwatch-disk (proposal)
+(defun qwen-companion-review--unwatch-disk (proposal)
   "Let the disk side of PROPOSAL follow its file no longer."
   (when-let* ((watch (qwen-companion-proposal-watch proposal)))
     (setf (qwen-companion-proposal-watch proposal) nil)
     (file-notify-rm-watch watch)))
 
-(defun qwen-companion-diff-file-written (path)
+(defun qwen-companion-review-file-written (path)
   "Bring the reviews of PATH along if that file was written.
 Only the side that shows the disk changes, never a proposed text."
-  (dolist (proposal (qwen-companion-diff--of-file path))
+  (dolist (proposal (qwen-companion-proposals-of-file path))
     (let ((stamp (qwen-companion-disk-stamp path))
           (disk (qwen-companion-proposal-disk-buffer proposal)))
       (unless (equal stamp (qwen-companion-proposal-stamp proposal))
         (setf (qwen-companion-proposal-stamp proposal) stamp)
         (when disk
           (with-temp-buffer
-            (qwen-companion-diff--fit-line-ends
-             proposal (qwen-companion-diff--insert-disk path))
-            (qwen-companion-diff--refresh-disk proposal (current-buffer)))
-          (qwen-companion-diff-note-line-ends
+            (qwen-companion-proposal-align-line-ends
+             proposal (qwen-companion-review--insert-disk path))
+            (qwen-companion-review--refresh-disk proposal (current-buffer)))
+          (qwen-companion-review-line-ends-changed
            (qwen-companion-proposal-style proposal) proposal))))))
 
-(defun qwen-companion-diff--refresh-disk (proposal source)
+(defun qwen-companion-review--refresh-disk (proposal source)
   "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (if (qwen-companion-disk-same-text-p source)
@@ -559,14 +559,14 @@ Only the side that shows the disk changes, never a proposed text."
         (replace-buffer-contents source 0.1))
       (qwen-companion-untrusted-show-bidi-controls)
       (set-buffer-modified-p nil)
-      (qwen-companion-diff--set-header "on disk, changed meanwhile")
+      (qwen-companion-review--set-header "on disk, changed meanwhile")
       (setf (qwen-companion-proposal-note proposal)
             "the file has changed since")
       (force-mode-line-update t)
-      (qwen-companion-diff-refresh (qwen-companion-proposal-style proposal)
+      (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)
                                    proposal))))
 
-(defun qwen-companion-diff--note-writes (proposal)
+(defun qwen-companion-review--note-writes (proposal)
   "Note that the file of PROPOSAL, now about to be shown, was written since."
   (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
     (unless (equal stamp (qwen-companion-proposal-stamp proposal))
@@ -575,24 +575,24 @@ Only the side that shows the disk changes, never a proposed text."
             "the file was written since"))
     (setf (qwen-companion-proposal-checked proposal) stamp)))
 
-(defun qwen-companion-diff--check-disk (proposal)
+(defun qwen-companion-review--check-disk (proposal)
   "Signal a `user-error' if the file of PROPOSAL was written behind its back.
 That is said once for each change; accepting again accepts."
-  (qwen-companion-diff-file-written (qwen-companion-proposal-path proposal))
+  (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
   (let ((stamp (qwen-companion-proposal-stamp proposal)))
     (unless (equal stamp (qwen-companion-proposal-checked proposal))
       (setf (qwen-companion-proposal-checked proposal) stamp)
       (user-error "%s was written after this was proposed, and accepting may overwrite that; look at the review, or accept again to do so"
-                  (qwen-companion-diff-file proposal)))))
+                  (qwen-companion-proposal-display-path proposal)))))
 
-(defun qwen-companion-diff--of-file (path)
+(defun qwen-companion-proposals-of-file (path)
   "Return the open proposals for the file PATH, whoever made them."
   (let ((truename (file-truename path)))
-    (cl-remove truename qwen-companion-diff--proposals :test-not #'equal
+    (cl-remove truename qwen-companion-proposal--open :test-not #'equal
                :key (lambda (proposal)
                       (file-truename (qwen-companion-proposal-path proposal))))))
 
-(defun qwen-companion-diff-place (proposal)
+(defun qwen-companion-review-place (proposal)
   "Return the file of PROPOSAL as named in its project, with the project.
 What a link leads to has its real name where that matters."
   (let ((path (qwen-companion-proposal-path proposal))
@@ -603,64 +603,64 @@ What a link leads to has its real name where that matters."
      (root (format "%s [%s]"
                    (qwen-companion-untrusted-path (file-relative-name path root))
                    (qwen-companion-untrusted-path (file-name-nondirectory root))))
-     (t (qwen-companion-diff-file proposal)))))
+     (t (qwen-companion-proposal-display-path proposal)))))
 
-(defun qwen-companion-diff-warning-hint (proposal)
+(defun qwen-companion-review-warning-hint (proposal)
   "Return the part of a header line that warns of the file of PROPOSAL."
   (if-let* ((warning (qwen-companion-proposal-warning proposal)))
       (concat "  " (propertize warning 'face 'warning))
     ""))
 
-(defun qwen-companion-diff--set-header (text)
+(defun qwen-companion-review--set-header (text)
   "Give the current buffer a header line with the keys, the file and TEXT.
 The keys come first: a long name must not push them off the screen.
 What the user has edited or not saved is said as long as that is so."
   (setq header-line-format
         (list (substitute-command-keys
                " \\[qwen-companion-diff-accept] accept  \\[qwen-companion-diff-reject] reject")
-              `(:eval (qwen-companion-diff-unsaved-hint
+              `(:eval (qwen-companion-review-unsaved-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-show-unsaved]")))
-              `(:eval (qwen-companion-diff-line-ends-hint
+              `(:eval (qwen-companion-review-line-ends-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-toggle-line-ends]")))
               ;; The name of the file has room on the other side.
               '(:eval (if buffer-read-only
-                          (qwen-companion-diff--loss-hint qwen-companion-diff-proposal)
+                          (qwen-companion-review--loss-hint qwen-companion-proposal-current)
                         (qwen-companion-untrusted-mode-line
-                         (qwen-companion-diff-warnings qwen-companion-diff-proposal))))
-              '(:eval (qwen-companion-diff-bidi-hint))
+                         (qwen-companion-review-warnings qwen-companion-proposal-current))))
+              '(:eval (qwen-companion-review-bidi-hint))
               (qwen-companion-untrusted-mode-line
-               (qwen-companion-diff-warning-hint qwen-companion-diff-proposal))
+               (qwen-companion-review-warning-hint qwen-companion-proposal-current))
               (qwen-companion-untrusted-mode-line
                (format "  %s: %s"
-                       (qwen-companion-diff-place qwen-companion-diff-proposal)
+                       (qwen-companion-review-place qwen-companion-proposal-current)
                        (qwen-companion-untrusted-text text)))
               '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
                         ", edited by you"))
-              '(:eval (when (qwen-companion-diff--outdated-p)
+              '(:eval (when (qwen-companion-review--outdated-p)
                         ", which has changed since")))))
 
-(defun qwen-companion-diff-text (proposal)
+(defun qwen-companion-proposal-text (proposal)
   "Return the text of PROPOSAL with the user's edits, exactly."
   (let ((text (qwen-companion-disk-text
                (qwen-companion-proposal-buffer proposal)
                (qwen-companion-proposal-line-end proposal))))
     (if (and (string-empty-p text)
              (or (not (qwen-companion-proposal-empty proposal))
-                 (qwen-companion-diff--nothing-p proposal)))
+                 (qwen-companion-proposal--no-text-p proposal)))
         ""
       (concat (qwen-companion-proposal-bom proposal) text))))
 
-(defun qwen-companion-diff--keep (proposal reason &optional awaited)
+(defun qwen-companion-proposal--rescue (proposal reason &optional awaited)
   "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why.
 AWAITED non-nil means that its CLI may be about to write.  A text that
 is on disk needs no keeping."
   (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
-                                   (qwen-companion-diff-text proposal))
+                                   (qwen-companion-proposal-text proposal))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (qwen-companion-diff-buffer-mode -1)
+      (qwen-companion-review-buffer-mode -1)
       (qwen-companion-rescue-keep
        (current-buffer)
        (make-qwen-companion-rescue
@@ -672,155 +672,155 @@ is on disk needs no keeping."
         :ends-lines (qwen-companion-proposal-ends-lines proposal)
         :awaited awaited)))))
 
-(defun qwen-companion-diff--keep-or-kill (proposal reason &optional awaited)
+(defun qwen-companion-proposal--rescue-or-kill (proposal reason &optional awaited)
   "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it.
-AWAITED is as in `qwen-companion-diff--keep'."
+AWAITED is as in `qwen-companion-proposal--rescue'."
   (if (qwen-companion-proposal-edited proposal)
-      (qwen-companion-diff--keep proposal reason awaited)
+      (qwen-companion-proposal--rescue proposal reason awaited)
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
 ;;; Unsaved text of the user's
 
-(defconst qwen-companion-diff--unsaved-delay 0.1
+(defconst qwen-companion-review--unsaved-delay 0.1
   "Seconds without input after which unsaved text is looked for.")
 
-(defvar qwen-companion-diff--unsaved-timer nil
+(defvar qwen-companion-review--unsaved-timer nil
   "Timer that looks for unsaved text, nil while no proposal waits.")
 
-(defconst qwen-companion-diff--saving-hooks
+(defconst qwen-companion-review--saving-hooks
   '(after-save-hook after-revert-hook)
   "Hooks that run when a text is saved, also where no key was pressed.")
 
-(defvar-local qwen-companion-diff--source nil
+(defvar-local qwen-companion-review--source nil
   "What the current buffer, a third party, is a copy of: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
-(defun qwen-companion-diff--watch-unsaved ()
+(defun qwen-companion-review--watch-unsaved ()
   "Look for unsaved text, and go on with that while proposals wait."
   (cond
-   ((null qwen-companion-diff--proposals)
-    (when qwen-companion-diff--unsaved-timer
-      (cancel-timer qwen-companion-diff--unsaved-timer)
-      (setq qwen-companion-diff--unsaved-timer nil)
-      (dolist (hook qwen-companion-diff--saving-hooks)
-        (remove-hook hook #'qwen-companion-diff--look-soon))))
-   ((null qwen-companion-diff--unsaved-timer)
-    (setq qwen-companion-diff--unsaved-timer
-          (run-with-idle-timer qwen-companion-diff--unsaved-delay t
-                               #'qwen-companion-diff-look-for-unsaved))
-    (dolist (hook qwen-companion-diff--saving-hooks)
-      (add-hook hook #'qwen-companion-diff--look-soon))))
-  (qwen-companion-diff-look-for-unsaved))
+   ((null qwen-companion-proposal--open)
+    (when qwen-companion-review--unsaved-timer
+      (cancel-timer qwen-companion-review--unsaved-timer)
+      (setq qwen-companion-review--unsaved-timer nil)
+      (dolist (hook qwen-companion-review--saving-hooks)
+        (remove-hook hook #'qwen-companion-review--check-unsaved-soon))))
+   ((null qwen-companion-review--unsaved-timer)
+    (setq qwen-companion-review--unsaved-timer
+          (run-with-idle-timer qwen-companion-review--unsaved-delay t
+                               #'qwen-companion-review-check-unsaved))
+    (dolist (hook qwen-companion-review--saving-hooks)
+      (add-hook hook #'qwen-companion-review--check-unsaved-soon))))
+  (qwen-companion-review-check-unsaved))
 
-(defun qwen-companion-diff--look-soon ()
+(defun qwen-companion-review--check-unsaved-soon ()
   "Look for unsaved text when what is under way has ended."
-  (run-at-time 0 nil #'qwen-companion-diff-look-for-unsaved))
+  (run-at-time 0 nil #'qwen-companion-review-check-unsaved))
 
-(defun qwen-companion-diff-look-for-unsaved ()
+(defun qwen-companion-review-check-unsaved ()
   "Let the reviews say whether the user has unsaved text of their files.
 A text that is no longer unsaved may be on disk now."
   (let (changed)
-    (dolist (proposal qwen-companion-diff--proposals)
+    (dolist (proposal qwen-companion-proposal--open)
       (let* ((path (qwen-companion-proposal-path proposal))
              (unsaved (find-buffer-visiting path #'buffer-modified-p)))
         (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
           (setf (qwen-companion-proposal-unsaved proposal) unsaved)
-          (qwen-companion-diff-note-unsaved
+          (qwen-companion-review-unsaved-changed
            (qwen-companion-proposal-style proposal) proposal)
           (unless unsaved
-            (qwen-companion-diff-file-written path))
+            (qwen-companion-review-file-written path))
           (setq changed t))))
     (when changed
       (force-mode-line-update t)
-      (run-hooks 'qwen-companion-diff-changed-hook))))
+      (run-hooks 'qwen-companion-proposal-changed-hook))))
 
-(defun qwen-companion-diff-unsaved-hint (key)
+(defun qwen-companion-review-unsaved-hint (key)
   "Return the part of a header line about unsaved text, KEY being for that."
-  (let ((proposal qwen-companion-diff-proposal))
+  (let ((proposal qwen-companion-proposal-current))
     (cond
      ((qwen-companion-proposal-yours-buffer proposal)
       (format "  %s without your text" key))
      ((qwen-companion-proposal-unsaved proposal)
       (concat "  " key " " (propertize "your unsaved text" 'face 'warning))))))
 
-(defun qwen-companion-diff--outdated-p ()
+(defun qwen-companion-review--outdated-p ()
   "Return non-nil when the current buffer is a copy of a text that has changed."
-  (pcase qwen-companion-diff--source
+  (pcase qwen-companion-review--source
     (`(,buffer . ,tick)
      (and (buffer-live-p buffer)
           (/= tick (buffer-chars-modified-tick buffer))))))
 
-(defun qwen-companion-diff--make-yours (proposal)
+(defun qwen-companion-review--make-yours (proposal)
   "Make the third party of PROPOSAL from the user's unsaved text."
   (let ((unsaved (qwen-companion-proposal-unsaved proposal))
-        (yours (qwen-companion-diff-make-buffer proposal "yours")))
+        (yours (qwen-companion-proposal-make-buffer proposal "yours")))
     (with-current-buffer yours
       (insert (qwen-companion-disk-text unsaved "\n"))
       (goto-char (point-min))
-      (qwen-companion-diff--set-mode (qwen-companion-proposal-path proposal))
+      (qwen-companion-review--set-mode (qwen-companion-proposal-path proposal))
       (set-buffer-modified-p nil)
       (setq buffer-read-only t
-            qwen-companion-diff--source
+            qwen-companion-review--source
             (cons unsaved (buffer-chars-modified-tick unsaved)))
-      (qwen-companion-diff--set-header
+      (qwen-companion-review--set-header
        (format "your unsaved text in %s" (buffer-name unsaved))))
     (setf (qwen-companion-proposal-yours-buffer proposal) yours)))
 
-(defun qwen-companion-diff--drop-yours (proposal)
+(defun qwen-companion-review--drop-yours (proposal)
   "Kill the buffer of the third party of PROPOSAL, if there is one."
   (when-let* ((yours (qwen-companion-proposal-yours-buffer proposal)))
     (setf (qwen-companion-proposal-yours-buffer proposal) nil)
     (with-current-buffer yours
-      (qwen-companion-diff-buffer-mode -1))
-    (qwen-companion-diff--show-third proposal)
+      (qwen-companion-review-buffer-mode -1))
+    (qwen-companion-review--update-third proposal)
     (kill-buffer yours)))
 
-(defun qwen-companion-diff--show-third (proposal)
+(defun qwen-companion-review--update-third (proposal)
   "Show PROPOSAL with its third party or without, if it is on the screen.
 If the user has put other things there, it has to be opened again."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
-    (if (qwen-companion-diff-visible-p
+    (if (qwen-companion-review-visible-p
          (qwen-companion-proposal-style proposal) proposal)
-        (qwen-companion-diff-show-third
+        (qwen-companion-review-show-third
          (qwen-companion-proposal-style proposal) proposal)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide
+      (qwen-companion-review-hide
        (qwen-companion-proposal-style proposal) proposal))))
 
 ;;; The one life
 
-(defun qwen-companion-diff--end (proposal state)
+(defun qwen-companion-proposal--end (proposal state)
   "Let PROPOSAL end in STATE: off the list and off the screen.
 Its own buffer is left to the caller."
   (let ((shown (eq (qwen-companion-proposal-state proposal) 'shown)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)
-          (qwen-companion-diff-edited-p proposal))
-    (setq qwen-companion-diff--proposals
-          (delq proposal qwen-companion-diff--proposals))
+          (qwen-companion-proposal-edited-p proposal))
+    (setq qwen-companion-proposal--open
+          (delq proposal qwen-companion-proposal--open))
     (when shown
-      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
-    (qwen-companion-diff--unwatch-disk proposal)
+      (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
+    (qwen-companion-review--unwatch-disk proposal)
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
-    (qwen-companion-diff--drop-yours proposal)
+    (qwen-companion-review--drop-yours proposal)
     (force-mode-line-update t)
-    (qwen-companion-diff-schedule)))
+    (qwen-companion-review-schedule)))
 
-(defun qwen-companion-diff--end-by-cli (proposal state)
+(defun qwen-companion-proposal--end-by-cli (proposal state)
   "Let PROPOSAL end in STATE though the user may be about to answer."
   (let ((selected (and (eq (qwen-companion-proposal-state proposal) 'shown)
                        (eq proposal (buffer-local-value
-                                     'qwen-companion-diff-proposal
+                                     'qwen-companion-proposal-current
                                      (window-buffer))))))
-    (qwen-companion-diff--end proposal state)
+    (qwen-companion-proposal--end proposal state)
     (when selected
-      (qwen-companion-diff--catch-keys proposal))))
+      (qwen-companion-review--catch-keys proposal))))
 
-(defconst qwen-companion-diff--late 1.5
+(defconst qwen-companion-review--late 1.5
   "Seconds in which keys for a review that has ended by itself are caught.")
 
-(defun qwen-companion-diff--catch-keys (proposal)
+(defun qwen-companion-review--catch-keys (proposal)
   "Let a key that was meant for the review of PROPOSAL do nothing else.
 The review was selected and has ended by itself.  That is about the next
 key only, and for a moment."
@@ -828,27 +828,27 @@ key only, and for a moment."
         (late (lambda ()
                 (interactive)
                 (message "qwen-companion: the review of %s has ended before you answered"
-                         (qwen-companion-diff-file proposal)))))
+                         (qwen-companion-proposal-display-path proposal)))))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject))
-      (dolist (key (where-is-internal command (list qwen-companion-diff-buffer-mode-map)))
+      (dolist (key (where-is-internal command (list qwen-companion-review-buffer-mode-map)))
         (define-key map key late)))
-    (run-at-time qwen-companion-diff--late nil (set-transient-map map))))
+    (run-at-time qwen-companion-review--late nil (set-transient-map map))))
 
-(defun qwen-companion-diff--decide (proposal outcome &optional text)
+(defun qwen-companion-proposal-decide (proposal outcome &optional text)
   "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
-  (qwen-companion-diff--end proposal outcome)
-  (push (cons proposal text) qwen-companion-diff--undelivered)
+  (qwen-companion-proposal--end proposal outcome)
+  (push (cons proposal text) qwen-companion-proposal--undelivered)
   (when (eq outcome 'accepted)
-    (qwen-companion-diff--await
+    (qwen-companion-proposal--await-write
      proposal text
-     :done (apply-partially #'qwen-companion-diff--written proposal text))
-    (qwen-companion-diff--tell-others proposal))
-  (qwen-companion-diff--deliver (car qwen-companion-diff--undelivered))
+     :done (apply-partially #'qwen-companion-proposal--write-ended proposal text))
+    (qwen-companion-proposal--note-accepted proposal))
+  (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered))
   (kill-buffer (qwen-companion-proposal-buffer proposal)))
 
-(defun qwen-companion-diff--tell-others (accepted)
+(defun qwen-companion-proposal--note-accepted (accepted)
   "Say in the other reviews of the same file that ACCEPTED was accepted."
-  (dolist (other (qwen-companion-diff--of-file
+  (dolist (other (qwen-companion-proposals-of-file
                   (qwen-companion-proposal-path accepted)))
     (setf (qwen-companion-proposal-note other)
           (format "another one, by %s, was accepted"
@@ -863,47 +863,47 @@ key only, and for a moment."
 ;; be on disk as it is; what will be there is computed.  The time in which
 ;; the CLI should write begins when it waits for no more answers.
 
-(cl-defun qwen-companion-diff--await (proposal text &key optional stamp done)
+(cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp done)
   "Expect that the CLI of PROPOSAL writes TEXT.
 OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; DONE is
 called when PROPOSAL is no longer awaited."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (earlier (qwen-companion-diff--awaited-of path)))
-    (setq qwen-companion-diff--awaited
-          (append qwen-companion-diff--awaited (list proposal)))
+         (earlier (qwen-companion-proposal--awaited-for path)))
+    (setq qwen-companion-proposal--awaited
+          (append qwen-companion-proposal--awaited (list proposal)))
     (setf (qwen-companion-proposal-forecast proposal)
           (cond ((null text) 'unknown)
-                ((null earlier) (qwen-companion-diff--plain text)))
+                ((null earlier) (qwen-companion-proposal--plain-text text)))
           (qwen-companion-proposal-base proposal)
-          (and earlier (qwen-companion-diff--disk-text path))
+          (and earlier (qwen-companion-proposal--disk-text path))
           (qwen-companion-proposal-write proposal)
           (qwen-companion-disk-expect
            path text :optional optional :stamp stamp
            :done (lambda (result how)
                    (unwind-protect
                        (when done (funcall done result how))
-                     (qwen-companion-diff--forget proposal)))))
+                     (qwen-companion-proposal--forget-write proposal)))))
     (when (and text (qwen-companion-proposal-ends-lines proposal))
       (qwen-companion-disk-allow (qwen-companion-proposal-write proposal)
                                  (qwen-companion-disk-end-line text)))
-    (qwen-companion-diff--foresee path)))
+    (qwen-companion-proposal--update-forecasts path)))
 
-(defun qwen-companion-diff--plain (text)
+(defun qwen-companion-proposal--plain-text (text)
   "Return TEXT with LF line ends and without a byte order mark."
   (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
 
-(defun qwen-companion-diff--disk-text (path)
+(defun qwen-companion-proposal--disk-text (path)
   "Return the text of the file PATH, plain."
   (with-temp-buffer
     (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
-    (qwen-companion-diff--plain (buffer-string))))
+    (qwen-companion-proposal--plain-text (buffer-string))))
 
-(defun qwen-companion-diff--awaited-of (path)
+(defun qwen-companion-proposal--awaited-for (path)
   "Return the proposals for PATH whose CLI may be about to write, oldest first."
-  (cl-remove path qwen-companion-diff--awaited
+  (cl-remove path qwen-companion-proposal--awaited
              :key #'qwen-companion-proposal-path :test-not #'equal))
 
-(defun qwen-companion-diff--held-up (proposal)
+(defun qwen-companion-proposal-unwritten-before (proposal)
   "Return what the CLI of PROPOSAL has yet to write to the file before it.
 A list of accepted proposals."
   (cl-remove-if-not
@@ -912,35 +912,35 @@ A list of accepted proposals."
           (equal (qwen-companion-proposal-session proposal)
                  (qwen-companion-proposal-session earlier))
           (qwen-companion-disk-untouched-p (qwen-companion-proposal-write earlier))))
-   (qwen-companion-diff--awaited-of (qwen-companion-proposal-path proposal))))
+   (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
-(defun qwen-companion-diff--forget (proposal)
+(defun qwen-companion-proposal--forget-write (proposal)
   "Expect no longer that the CLI of PROPOSAL writes."
-  (setq qwen-companion-diff--awaited
-        (delq proposal qwen-companion-diff--awaited))
+  (setq qwen-companion-proposal--awaited
+        (delq proposal qwen-companion-proposal--awaited))
   (qwen-companion-disk-forget (qwen-companion-proposal-write proposal))
   (setf (qwen-companion-proposal-write proposal) nil
         (qwen-companion-proposal-base proposal) nil))
 
-(defun qwen-companion-diff--foresee (path)
+(defun qwen-companion-proposal--update-forecasts (path)
   "Compute what PATH will hold when all that is awaited was written."
-  (let ((rest (qwen-companion-diff--awaited-of path)) previous)
+  (let ((rest (qwen-companion-proposal--awaited-for path)) previous)
     (while rest
       (let* ((proposal (pop rest))
              (mine (and previous (qwen-companion-proposal-forecast previous))))
         (cond
          ((qwen-companion-proposal-forecast proposal))
          ((stringp mine)
-          (qwen-companion-diff--foresee-one proposal mine))
+          (qwen-companion-proposal--forecast proposal mine))
          ((eq mine 'unknown)
           (setf (qwen-companion-proposal-forecast proposal) 'unknown)))
         (setq previous proposal)))))
 
-(defun qwen-companion-diff--foresee-one (proposal mine)
+(defun qwen-companion-proposal--forecast (proposal mine)
   "Compute the forecast of PROPOSAL where MINE is written before it."
   (let* ((write (qwen-companion-proposal-write proposal))
          (path (qwen-companion-proposal-path proposal))
-         (theirs (qwen-companion-diff--plain (qwen-companion-disk-accepted write))))
+         (theirs (qwen-companion-proposal--plain-text (qwen-companion-disk-accepted write))))
     (setf (qwen-companion-proposal-forecast proposal) 'asked)
     (qwen-companion-merge-texts
      (qwen-companion-proposal-base proposal) mine theirs nil
@@ -952,93 +952,93 @@ A list of accepted proposals."
            (qwen-companion-disk-allow write text)
            (when (qwen-companion-proposal-ends-lines proposal)
              (qwen-companion-disk-allow write (qwen-companion-disk-end-line text))))
-         (qwen-companion-diff--foresee path)
-         (dolist (open (qwen-companion-diff--of-file path))
+         (qwen-companion-proposal--update-forecasts path)
+         (dolist (open (qwen-companion-proposals-of-file path))
            (unless (qwen-companion-proposal-note open)
-             (qwen-companion-diff--compare-with-accepted open))))))))
+             (qwen-companion-proposal--compare-with-accepted open))))))))
 
-(defun qwen-companion-diff--count-time (session)
+(defun qwen-companion-proposal--start-write-timeout (session)
   "Count the time in which SESSION should write, unless it waits for answers."
   (let ((of-session-p (lambda (proposal)
                         (equal session (qwen-companion-proposal-session proposal)))))
-    (unless (or (cl-some of-session-p qwen-companion-diff--proposals)
-                (cl-some of-session-p (mapcar #'car qwen-companion-diff--undelivered)))
-      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-diff--awaited))
+    (unless (or (cl-some of-session-p qwen-companion-proposal--open)
+                (cl-some of-session-p (mapcar #'car qwen-companion-proposal--undelivered)))
+      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-proposal--awaited))
         (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
 
-(defun qwen-companion-diff--count-no-time (session)
+(defun qwen-companion-proposal--stop-write-timeout (session)
   "Do not count the time in which SESSION should write: it waits for an answer."
-  (dolist (proposal qwen-companion-diff--awaited)
+  (dolist (proposal qwen-companion-proposal--awaited)
     (when (equal session (qwen-companion-proposal-session proposal))
       (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
 
-(defun qwen-companion-diff--written (proposal text result how)
+(defun qwen-companion-proposal--write-ended (proposal text result how)
   "Keep TEXT, which was accepted of PROPOSAL, if it is not on disk.
 RESULT and HOW are as in `qwen-companion-disk-expect'."
   (pcase result
     ('overwritten
      (when (qwen-companion-proposal-edited proposal)
-       (qwen-companion-diff--keep-accepted
+       (qwen-companion-proposal--rescue-accepted
         proposal text "the change accepted after this one has replaced it, with your edits")))
-    ('changed (qwen-companion-diff--keep-changed proposal text))
+    ('changed (qwen-companion-proposal--rescue-changed proposal text))
     ('unchanged
-     (qwen-companion-diff--keep-accepted
+     (qwen-companion-proposal--rescue-accepted
       proposal text (format "%s has not written %s %s"
                             (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))
-                            (qwen-companion-diff-file proposal) how))
+                            (qwen-companion-proposal-display-path proposal) how))
      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
        (qwen-companion-rescue-expect-late (qwen-companion-proposal-buffer proposal))))))
 
-(defun qwen-companion-diff--keep-changed (proposal text)
+(defun qwen-companion-proposal--rescue-changed (proposal text)
   "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
 If that is what was accepted before, the text is kept with it."
   (let* ((path (qwen-companion-proposal-path proposal))
-         (file (qwen-companion-diff-file proposal))
+         (file (qwen-companion-proposal-display-path proposal))
          (base (qwen-companion-proposal-base proposal))
          (forecast (qwen-companion-proposal-forecast proposal)))
     (if (and base (stringp forecast) (qwen-companion-disk-holds-p path base))
         (progn
           (setf (qwen-companion-proposal-stamp proposal)
                 (qwen-companion-disk-stamp path))
-          (qwen-companion-diff--keep-accepted
+          (qwen-companion-proposal--rescue-accepted
            proposal forecast
            (format "%s holds the change accepted before, but not this one" file)))
-      (qwen-companion-diff--keep-accepted
+      (qwen-companion-proposal--rescue-accepted
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
         (qwen-companion-rescue-compare (qwen-companion-proposal-buffer proposal)
-                                     #'qwen-companion-diff--show-quietly)))))
+                                     #'qwen-companion-review--display-quietly)))))
 
-(defun qwen-companion-diff--keep-accepted (proposal text reason)
+(defun qwen-companion-proposal--rescue-accepted (proposal text reason)
   "Keep TEXT, accepted of PROPOSAL, whose buffer was killed; REASON is why."
-  (qwen-companion-diff--revive proposal text)
-  (qwen-companion-diff--keep proposal reason))
+  (qwen-companion-proposal--recreate-buffer proposal text)
+  (qwen-companion-proposal--rescue proposal reason))
 
-(defun qwen-companion-diff--show-quietly (buffer)
+(defun qwen-companion-review--display-quietly (buffer)
   "Show BUFFER in a window that is not selected, unless that would disturb."
-  (unless (qwen-companion-diff--busy-p)
+  (unless (qwen-companion-review--busy-p)
     (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
-(defun qwen-companion-diff--void (undelivered reason)
+(defun qwen-companion-proposal--void (undelivered reason)
   "End UNDELIVERED, an outcome that came too late, in the state `closed'.
 If it was an acceptance with edits, keep its text; REASON is why it is
 void.  Return that text, or nil for a rejection."
   (pcase-let ((`(,proposal . ,text) undelivered))
-    (setq qwen-companion-diff--undelivered
-          (delq undelivered qwen-companion-diff--undelivered))
+    (setq qwen-companion-proposal--undelivered
+          (delq undelivered qwen-companion-proposal--undelivered))
     (setf (qwen-companion-proposal-state proposal) 'closed)
     (when text
       (when (qwen-companion-proposal-write proposal)
-        (qwen-companion-diff--forget proposal))
+        (qwen-companion-proposal--forget-write proposal))
       (when (qwen-companion-proposal-edited proposal)
-        (qwen-companion-diff--revive proposal text)
-        (qwen-companion-diff--keep proposal reason)))
+        (qwen-companion-proposal--recreate-buffer proposal text)
+        (qwen-companion-proposal--rescue proposal reason)))
     text))
 
-(defun qwen-companion-diff--revive (proposal text)
+(defun qwen-companion-proposal--recreate-buffer (proposal text)
   "Give PROPOSAL, whose buffer was killed, a new one with TEXT."
-  (let ((buffer (qwen-companion-diff-make-buffer proposal "proposal")))
+  (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (insert (string-replace
@@ -1047,7 +1047,7 @@ void.  Return that text, or nil for a rejection."
                                      text)))
       (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
 
-(defun qwen-companion-diff--deliver (undelivered)
+(defun qwen-companion-proposal--deliver (undelivered)
   "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
   (pcase-let ((`(,proposal . ,text) undelivered))
     (qwen-companion-backend-call
@@ -1056,28 +1056,28 @@ void.  Return that text, or nil for a rejection."
                    :outcome (qwen-companion-proposal-state proposal))
              (when text (qwen-companion-backend-pack-text text))))))
 
-(defconst qwen-companion-diff--redeliver-delay 2
+(defconst qwen-companion-proposal--redeliver-delay 2
   "Seconds until an outcome is sent again that could not be taken.")
 
-(defvar qwen-companion-diff--redeliver-timer nil
+(defvar qwen-companion-proposal--redeliver-timer nil
   "Timer that sends outcomes again, nil while all were taken.")
 
-(defun qwen-companion-diff-on-call-failed (method _payload)
+(defun qwen-companion-proposal-on-call-failed (method _payload)
   "Send the outcomes again in a while when METHOD was to take one.
 The Python process could not read its text, for instance."
-  (when (and (eq method 'outcome) (not qwen-companion-diff--redeliver-timer))
-    (setq qwen-companion-diff--redeliver-timer
-          (run-at-time qwen-companion-diff--redeliver-delay nil
+  (when (and (eq method 'outcome) (not qwen-companion-proposal--redeliver-timer))
+    (setq qwen-companion-proposal--redeliver-timer
+          (run-at-time qwen-companion-proposal--redeliver-delay nil
                        (lambda ()
-                         (setq qwen-companion-diff--redeliver-timer nil)
-                         (qwen-companion-diff-resend))))))
+                         (setq qwen-companion-proposal--redeliver-timer nil)
+                         (qwen-companion-proposal-resend))))))
 
-(defun qwen-companion-diff-resend ()
+(defun qwen-companion-proposal-resend ()
   "Tell a Python process that has just come up the outcomes it may lack."
-  (mapc #'qwen-companion-diff--deliver
-        (reverse qwen-companion-diff--undelivered)))
+  (mapc #'qwen-companion-proposal--deliver
+        (reverse qwen-companion-proposal--undelivered)))
 
-(defun qwen-companion-diff-known ()
+(defun qwen-companion-proposal-known ()
   "Return the open proposals for a Python process about to start.
 A list of property lists (:id :session :path :digest); those whose
 outcome is not delivered are still open for it."
@@ -1086,46 +1086,46 @@ outcome is not delivered are still open for it."
                   :session (qwen-companion-proposal-session proposal)
                   :path (qwen-companion-proposal-path proposal)
                   :digest (qwen-companion-proposal-digest proposal)))
-          (append (mapcar #'car qwen-companion-diff--undelivered)
-                  qwen-companion-diff--proposals)))
+          (append (mapcar #'car qwen-companion-proposal--undelivered)
+                  qwen-companion-proposal--open)))
 
-(defun qwen-companion-diff-end-all ()
+(defun qwen-companion-proposal-end-all ()
   "End all reviews because the companion stops.
 Nothing is answered: the CLI still asks in its terminal.  Texts the
 user has edited are kept."
-  (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
-    (qwen-companion-diff--end proposal 'closed)
-    (qwen-companion-diff--keep-or-kill proposal "the companion was turned off"))
-  (mapc #'qwen-companion-diff--forget (copy-sequence qwen-companion-diff--awaited))
-  (setq qwen-companion-diff--undelivered nil)
-  (when qwen-companion-diff--redeliver-timer
-    (cancel-timer qwen-companion-diff--redeliver-timer)
-    (setq qwen-companion-diff--redeliver-timer nil))
+  (dolist (proposal (copy-sequence qwen-companion-proposal--open))
+    (qwen-companion-proposal--end proposal 'closed)
+    (qwen-companion-proposal--rescue-or-kill proposal "the companion was turned off"))
+  (mapc #'qwen-companion-proposal--forget-write (copy-sequence qwen-companion-proposal--awaited))
+  (setq qwen-companion-proposal--undelivered nil)
+  (when qwen-companion-proposal--redeliver-timer
+    (cancel-timer qwen-companion-proposal--redeliver-timer)
+    (setq qwen-companion-proposal--redeliver-timer nil))
   (qwen-companion-rescue-expect-nothing)
-  (qwen-companion-diff--unschedule))
+  (qwen-companion-review--unschedule))
 
 ;;; Calls of the Python process
 
-(defun qwen-companion-diff-on-open (payload)
+(defun qwen-companion-proposal-on-open (payload)
   "Take the proposal in PAYLOAD; return nil, or a string: why not.
 One that is known is the same review, proposed again."
   (let ((id (plist-get payload :id))
         (path (plist-get payload :path))
         (session (plist-get payload :session)))
     (cond
-     ((or (qwen-companion-diff-by-id id)
-          (qwen-companion-diff--undelivered-by-id id))
+     ((or (qwen-companion-proposal-by-id id)
+          (qwen-companion-proposal--undelivered-by-id id))
       (qwen-companion-backend-drop-text payload)
       nil)
      (t
-      (qwen-companion-diff--supersede session path)
-      (if-let* ((refusal (qwen-companion-diff--refusal payload)))
+      (qwen-companion-proposal--supersede session path)
+      (if-let* ((refusal (qwen-companion-proposal--refusal payload)))
           (progn (qwen-companion-backend-drop-text payload)
                  refusal)
-        (qwen-companion-diff--begin payload)
+        (qwen-companion-proposal--begin payload)
         nil)))))
 
-(defun qwen-companion-diff--refusal (payload)
+(defun qwen-companion-proposal--refusal (payload)
   "Return why the proposal in PAYLOAD is not reviewed, a string, or nil."
   (let ((path (plist-get payload :path)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
@@ -1139,7 +1139,7 @@ One that is known is the same review, proposed again."
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
-(defun qwen-companion-diff--begin (payload)
+(defun qwen-companion-proposal--begin (payload)
   "Begin the life of the proposal in PAYLOAD and announce it."
   (let* ((path (plist-get payload :path))
          (target (qwen-companion-risks-examine
@@ -1158,78 +1158,78 @@ One that is known is the same review, proposed again."
                     :stamp (qwen-companion-disk-stamp path))))
     (setf (qwen-companion-proposal-checked proposal)
           (qwen-companion-proposal-stamp proposal))
-    (qwen-companion-diff--count-no-time (qwen-companion-proposal-session proposal))
-    (qwen-companion-diff--fill proposal payload)
-    (setq qwen-companion-diff--proposals
-          (append qwen-companion-diff--proposals (list proposal)))
-    (qwen-companion-diff--compare-with-accepted proposal)
-    (qwen-companion-diff--announce proposal)))
+    (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
+    (qwen-companion-proposal--fill proposal payload)
+    (setq qwen-companion-proposal--open
+          (append qwen-companion-proposal--open (list proposal)))
+    (qwen-companion-proposal--compare-with-accepted proposal)
+    (qwen-companion-review--announce proposal)))
 
-(defun qwen-companion-diff--compare-with-accepted (proposal)
+(defun qwen-companion-proposal--compare-with-accepted (proposal)
   "Find out whether PROPOSAL has what was accepted before and is not written yet.
 If it lacks some of that, say so in the review."
-  (when-let* ((earlier (qwen-companion-diff--held-up proposal))
+  (when-let* ((earlier (qwen-companion-proposal-unwritten-before proposal))
               (mine (qwen-companion-proposal-forecast (car (last earlier))))
               ((stringp mine)))
-    (let ((theirs (qwen-companion-diff--plain (qwen-companion-diff-text proposal))))
+    (let ((theirs (qwen-companion-proposal--plain-text (qwen-companion-proposal-text proposal))))
       (qwen-companion-merge-texts
-       (qwen-companion-diff--disk-text (qwen-companion-proposal-path proposal))
+       (qwen-companion-proposal--disk-text (qwen-companion-proposal-path proposal))
        mine theirs nil
        (lambda (merged)
          (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
            (setf (qwen-companion-proposal-note proposal)
-                 (qwen-companion-diff--note-lacking proposal earlier))
+                 (qwen-companion-proposal--note-lacking proposal earlier))
            (force-mode-line-update t)))))))
 
-(defun qwen-companion-diff--note-lacking (proposal earlier)
+(defun qwen-companion-proposal--note-lacking (proposal earlier)
   "Return a note: PROPOSAL lacks some of EARLIER, proposals accepted before."
   (concat "lacks changes accepted before"
           (when (cl-some #'qwen-companion-proposal-edited earlier)
             (format ", and %s may fail to write it where you edited them"
                     (qwen-companion-proposal-client proposal)))))
 
-(defun qwen-companion-diff--supersede (session path)
+(defun qwen-companion-proposal--supersede (session path)
   "End what SESSION has proposed for PATH: a newer proposal has come.
 The CLI waits for the outcome of that one only, so one that is still on
 its way is void."
   (let ((older-p (lambda (proposal)
                    (and (equal session (qwen-companion-proposal-session proposal))
                         (equal path (qwen-companion-proposal-path proposal))))))
-    (when-let* ((older (cl-find-if older-p qwen-companion-diff--proposals)))
-      (qwen-companion-diff--end-by-cli older 'superseded)
-      (qwen-companion-diff--keep-or-kill older "a newer proposal has come"))
-    (when-let* ((undelivered (cl-find-if older-p qwen-companion-diff--undelivered
+    (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
+      (qwen-companion-proposal--end-by-cli older 'superseded)
+      (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
+    (when-let* ((undelivered (cl-find-if older-p qwen-companion-proposal--undelivered
                                          :key #'car)))
-      (qwen-companion-diff--void
+      (qwen-companion-proposal--void
        undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
 
-(defun qwen-companion-diff-on-close (payload)
+(defun qwen-companion-proposal-on-close (payload)
   "Close the proposal in PAYLOAD, answered in the terminal.
 Return its text as a payload, nil when it was not open or was rejected
 here at the same time."
   (let* ((id (plist-get payload :id))
-         (undelivered (qwen-companion-diff--undelivered-by-id id))
-         (proposal (or (car undelivered) (qwen-companion-diff-by-id id))))
+         (undelivered (qwen-companion-proposal--undelivered-by-id id))
+         (proposal (or (car undelivered) (qwen-companion-proposal-by-id id))))
     (when proposal
-      (let* ((reason (qwen-companion-diff--why-closed
+      (let* ((reason (qwen-companion-proposal--why-closed
                       proposal (plist-get payload :keeps-edits)))
              (text (if undelivered
-                       (qwen-companion-diff--void undelivered reason)
-                     (qwen-companion-diff-text proposal))))
+                       (qwen-companion-proposal--void undelivered reason)
+                     (qwen-companion-proposal-text proposal))))
         (unless undelivered
-          (qwen-companion-diff--end-by-cli proposal 'closed)
-          (qwen-companion-diff--keep-or-kill proposal reason t))
+          (qwen-companion-proposal--end-by-cli proposal 'closed)
+          (qwen-companion-proposal--rescue-or-kill proposal reason t))
         (let ((kept (qwen-companion-proposal-buffer proposal)))
-          (qwen-companion-diff--await
+          (qwen-companion-proposal--await-write
            proposal text
            :optional t
            :stamp (qwen-companion-proposal-stamp proposal)
            :done (lambda (result _how)
                    (qwen-companion-rescue-waited kept result))))
-        (qwen-companion-diff--count-time (qwen-companion-proposal-session proposal))
+        (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
         (and text (qwen-companion-backend-pack-text text))))))
 
-(defun qwen-companion-diff--why-closed (proposal keeps-edits)
+(defun qwen-companion-proposal--why-closed (proposal keeps-edits)
   "Return a text for PROPOSAL, edited here and answered in the terminal.
 KEEPS-EDITS says whether the CLI then writes the edits."
   (if keeps-edits
@@ -1237,68 +1237,68 @@ KEEPS-EDITS says whether the CLI then writes the edits."
     (format "answered in the terminal, where %s writes its own text without your edits"
             (qwen-companion-proposal-client proposal))))
 
-(defun qwen-companion-diff-on-orphan (payload)
+(defun qwen-companion-proposal-on-orphan (payload)
   "Keep the text of the proposal in PAYLOAD: its CLI has gone.
 It may have been accepted already, only that the CLI never got to know."
   (let* ((id (plist-get payload :id))
-         (proposal (qwen-companion-diff-by-id id))
-         (undelivered (qwen-companion-diff--undelivered-by-id id)))
+         (proposal (qwen-companion-proposal-by-id id))
+         (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
      (proposal
-      (qwen-companion-diff--end-by-cli proposal 'orphaned)
-      (qwen-companion-diff--keep-orphan proposal))
+      (qwen-companion-proposal--end-by-cli proposal 'orphaned)
+      (qwen-companion-proposal--rescue-orphan proposal))
      (undelivered
       (setq proposal (car undelivered))
       (setf (qwen-companion-proposal-edited proposal) nil)
-      (when-let* ((text (qwen-companion-diff--void undelivered nil)))
-        (qwen-companion-diff--revive proposal text)
-        (qwen-companion-diff--keep-orphan proposal))))
+      (when-let* ((text (qwen-companion-proposal--void undelivered nil)))
+        (qwen-companion-proposal--recreate-buffer proposal text)
+        (qwen-companion-proposal--rescue-orphan proposal))))
     (when proposal
-      (qwen-companion-diff--count-time (qwen-companion-proposal-session proposal)))
+      (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal)))
     nil))
 
-(defun qwen-companion-diff--keep-orphan (proposal)
+(defun qwen-companion-proposal--rescue-orphan (proposal)
   "Keep the text of PROPOSAL, whose CLI has gone."
-  (qwen-companion-diff--keep
+  (qwen-companion-proposal--rescue
    proposal
    (format "%s has gone before it could write %s"
            (qwen-companion-proposal-client proposal)
-           (qwen-companion-diff-file proposal))))
+           (qwen-companion-proposal-display-path proposal))))
 
-(defun qwen-companion-diff--undelivered-by-id (id)
+(defun qwen-companion-proposal--undelivered-by-id (id)
   "Return the outcome of the proposal ID that is not delivered, or nil."
-  (cl-find id qwen-companion-diff--undelivered :test #'equal
+  (cl-find id qwen-companion-proposal--undelivered :test #'equal
            :key (lambda (undelivered)
                   (qwen-companion-proposal-id (car undelivered)))))
 
-(defun qwen-companion-diff-on-delivered (payload)
+(defun qwen-companion-proposal-on-delivered (payload)
   "Forget the outcome in PAYLOAD: the CLI has it."
-  (when-let* ((undelivered (qwen-companion-diff--undelivered-by-id
+  (when-let* ((undelivered (qwen-companion-proposal--undelivered-by-id
                             (plist-get payload :id))))
-    (setq qwen-companion-diff--undelivered
-          (delq undelivered qwen-companion-diff--undelivered))
-    (qwen-companion-diff--count-time
+    (setq qwen-companion-proposal--undelivered
+          (delq undelivered qwen-companion-proposal--undelivered))
+    (qwen-companion-proposal--start-write-timeout
      (qwen-companion-proposal-session (car undelivered))))
   nil)
 
 ;;; Showing without disturbing
 
-(defun qwen-companion-diff--announce (proposal)
+(defun qwen-companion-review--announce (proposal)
   "Say once that PROPOSAL has come, and see to it that it is shown."
   (force-mode-line-update t)
   (message "qwen-companion: %s proposes a change of %s%s%s"
            (qwen-companion-untrusted-text
             (qwen-companion-proposal-client proposal))
-           (qwen-companion-diff-file proposal)
-           (qwen-companion-diff-warning-hint proposal)
-           (if (and (qwen-companion-diff--ediff-p) (not (qwen-companion-diff-shown)))
+           (qwen-companion-proposal-display-path proposal)
+           (qwen-companion-review-warning-hint proposal)
+           (if (and (qwen-companion-review--ediff-p) (not (qwen-companion-review-shown)))
                "; it waits until the Ediff session is over"
              ""))
-  (qwen-companion-diff-schedule)
+  (qwen-companion-review-schedule)
   (run-hook-wrapped 'qwen-companion-attention-functions
-                    #'qwen-companion-diff--call-attention proposal))
+                    #'qwen-companion-review--call-attention proposal))
 
-(defun qwen-companion-diff--call-attention (function proposal)
+(defun qwen-companion-review--call-attention (function proposal)
   "Call FUNCTION, one of the user's, with PROPOSAL; return nil.
 The CLI is not to suffer from its errors."
   (condition-case err
@@ -1308,47 +1308,47 @@ The CLI is not to suffer from its errors."
               (error-message-string err))))
   nil)
 
-(defun qwen-companion-diff-schedule ()
+(defun qwen-companion-review-schedule ()
   "See to it that the next unseen proposal is shown at a good moment.
 Called after each change of the open proposals and of their states."
-  (qwen-companion-diff--unschedule)
-  (when (and (qwen-companion-diff--unseen)
+  (qwen-companion-review--unschedule)
+  (when (and (qwen-companion-review--unseen)
              (memq qwen-companion-diff-arrival '(idle now)))
-    (setq qwen-companion-diff--timers
+    (setq qwen-companion-review--timers
           ;; The second one is for what ends while no key comes.
-          (list (run-with-idle-timer qwen-companion-diff--idle-delay t
-                                     #'qwen-companion-diff--show-next)
+          (list (run-with-idle-timer qwen-companion-review--idle-delay t
+                                     #'qwen-companion-review--show-next)
                 (run-at-time (if (eq qwen-companion-diff-arrival 'now)
                                  0
-                               qwen-companion-diff--idle-delay)
-                             qwen-companion-diff--idle-delay
-                             #'qwen-companion-diff--show-next))))
-  (qwen-companion-diff--watch-unsaved)
-  (run-hooks 'qwen-companion-diff-changed-hook))
+                               qwen-companion-review--idle-delay)
+                             qwen-companion-review--idle-delay
+                             #'qwen-companion-review--show-next))))
+  (qwen-companion-review--watch-unsaved)
+  (run-hooks 'qwen-companion-proposal-changed-hook))
 
-(defun qwen-companion-diff--unschedule ()
+(defun qwen-companion-review--unschedule ()
   "Stop waiting for a moment to show a proposal."
-  (mapc #'cancel-timer qwen-companion-diff--timers)
-  (setq qwen-companion-diff--timers nil))
+  (mapc #'cancel-timer qwen-companion-review--timers)
+  (setq qwen-companion-review--timers nil))
 
-(defun qwen-companion-diff--unseen ()
+(defun qwen-companion-review--unseen ()
   "Return the proposals that have not been shown yet, oldest first."
   (cl-remove-if #'qwen-companion-proposal-seen
-                qwen-companion-diff--proposals))
+                qwen-companion-proposal--open))
 
-(defun qwen-companion-diff-shown ()
+(defun qwen-companion-review-shown ()
   "Return the proposal that is on the screen, or nil."
   (cl-find-if (lambda (proposal)
                 (and (eq (qwen-companion-proposal-state proposal) 'shown)
-                     (qwen-companion-diff-visible-p
+                     (qwen-companion-review-visible-p
                       (qwen-companion-proposal-style proposal) proposal)))
-              qwen-companion-diff--proposals))
+              qwen-companion-proposal--open))
 
-(defun qwen-companion-diff-terminals (proposal)
+(defun qwen-companion-review-terminals (proposal)
   "Return the terminal buffers that may be those of PROPOSAL's CLI.
 One when that is known, else all in which one was started that may
 change the file."
-  (if-let* ((buffer (qwen-companion-diff--own-terminal proposal)))
+  (if-let* ((buffer (qwen-companion-review--own-terminal proposal)))
       (list buffer)
     (cl-remove-if-not
      (lambda (buffer)
@@ -1356,13 +1356,13 @@ change the file."
                             (buffer-local-value 'default-directory buffer)))
      (qwen-companion-terminal-buffers))))
 
-(defun qwen-companion-diff--own-terminal (proposal)
+(defun qwen-companion-review--own-terminal (proposal)
   "Return the terminal buffer of PROPOSAL's CLI, or nil."
   (qwen-companion-terminal-session-buffer
    (qwen-companion-backend-session
     (qwen-companion-proposal-session proposal))))
 
-(defun qwen-companion-diff-seen-window (buffer)
+(defun qwen-companion-review-seen-window (buffer)
   "Return a window of BUFFER that can be seen, or nil.
 It may be on any terminal: `get-buffer-window' with the argument
 `visible' knows the selected frame's only."
@@ -1374,12 +1374,12 @@ It may be on any terminal: `get-buffer-window' with the argument
                        (memq (tty-top-frame frame) (list nil frame)))))
               (get-buffer-window-list buffer 'nomini t)))
 
-(defun qwen-companion-diff-frame-for (proposal)
+(defun qwen-companion-review-frame-for (proposal)
   "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
 That of its terminal, else the selected one.  When the terminal is in
 a tab that is not selected there is none."
-  (let ((terminals (qwen-companion-diff-terminals proposal)))
-    (if-let* ((window (cl-some #'qwen-companion-diff-seen-window terminals)))
+  (let ((terminals (qwen-companion-review-terminals proposal)))
+    (if-let* ((window (cl-some #'qwen-companion-review-seen-window terminals)))
         (window-frame window)
       (unless (cl-some (lambda (buffer) (tab-bar-get-buffer-tab buffer t t))
                        terminals)
@@ -1387,7 +1387,7 @@ a tab that is not selected there is none."
 
 (defvar ediff-session-registry)
 
-(defun qwen-companion-diff--busy-p ()
+(defun qwen-companion-review--busy-p ()
   "Return non-nil when a window change now would disturb the user."
   (or (active-minibuffer-window)
       (> (recursion-depth) 0)
@@ -1402,31 +1402,31 @@ a tab that is not selected there is none."
       defining-kbd-macro
       track-mouse
       (not (qwen-companion-context-frame-p))
-      (qwen-companion-diff-shown)
-      (qwen-companion-diff--ediff-p)))
+      (qwen-companion-review-shown)
+      (qwen-companion-review--ediff-p)))
 
-(defun qwen-companion-diff--ediff-p ()
+(defun qwen-companion-review--ediff-p ()
   "Return non-nil when an Ediff session is on the screen."
   (cl-some (lambda (buffer)
              (and (buffer-live-p buffer)
                   (get-buffer-window buffer 'visible)))
            (bound-and-true-p ediff-session-registry)))
 
-(defun qwen-companion-diff--idle-p ()
+(defun qwen-companion-review--idle-p ()
   "Return non-nil when no input has come for long enough."
   (or (not (eq qwen-companion-diff-arrival 'idle))
       (when-let* ((idle (current-idle-time)))
-        (>= (float-time idle) qwen-companion-diff--idle-delay))))
+        (>= (float-time idle) qwen-companion-review--idle-delay))))
 
-(defun qwen-companion-diff--show-next ()
+(defun qwen-companion-review--show-next ()
   "Show the oldest unseen proposal that can be, unless that would disturb."
-  (when (and (qwen-companion-diff--idle-p)
-             (not (qwen-companion-diff--busy-p)))
-    (when-let* ((proposal (cl-find-if #'qwen-companion-diff-frame-for
-                                      (qwen-companion-diff--unseen))))
-      (qwen-companion-diff--display proposal qwen-companion-diff-select))))
+  (when (and (qwen-companion-review--idle-p)
+             (not (qwen-companion-review--busy-p)))
+    (when-let* ((proposal (cl-find-if #'qwen-companion-review-frame-for
+                                      (qwen-companion-review--unseen))))
+      (qwen-companion-review--display proposal qwen-companion-diff-select))))
 
-(defun qwen-companion-diff--display (proposal select)
+(defun qwen-companion-review--display (proposal select)
   "Show PROPOSAL; SELECT non-nil means to select it."
   (setf (qwen-companion-proposal-seen proposal) t)
   (unless (qwen-companion-proposal-style proposal)
@@ -1436,60 +1436,60 @@ a tab that is not selected there is none."
   (condition-case err
       (progn
         (unless (qwen-companion-proposal-disk-buffer proposal)
-          (qwen-companion-diff--prepare proposal))
+          (qwen-companion-review--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
-        (qwen-companion-diff-show (qwen-companion-proposal-style proposal) proposal select))
-    (error (qwen-companion-diff-fall-back proposal err select)))
+        (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select))
+    (error (qwen-companion-review-fall-back proposal err select)))
   ;; What shows it lets timers and processes run, and one may end it.
-  (unless (memq proposal qwen-companion-diff--proposals)
-    (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
-  (qwen-companion-diff-schedule))
+  (unless (memq proposal qwen-companion-proposal--open)
+    (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
+  (qwen-companion-review-schedule))
 
-(defun qwen-companion-diff-fall-back (proposal err select)
+(defun qwen-companion-review-fall-back (proposal err select)
   "Show PROPOSAL hunk by hunk, because its front end failed with ERR.
 SELECT non-nil means to select the review.  If that one cannot show it
 either, the proposal waits."
-  (when (memq proposal qwen-companion-diff--proposals)
+  (when (memq proposal qwen-companion-proposal--open)
     (let ((style (qwen-companion-proposal-style proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide style proposal)
+      (qwen-companion-review-hide style proposal)
       (if (eq style 'unified)
           (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
-                   (qwen-companion-diff-file proposal)
+                   (qwen-companion-proposal-display-path proposal)
                    (error-message-string err)
                    (buffer-name (qwen-companion-proposal-buffer proposal)))
         (setf (qwen-companion-proposal-style proposal) 'unified)
-        (qwen-companion-diff--display proposal select)
+        (qwen-companion-review--display proposal select)
         (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
-                 (qwen-companion-diff-file proposal)
+                 (qwen-companion-proposal-display-path proposal)
                  (error-message-string err))))))
 
-(defun qwen-companion-diff-frame-deleted (frame)
+(defun qwen-companion-review-frame-deleted (frame)
   "Let the review that was shown in FRAME, which is gone, come again."
-  (dolist (proposal (copy-sequence qwen-companion-diff--proposals))
+  (dolist (proposal (copy-sequence qwen-companion-proposal--open))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
-               (eq frame (qwen-companion-diff-frame
+               (eq frame (qwen-companion-review-frame
                           (qwen-companion-proposal-style proposal) proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending
             (qwen-companion-proposal-seen proposal) nil)
-      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal)
-      (qwen-companion-diff-schedule))))
+      (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal)
+      (qwen-companion-review-schedule))))
 
 (defun qwen-companion-diff-bury ()
   "Put the review aside; the proposal stays pending.
 \\[qwen-companion-diff-open] brings it back."
   (interactive)
-  (let ((proposal (qwen-companion-diff--find nil "put aside")))
+  (let ((proposal (qwen-companion-review--find nil "put aside")))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide (qwen-companion-proposal-style proposal) proposal))
-    (qwen-companion-diff-schedule)
+      (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
+    (qwen-companion-review-schedule)
     (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
-             (qwen-companion-diff-file proposal))))
+             (qwen-companion-proposal-display-path proposal))))
 
 ;;; Commands
 
-(defun qwen-companion-diff--find (file verb)
+(defun qwen-companion-review--find (file verb)
   "Return the open proposal a command shall VERB (a string).
 FILE is a file name, a proposal, or nil for the current buffer's (in a
 terminal, that of its CLI), else the only one.  Signal a `user-error'
@@ -1499,9 +1499,9 @@ when there is none or several."
           ((qwen-companion-proposal-p file) (list file))
           (file
            (let ((path (expand-file-name file)))
-             (cl-remove path qwen-companion-diff--proposals :test-not #'equal
+             (cl-remove path qwen-companion-proposal--open :test-not #'equal
                         :key #'qwen-companion-proposal-path)))
-          (t (qwen-companion-diff--here)))))
+          (t (qwen-companion-review--here)))))
     (cond
      ((null candidates)
       (user-error (if file "Nothing is proposed for %s" "Nothing to %s: no proposal waits")
@@ -1509,42 +1509,42 @@ when there is none or several."
      ((cdr candidates)
       (user-error "Which one to %s?  %d proposals wait: %s" verb
                   (length candidates)
-                  (mapconcat #'qwen-companion-diff-file candidates ", ")))
-     ((not (memq (car candidates) qwen-companion-diff--proposals))
+                  (mapconcat #'qwen-companion-proposal-display-path candidates ", ")))
+     ((not (memq (car candidates) qwen-companion-proposal--open))
       (user-error "The proposal for %s is %s already"
-                  (qwen-companion-diff-file (car candidates))
+                  (qwen-companion-proposal-display-path (car candidates))
                   (qwen-companion-proposal-state (car candidates))))
      (t (car candidates)))))
 
-(defun qwen-companion-diff-of-terminal (buffer)
+(defun qwen-companion-review-of-terminal (buffer)
   "Return the open proposals of the CLI in BUFFER, oldest first."
   (cl-remove-if-not
    (lambda (proposal)
-     (eq buffer (qwen-companion-diff--own-terminal proposal)))
-   qwen-companion-diff--proposals))
+     (eq buffer (qwen-companion-review--own-terminal proposal)))
+   qwen-companion-proposal--open))
 
-(defun qwen-companion-diff--here ()
+(defun qwen-companion-review--here ()
   "Return the proposals that a command in the current buffer may be about."
-  (if qwen-companion-diff-proposal
-      (list qwen-companion-diff-proposal)
-    (or (qwen-companion-diff-of-terminal (current-buffer))
-        qwen-companion-diff--proposals)))
+  (if qwen-companion-proposal-current
+      (list qwen-companion-proposal-current)
+    (or (qwen-companion-review-of-terminal (current-buffer))
+        qwen-companion-proposal--open)))
 
-(defun qwen-companion-diff--read (verb)
+(defun qwen-companion-review--read (verb)
   "Return what the user wants to VERB: ask only when it is ambiguous."
-  (let ((candidates (qwen-companion-diff--here)))
+  (let ((candidates (qwen-companion-review--here)))
     (when (cdr candidates)
-      (let ((choices (qwen-companion-diff--choices candidates)))
+      (let ((choices (qwen-companion-review--choices candidates)))
         (alist-get (completing-read (format "%s which proposal: " verb)
                                     choices nil t)
                    choices nil nil #'equal)))))
 
-(defun qwen-companion-diff--choices (proposals)
+(defun qwen-companion-review--choices (proposals)
   "Return an alist of PROPOSALS by labels, each of which is another one."
   (let (choices)
     (dolist (proposal proposals (nreverse choices))
       (let* ((label (format "%s (%s)"
-                            (qwen-companion-diff-file proposal)
+                            (qwen-companion-proposal-display-path proposal)
                             (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))))
              (distinct label)
@@ -1558,9 +1558,9 @@ when there is none or several."
   "Accept a proposal as it stands, with your edits; the CLI writes it.
 It is the one the current buffer is about, else the only one that
 waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Accept")))
-  (let* ((proposal (qwen-companion-diff--find file "accept"))
-         (text (qwen-companion-diff-text proposal))
+  (interactive (list (qwen-companion-review--read "Accept")))
+  (let* ((proposal (qwen-companion-review--find file "accept"))
+         (text (qwen-companion-proposal-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-empty proposal)))
@@ -1568,11 +1568,11 @@ waits; FILE names another one by its file."
     (when odd
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))
-    (qwen-companion-diff--check-disk proposal)
-    (qwen-companion-diff--decide proposal 'accepted text)
+    (qwen-companion-review--check-disk proposal)
+    (qwen-companion-proposal-decide proposal 'accepted text)
     (message "qwen-companion: accepted %s%s"
-             (qwen-companion-diff-file proposal)
-             (if-let* ((others (qwen-companion-diff--of-file
+             (qwen-companion-proposal-display-path proposal)
+             (if-let* ((others (qwen-companion-proposals-of-file
                                 (qwen-companion-proposal-path proposal))))
                  (format "; the proposal of %s for it still waits"
                          (mapconcat #'qwen-companion-proposal-client others ", "))
@@ -1583,10 +1583,10 @@ waits; FILE names another one by its file."
   "Reject a proposal; nothing is written.
 It is the one the current buffer is about, else the only one that
 waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Reject")))
-  (let ((proposal (qwen-companion-diff--find file "reject")))
-    (qwen-companion-diff--decide proposal 'rejected)
-    (message "qwen-companion: rejected %s" (qwen-companion-diff-file proposal))))
+  (interactive (list (qwen-companion-review--read "Reject")))
+  (let ((proposal (qwen-companion-review--find file "reject")))
+    (qwen-companion-proposal-decide proposal 'rejected)
+    (message "qwen-companion: rejected %s" (qwen-companion-proposal-display-path proposal))))
 
 ;;;###autoload
 (defun qwen-companion-diff-empty (&optional file)
@@ -1596,11 +1596,11 @@ file that shall be empty, which cannot be said to a CLI.
 
 It is the one the current buffer is about, else the only one that
 waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Empty the file of")))
-  (let* ((proposal (qwen-companion-diff--find file "reject"))
+  (interactive (list (qwen-companion-review--read "Empty the file of")))
+  (let* ((proposal (qwen-companion-review--find file "reject"))
          (buffer (qwen-companion-disk-visit
                   (qwen-companion-proposal-path proposal))))
-    (qwen-companion-diff--decide proposal 'rejected)
+    (qwen-companion-proposal-decide proposal 'rejected)
     (with-current-buffer buffer
       (undo-boundary)
       (widen)
@@ -1615,13 +1615,13 @@ waits; FILE names another one by its file."
 (defun qwen-companion-diff-open (&optional file)
   "Show the review of a proposal that waits, and select it.
 It is the only one that waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Review")))
-  (let ((proposal (qwen-companion-diff--find file "review"))
-        (shown (qwen-companion-diff-shown)))
+  (interactive (list (qwen-companion-review--read "Review")))
+  (let ((proposal (qwen-companion-review--find file "review"))
+        (shown (qwen-companion-review-shown)))
     (when (and shown (not (eq shown proposal)))
       (setf (qwen-companion-proposal-state shown) 'pending)
-      (qwen-companion-diff-hide (qwen-companion-proposal-style shown) shown))
-    (qwen-companion-diff--display proposal t)))
+      (qwen-companion-review-hide (qwen-companion-proposal-style shown) shown))
+    (qwen-companion-review--display proposal t)))
 
 ;;;###autoload
 (defun qwen-companion-diff-show-unsaved (&optional file)
@@ -1631,19 +1631,19 @@ now; nothing changes in that buffer, nor in the proposal.
 
 It is for the proposal the current buffer is about, else the only one
 that waits; FILE names another one by its file."
-  (interactive (list (qwen-companion-diff--read "Show your text beside")))
-  (let ((proposal (qwen-companion-diff--find file "compare with your text")))
-    (qwen-companion-diff-look-for-unsaved)
+  (interactive (list (qwen-companion-review--read "Show your text beside")))
+  (let ((proposal (qwen-companion-review--find file "compare with your text")))
+    (qwen-companion-review-check-unsaved)
     (cond
      ((qwen-companion-proposal-yours-buffer proposal)
-      (qwen-companion-diff--drop-yours proposal))
+      (qwen-companion-review--drop-yours proposal))
      ((null (qwen-companion-proposal-unsaved proposal))
       (user-error "You have no unsaved text of %s"
-                  (qwen-companion-diff-file proposal)))
+                  (qwen-companion-proposal-display-path proposal)))
      (t
-      (qwen-companion-diff--make-yours proposal)
-      (qwen-companion-diff--show-third proposal)
-      (unless (eq proposal (qwen-companion-diff-shown))
+      (qwen-companion-review--make-yours proposal)
+      (qwen-companion-review--update-third proposal)
+      (unless (eq proposal (qwen-companion-review-shown))
         (qwen-companion-diff-open proposal))))))
 
 ;;;###autoload
@@ -1652,17 +1652,17 @@ that waits; FILE names another one by its file."
 It is the one the current buffer is about, else the only one that
 waits; FILE names another one by its file.  See
 `qwen-companion-diff-style'."
-  (interactive (list (qwen-companion-diff--read "Switch the review of")))
-  (let* ((proposal (qwen-companion-diff--find file "switch"))
+  (interactive (list (qwen-companion-review--read "Switch the review of")))
+  (let* ((proposal (qwen-companion-review--find file "switch"))
          (style (qwen-companion-proposal-style proposal)))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (setf (qwen-companion-proposal-state proposal) 'pending)
-      (qwen-companion-diff-hide style proposal))
+      (qwen-companion-review-hide style proposal))
     (setf (qwen-companion-proposal-style proposal)
           (if (eq (or style qwen-companion-diff-style) 'unified)
               'ediff
             'unified))
     (qwen-companion-diff-open proposal)))
 
-(provide 'qwen-companion-diff)
-;;; qwen-companion-diff.el ends here
+(provide 'qwen-companion-review)
+;;; qwen-companion-review.el ends here
