@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MCP server (spec T1-T3).  Importing this module imports the MCP library, which takes most of a second.
+"""The HTTP server for CLIs (spec T1-T3).
 
-The library answers each POST by itself, without state; the sessions are ours (`ide.sessions`), since they have to
-outlive this process, and so is the event stream a CLI opens by GET, since its exact bytes decide whether the CLI gets
-over a restart: HTTP/1.1, `Connection: close`, neither Content-Length nor Transfer-Encoding, and `retry:` first.  Then a
-killed process looks to the CLI like a stream that ended well, and it comes back after that time.
+The MCP library answers each POST (`ide.rpc`); it is imported when the first CLI has shown the token.  The sessions
+are ours (`ide.sessions`), since they have to outlive this process, and so is the event stream a CLI opens by GET, since
+its exact bytes decide whether the CLI gets over a restart: HTTP/1.1, `Connection: close`, neither Content-Length nor
+Transfer-Encoding, and `retry:` first.  Then a killed process looks to the CLI like a stream that ended well, and it
+comes back after that time.  Its stream does not wait for the library.
 """
 
 from __future__ import annotations
@@ -12,38 +13,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import re
 import socket
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
-import mcp_types as types
 import uvicorn
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
-from mcp.shared.exceptions import MCPError
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from qwen_companion import __version__
 from qwen_companion.emacs.messages import KnownSession
-from qwen_companion.ide.bodies import MAX_BODY_BYTES, BodyTooLargeError, read_body
+from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
-from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.listening import BACKLOG
 from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
+from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
+
+    from qwen_companion.ide.rpc import RpcHandler
 
 PATH = "/mcp"
 
@@ -63,48 +56,23 @@ IDLE_CONNECTION_S = 65
 STREAMS_END_S = 0.3
 SERVER_END_S = 0.5
 
-NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
-"""What a session is answered that calls a tool it was not shown."""
-
 _FOREIGN = "This connection belongs to another user."
 
-_EXCHANGE = "qwen_companion.exchange"
 _CONNECTION = "qwen_companion.connection"
-
-
-@dataclass
-class _Exchange:
-    """One POST.
-
-    SESSION is None until `initialize` has made one; DAMAGED, see `_replace_lone_surrogates`; OVERSIZED, see `Body`.
-    """
-
-    session: KnownSession | None
-    damaged: bool = False
-    oversized: bool = False
-    is_new: bool = False
 
 
 class McpServer:
     """The server on one listening socket."""
 
     def __init__(self, listener: socket.socket, token: str, sessions: Sessions, tools: DiffTools) -> None:
+        """Must be made on the event loop."""
         self._listener = listener
         self._sessions = sessions
         self._tools = tools
         self._text_limit: int | None = None
         self._memory = MemoryReturn()
-        library = Server("qwen-companion", version=__version__, on_list_tools=_list_tools, on_call_tool=self._call_tool)
-        library.middleware.append(self._admit)
-        self._manager = StreamableHTTPSessionManager(
-            library,
-            json_response=True,
-            stateless=True,
-            # The guard in front checks more than these settings could, on every request.
-            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            # The limit is that of what has been read already.
-            max_request_body_size=MAX_BODY_BYTES,
-        )
+        self._cli_came = asyncio.Event()
+        self._rpc: asyncio.Future[RpcHandler] = asyncio.get_running_loop().create_future()
         guard = Guard(self._route, token, listener.getsockname()[1])
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -124,10 +92,28 @@ class McpServer:
         )
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
-        """Serve until cancelled or told to stop; ON_READY is called once requests are being answered."""
+        """Serve until cancelled or told to stop; ON_READY is called once streams are served.
+
+        ImportError when the MCP library cannot be imported.
+        """
         self._server.on_ready = on_ready
-        async with self._manager.run():
-            await self._server.serve(sockets=[self._listener])
+        handling = asyncio.create_task(self._run_rpc())
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        try:
+            await asyncio.wait([handling, serving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = [task for task in (handling, serving) if not task.cancel()]
+            await asyncio.wait([handling, serving])
+        for task in ended:
+            task.result()
+
+    async def _run_rpc(self) -> None:
+        await self._cli_came.wait()
+        rpc_type = await in_thread(_import_rpc, None)
+        rpc = rpc_type(self._sessions, self._tools, self._identify)
+        async with rpc.run():
+            self._rpc.set_result(rpc)
+            await asyncio.Event().wait()
 
     def limit_texts(self, limit: int | None) -> None:
         """Refuse proposals of texts larger than LIMIT, in UTF-8 bytes, without keeping them; None for no limit."""
@@ -146,25 +132,17 @@ class McpServer:
         if scope["path"] != PATH:
             await refuse(send, 404, f"The only endpoint is {PATH}.")
             return
+        self._cli_came.set()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        version = headers.get(b"mcp-protocol-version")
-        if version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS:
-            # Later revisions have neither sessions nor this stream; told so, a client falls back to `initialize`.
-            await refuse(
-                send,
-                400,
-                "Unsupported protocol version",
-                code=UNSUPPORTED_PROTOCOL_VERSION,
-                data={"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version.decode("latin-1")},
-            )
-            return
         identifier = headers.get(SESSION_HEADER)
-        session = None
-        if identifier is not None:
-            session = self._sessions.get(identifier.decode("latin-1"))
-            if session is None:
-                await refuse(send, 404, "Session not found")
-                return
+        session = None if identifier is None else self._sessions.get(identifier.decode("latin-1"))
+        version = headers.get(b"mcp-protocol-version")
+        if version is not None and not await self._is_spoken(version.decode("latin-1"), session, send):
+            return
+        if identifier is not None and session is None:
+            await refuse(send, 404, "Session not found")
+            return
+        if session is not None:
             self._sessions.touch(session.id)
         method = scope["method"]
         if method == "POST":
@@ -179,6 +157,25 @@ class McpServer:
             await send({"type": "http.response.body", "body": b""})
         else:
             await self._get(session, headers.get(b"accept", b""), scope, receive, send)
+
+    async def _is_spoken(self, version: str, session: KnownSession | None, send: Send) -> bool:
+        """Return whether the protocol VERSION is known here; if not, refuse the request."""
+        if session is not None and version == session.protocol:
+            return True
+        await asyncio.shield(self._rpc)
+        from qwen_companion.ide.rpc import HANDSHAKE_PROTOCOL_VERSIONS
+
+        if version in HANDSHAKE_PROTOCOL_VERSIONS:
+            return True
+        # Later revisions have neither sessions nor this stream; told so, a client falls back to `initialize`.
+        await refuse(
+            send,
+            400,
+            "Unsupported protocol version",
+            code=UNSUPPORTED_PROTOCOL_VERSION,
+            data={"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version},
+        )
+        return False
 
     async def _get(self, session: KnownSession, accept: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if not any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*")):
@@ -196,122 +193,24 @@ class McpServer:
             self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
+        limit = self._text_limit
         try:
-            body = await read_body(receive, self._text_limit)
+            body = await read_body(receive, limit)
         except BodyTooLargeError as error:
             await refuse(send, 413, str(error))
             return
         self._memory.text_was(body.size)
-        mended = _replace_lone_surrogates(body.data)
-        exchange = _Exchange(session, damaged=mended is not body.data, oversized=body.oversized)
-        parts = iter([mended])
-        del body, mended
-
-        async def replay() -> Message:
-            part = next(parts, None)
-            return await receive() if part is None else {"type": "http.request", "body": part, "more_body": False}
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                if exchange.session is None and message["status"] < 400:
-                    message = {**message, "status": 400}
-                elif exchange.session is not None and exchange.is_new:
-                    header = (SESSION_HEADER, exchange.session.id.encode("ascii"))
-                    message = {**message, "headers": [*message["headers"], header]}
-            await send(message)
-
-        await self._manager.handle_request({**scope, _EXCHANGE: exchange}, replay, answer)
-
-    # --- MCP ---
-
-    async def _admit(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware of the library: only `initialize` may come without a session, and makes one."""
-        exchange = _exchange(ctx)
-        if exchange.session is not None:
-            return await call_next(ctx)
-        if ctx.request_id is None:
-            return None
-        if ctx.method != "initialize":
-            raise MCPError(code=types.INVALID_REQUEST, message="Bad Request: Missing session ID")
-        result = await call_next(ctx)
-        client = types.InitializeRequestParams.model_validate(ctx.params or {}, by_name=False).client_info
-        protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
-        name, version = ("", "") if client.name == ANONYMOUS_CLIENT else (client.name, client.version)
-        exchange.session = self._sessions.open(name, version, protocol)
-        exchange.is_new = True
-        request: Any = ctx.request
-        self._identify(exchange.session, request.scope)
-        return result
-
-    async def _call_tool(
-        self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        exchange = _exchange(context)
-        # `_admit` lets no tool call through without one.
-        session = cast("KnownSession", exchange.session)
-        if not session.reviews:
-            return types.CallToolResult(content=[types.TextContent(text=NO_REVIEWS)], is_error=True)
-        if exchange.oversized:
-            text = _oversized(params.arguments or {}, self._text_limit)
-            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
-        result = await self._tools.call(
-            session.id, session.label, params.name, params.arguments or {}, damaged=exchange.damaged
-        )
-        content = [] if result.text is None else [types.TextContent(text=result.text)]
-        return types.CallToolResult(content=[*content], is_error=result.is_error)
+        rpc = await asyncio.shield(self._rpc)
+        answering = rpc.post(session, body, limit, scope, receive, send)
+        # It may be large, and a call may take long.
+        del body
+        await answering
 
 
-async def _list_tools(
-    context: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
-) -> types.ListToolsResult:
-    # `_admit` lets nothing through without a session.
-    session = cast("KnownSession", _exchange(context).session)
-    # F1 wants both tools, with one exception: where the user wants no reviews, a CLI that is not shown them asks in its
-    # terminal only.
-    return types.ListToolsResult(
-        tools=[types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in TOOLS]
-        if session.reviews
-        else []
-    )
+def _import_rpc(_: None) -> type[RpcHandler]:
+    from qwen_companion.ide.rpc import RpcHandler
 
-
-def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
-    request: Any = ctx.request
-    return request.scope[_EXCHANGE]
-
-
-def _oversized(arguments: Mapping[str, object], limit: int | None) -> str:
-    """What a tool call is answered whose text was too large to be kept."""
-    return (
-        f"The text for {arguments.get('filePath')} is larger than the {limit} bytes that Emacs reviews "
-        "(`qwen-companion-diff-size-limit'). Decide in the terminal instead."
-    )
-
-
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
-)
-
-
-def _replace_lone_surrogates(body: bytes) -> bytes:
-    """BODY, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
-
-    JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a
-    broken connection; the tool it called should say so instead.
-    """
-    if b"\\ud" not in body and b"\\uD" not in body:
-        return body
-    damaged = False
-
-    def replacement(match: re.Match[bytes]) -> bytes:
-        nonlocal damaged
-        if match.group(1) is None:
-            return match.group(0)
-        damaged = True
-        return b"\\ufffd"
-
-    mended = _ESCAPE.sub(replacement, body)
-    return mended if damaged else body
+    return RpcHandler
 
 
 class _Wire(h11.Connection):
