@@ -32,7 +32,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-chat-base)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-choices--kinds
@@ -41,10 +41,19 @@
     (mode :title "Approval mode" :all :modes :in-use :mode :told-by :id
           :category qwen-companion-approval-mode :method daemon-mode))
   "What can be chosen: an alist (KIND . PLIST).
-In PLIST, :title is what it is called; :all is the key of those there are
-in `qwen-companion-chat--choices', :in-use the key of the one in use in
-`qwen-companion-chat--state', where it is told by its :told-by; :category
-is that of the completion, and :method sets it.")
+In PLIST, :title is its name in messages.  :all is the key of the
+choices in `qwen-companion-chat-choices--offered', :in-use the key of
+the current one in `qwen-companion-chat-session', which is the value of
+its key :told-by.  :category is the completion category, and :method the
+method that sets it.")
+
+(defvar-local qwen-companion-chat-choices--offered nil
+  "The models and modes that can be chosen, as told last.")
+
+(defun qwen-companion-chat-choices-on-choices (payload)
+  "Keep the models and modes in PAYLOAD."
+  (setq qwen-companion-chat-choices--offered payload)
+  (run-hooks 'qwen-companion-chat-session-hook))
 
 (defun qwen-companion-chat-choices--fact (kind key)
   "Return what KEY of KIND is, see `qwen-companion-chat-choices--kinds'."
@@ -52,7 +61,7 @@ is that of the completion, and :method sets it.")
 
 (defun qwen-companion-chat-choices--all (kind)
   "Return all that there are of KIND, as they were told."
-  (plist-get qwen-companion-chat--choices
+  (plist-get qwen-companion-chat-choices--offered
              (qwen-companion-chat-choices--fact kind :all)))
 
 ;;; What is in use
@@ -60,7 +69,7 @@ is that of the completion, and :method sets it.")
 (defun qwen-companion-chat-choices--current (kind)
   "Return what is in use of KIND, as it can be chosen, nil when not known."
   (let* ((key (qwen-companion-chat-choices--fact kind :told-by))
-         (value (plist-get qwen-companion-chat--state
+         (value (plist-get qwen-companion-chat-session
                            (qwen-companion-chat-choices--fact kind :in-use)))
          (found (cl-remove value (qwen-companion-chat-choices--all kind)
                            :key (lambda (choice) (plist-get choice key))
@@ -76,7 +85,7 @@ is that of the completion, and :method sets it.")
   "Return how that of KIND that is in use is called, nil when not known."
   (if-let* ((choice (qwen-companion-chat-choices--current kind)))
       (qwen-companion-chat-choices--name choice)
-    (when-let* ((told (plist-get qwen-companion-chat--state
+    (when-let* ((told (plist-get qwen-companion-chat-session
                                  (qwen-companion-chat-choices--fact kind :in-use))))
       (qwen-companion-untrusted-line told))))
 
@@ -149,11 +158,11 @@ gets a number."
   "Refuse, with the reason, where nothing can be chosen."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "This is no chat"))
-  (unless qwen-companion-chat--id
+  (unless qwen-companion-chat-session-id
     (user-error "There is no session yet"))
-  (when-let* ((trouble (qwen-companion-chat--trouble)))
+  (when-let* ((trouble (qwen-companion-chat-trouble)))
     (user-error "%s" trouble))
-  (unless (plist-get qwen-companion-chat--state :state)
+  (unless (plist-get qwen-companion-chat-session :state)
     (user-error "The session is not open yet")))
 
 (defun qwen-companion-chat-choices--annotation (choice current)
@@ -192,7 +201,7 @@ CURRENT is the one in use, CATEGORY that of the completion."
                    (or (qwen-companion-chat-choices--all kind)
                        (user-error "The daemon offers no %s yet; the session is %s"
                                    (downcase title)
-                                   (plist-get qwen-companion-chat--state :state)))
+                                   (plist-get qwen-companion-chat-session :state)))
                    #'qwen-companion-chat-choices--name))
          (default (car (rassq current choices)))
          (completion-ignore-case t)
@@ -209,7 +218,7 @@ CURRENT is the one in use, CATEGORY that of the completion."
 
 (defun qwen-companion-chat-choices--confirm-model (model)
   "Return MODEL if the user agrees to what a change to it writes."
-  (let ((settings (pcase (plist-get qwen-companion-chat--choices :model-writes)
+  (let ((settings (pcase (plist-get qwen-companion-chat-choices--offered :model-writes)
                     ('nil nil)
                     ('project "the settings of the workspace")
                     ('user "the user's settings")
@@ -228,9 +237,9 @@ CURRENT is the one in use, CATEGORY that of the completion."
   (let ((title (qwen-companion-chat-choices--fact kind :title))
         (choice (cl-find id (qwen-companion-chat-choices--all kind)
                          :key (lambda (choice) (plist-get choice :id)) :test #'equal)))
-    (qwen-companion-chat--call
+    (qwen-companion-chat-call
      (qwen-companion-chat-choices--fact kind :method)
-     (list :session qwen-companion-chat--id
+     (list :session qwen-companion-chat-session-id
            (qwen-companion-chat-choices--fact kind :in-use) id)
      (lambda (reply)
        (if-let* ((error (plist-get reply :error)))

@@ -30,8 +30,8 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
 
 ;;; What there is
@@ -255,7 +255,7 @@ A space of no width, as Org wants it, breaks what would."
   (let ((title (string-replace
                 ;; Emacs would look for variables in it.
                 "-*-" "- * -"
-                (or (plist-get qwen-companion-chat--state :title) "A chat")))
+                (or (plist-get qwen-companion-chat-session :title) "A chat")))
         (parts (qwen-companion-chat-export--parts)))
     (with-temp-buffer
       (insert (if (eq format 'org) "* " "# ")

@@ -41,16 +41,20 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'text-property-search)
-(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
-(require 'qwen-companion-inspector)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-permission
   '((t :inherit warning))
   "Face of the title of what waits for the user."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-permission-input
+  '((t :inherit font-lock-string-face))
+  "Face of the input of a tool that asks for permission."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-permission-writes
@@ -99,7 +103,7 @@ one before it has failed."
 (defun qwen-companion-chat-permissions--held-p (item)
   "Return non-nil when there is no connection over which to answer ITEM."
   (or (eq 'held (qwen-companion-chat-permissions--get item :state))
-      (memq (plist-get qwen-companion-chat--state :state)
+      (memq (plist-get qwen-companion-chat-session :state)
             '(disconnected closed dead off))))
 
 ;;; In words
@@ -162,7 +166,7 @@ that changes files it is the change that counts, and what it runs."
                            (string-remove-suffix "\n" text))
                           "\n")
                   'line-prefix "    " 'wrap-prefix "    "
-                  'face 'qwen-companion-inspector-text)
+                  'face 'qwen-companion-chat-permission-input)
       (if more
           (qwen-companion-chat-permissions--rest
            (format "%d characters more" more))
@@ -355,7 +359,7 @@ shown, and read, anew."
   (qwen-companion-chat-permissions--put
    report (qwen-companion-chat-permissions--closed-text report)))
 
-(defun qwen-companion-chat-permissions-update ()
+(defun qwen-companion-chat-permissions-redraw ()
   "Show what waits anew, after the state of the session has changed."
   (mapc #'qwen-companion-chat-permissions--draw qwen-companion-chat-permissions--items))
 
@@ -468,9 +472,9 @@ Signal a `user-error' when there is none."
     (setf (qwen-companion-chat-permissions--item-sent item) t
           (qwen-companion-chat-permissions--item-problem item) nil)
     (qwen-companion-chat-permissions--draw item)
-    (qwen-companion-chat--call
+    (qwen-companion-chat-call
      'daemon-answer
-     (list :session qwen-companion-chat--id
+     (list :session qwen-companion-chat-session-id
            :permission (qwen-companion-chat-permissions--id item)
            :option (plist-get option :id)
            :revision (qwen-companion-chat-permissions--item-revision item)

@@ -37,8 +37,8 @@
 (require 'ring)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-untrusted)
 
@@ -143,6 +143,13 @@ names: a link to what it may not read the daemon drops, without a word."
 
 ;;; Completion
 
+(defvar-local qwen-companion-chat-send--commands nil
+  "The slash commands of the session, property lists, as told last.")
+
+(defun qwen-companion-chat-send-on-commands (payload)
+  "Keep the slash commands in PAYLOAD."
+  (setq qwen-companion-chat-send--commands (plist-get payload :commands)))
+
 (defun qwen-companion-chat-send--complete ()
   "Complete the file or the slash command before point, in the prompt.
 For `completion-at-point-functions'."
@@ -165,7 +172,7 @@ For `completion-at-point-functions'."
                (not (string-match-p "[ \t\n]" (buffer-substring start (point)))))
       (let ((commands (mapcar (lambda (command)
                                 (cons (plist-get command :name) command))
-                              qwen-companion-chat--commands)))
+                              qwen-companion-chat-send--commands)))
         (list (1+ start)
               (save-excursion (skip-chars-forward "^ \t\n") (point))
               commands
@@ -466,8 +473,8 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
 
 (defun qwen-companion-chat-send--refusal ()
   "Return why no prompt can be sent now, a string, nil when it can."
-  (pcase (plist-get qwen-companion-chat--state :state)
-    ((guard (not qwen-companion-chat--id)) "There is no session yet")
+  (pcase (plist-get qwen-companion-chat-session :state)
+    ((guard (not qwen-companion-chat-session-id)) "There is no session yet")
     ('off "The daemon was left; M-x qwen-companion-chat here connects again")
     ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
     ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
@@ -494,8 +501,8 @@ What is not taken comes back into the prompt."
 
 (defun qwen-companion-chat-send--submit (parts text)
   "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
-  (qwen-companion-chat--call
-   'daemon-prompt (list :session qwen-companion-chat--id :parts parts)
+  (qwen-companion-chat-call
+   'daemon-prompt (list :session qwen-companion-chat-session-id :parts parts)
    (lambda (reply)
      (when-let* ((error (plist-get reply :error)))
        (qwen-companion-chat-send-restore text)
@@ -507,10 +514,10 @@ What is not taken comes back into the prompt."
 (defun qwen-companion-chat-cancel ()
   "Cancel what the daemon does for this chat."
   (interactive)
-  (let ((state (plist-get qwen-companion-chat--state :state)))
+  (let ((state (plist-get qwen-companion-chat-session :state)))
     (unless (memq state '(busy waiting))
       (user-error "Nothing to cancel: the session is %s" (or state "not there yet")))
-    (qwen-companion-chat--call 'daemon-cancel (list :session qwen-companion-chat--id))))
+    (qwen-companion-chat-call 'daemon-cancel (list :session qwen-companion-chat-session-id))))
 
 (defun qwen-companion-chat-return ()
   "Begin a new line in the prompt or send it.

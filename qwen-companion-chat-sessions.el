@@ -97,7 +97,7 @@ One that is new or dead may be known to its chat only."
              (append (qwen-companion-chat-sessions--told (plist-get session :id)) session))
            qwen-companion-chat-sessions--known)
    (cl-loop for buffer in (qwen-companion-chat-buffers)
-            for id = (buffer-local-value 'qwen-companion-chat--id buffer)
+            for id = (buffer-local-value 'qwen-companion-chat-session-id buffer)
             unless (or (null id)
                        (cl-find id qwen-companion-chat-sessions--known :test #'equal
                                 :key (lambda (session) (plist-get session :id))))
@@ -107,7 +107,7 @@ One that is new or dead may be known to its chat only."
   "Return what the chat of the session ID knows of it, a property list.
 That is newer than what was listed.  With no chat, there is nothing."
   (when-let* ((chat (qwen-companion-chat-buffer id)))
-    (let ((state (buffer-local-value 'qwen-companion-chat--state chat)))
+    (let ((state (buffer-local-value 'qwen-companion-chat-session chat)))
       (cl-loop for key in (if (memq (plist-get state :state) '(closed dead off))
                               '(:state :title)
                             '(:state :title :clients))
@@ -209,7 +209,7 @@ That is newer than what was listed.  With no chat, there is nothing."
 (defun qwen-companion-chat-sessions--visit (id)
   "Go to the chat of the session ID, and load the session if it has ended."
   (let* ((chat (qwen-companion-chat-buffer id))
-         (state (and chat (plist-get (buffer-local-value 'qwen-companion-chat--state chat)
+         (state (and chat (plist-get (buffer-local-value 'qwen-companion-chat-session chat)
                                      :state))))
     (pop-to-buffer (or chat (qwen-companion-chat-make-buffer id)))
     (goto-char (point-max))
@@ -222,7 +222,7 @@ Its chat, if it has one here, stays and says so."
   (unless (eq (qwen-companion-daemon-state) 'connected)
     (user-error "The daemon is not connected (%s)" (qwen-companion-daemon-state)))
   (with-current-buffer (or (qwen-companion-chat-buffer id) (current-buffer))
-    (qwen-companion-chat--call
+    (qwen-companion-chat-call
      'daemon-close (list :session id :end end)
      (lambda (reply)
        (if-let* ((error (plist-get reply :error)))
@@ -354,7 +354,7 @@ The default is that of the chat used last before the current one."
   (let* ((names (make-hash-table :test #'equal))
          (other (car (remq (current-buffer) (qwen-companion-chat-buffers))))
          (session (and other (qwen-companion-chat-sessions--find
-                              (buffer-local-value 'qwen-companion-chat--id other))))
+                              (buffer-local-value 'qwen-companion-chat-session-id other))))
          (default (and session (qwen-companion-chat-sessions--name session names)))
          (name (completing-read
                 (format-prompt "Chat" default)

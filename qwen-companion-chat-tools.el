@@ -34,9 +34,9 @@
 (require 'diff-mode)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-markdown)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-review)
@@ -201,10 +201,10 @@ KEY is (SESSION TOOL PART INDEX).")
 PART is `input' or `output', or `old' or `new' of the change INDEX.
 CALLBACK is called in the chat's buffer, after an error, which is shown,
 with nil."
-  (let ((key (list qwen-companion-chat--id tool part index)))
+  (let ((key (list qwen-companion-chat-session-id tool part index)))
     (push (cons key callback) qwen-companion-chat-tools--fetches)
-    (qwen-companion-chat--call
-     'daemon-fetch (list :session qwen-companion-chat--id :tool tool :part part :index index)
+    (qwen-companion-chat-call
+     'daemon-fetch (list :session qwen-companion-chat-session-id :tool tool :part part :index index)
      (lambda (reply)
        (when-let* ((error (plist-get reply :error)))
          (setq qwen-companion-chat-tools--fetches

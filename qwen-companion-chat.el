@@ -33,13 +33,13 @@
 (require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-backend)
-(require 'qwen-companion-chat-base)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-choices)
 (require 'qwen-companion-chat-export)
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-chat-permissions)
 (require 'qwen-companion-chat-send)
+(require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-untrusted)
@@ -81,8 +81,6 @@ its name."
 
 ;;; State
 
-(defvar-local qwen-companion-chat--way nil
-  "How the daemon came to be used, see `qwen-companion-daemon-way'.")
 (defvar-local qwen-companion-chat--places nil
   "Where windows were before the conversation was read again.")
 
@@ -97,7 +95,7 @@ A cons; they differ where another buffer had the name.")
 
 (defun qwen-companion-chat--name ()
   "Return what the current buffer should be called."
-  (let ((title (plist-get qwen-companion-chat--state :title))
+  (let ((title (plist-get qwen-companion-chat-session :title))
         ;; Not as a file's name: it may look like one of another host.
         (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
                                           "[/\\]" t)))))
@@ -151,8 +149,8 @@ What goes on must have room behind it in 80 columns."
 
 (defun qwen-companion-chat--usage-text ()
   "Return how much of the model's context is used, and what the last answer cost."
-  (let ((used (plist-get qwen-companion-chat--state :used))
-        (size (plist-get qwen-companion-chat--state :size))
+  (let ((used (plist-get qwen-companion-chat-session :used))
+        (size (plist-get qwen-companion-chat-session :size))
         (input (plist-get qwen-companion-chat--usage :input))
         (output (plist-get qwen-companion-chat--usage :output)))
     (delq nil
@@ -174,10 +172,10 @@ What goes on must have room behind it in 80 columns."
 
 (defun qwen-companion-chat--update ()
   "Compute the header line and the mode line."
-  (let* ((state (plist-get qwen-companion-chat--state :state))
-         (trouble (qwen-companion-chat--trouble))
-         (clients (plist-get qwen-companion-chat--state :clients))
-         (queued (length (plist-get qwen-companion-chat--state :queue)))
+  (let* ((state (plist-get qwen-companion-chat-session :state))
+         (trouble (qwen-companion-chat-trouble))
+         (clients (plist-get qwen-companion-chat-session :clients))
+         (queued (length (plist-get qwen-companion-chat-session :queue)))
          (place (qwen-companion-chat--locality)))
     (setq qwen-companion-chat--header
           ;; What a narrow window must not lose comes first.
@@ -208,59 +206,26 @@ What goes on must have room behind it in 80 columns."
 
 ;;; What is reported
 
-(defvar qwen-companion-chat--handlers
+(defconst qwen-companion-chat--handlers
   '((daemon-session . qwen-companion-chat--on-session)
-    (daemon-choices . qwen-companion-chat--on-choices)
-    (daemon-commands . qwen-companion-chat--on-commands)
+    (daemon-choices . qwen-companion-chat-choices-on-choices)
+    (daemon-commands . qwen-companion-chat-send-on-commands)
     (daemon-reset . qwen-companion-chat--on-reset)
     (daemon-turn . qwen-companion-chat--on-turn)
     (daemon-permission . qwen-companion-chat-permissions-on-permission)
     (daemon-text . qwen-companion-chat-tools-on-text))
-  "Alist (METHOD . FUNCTION) of what is reported of the daemon.
-FUNCTION is called with the payload, in the buffer of the chat that it
-is about; where it is about no session, once and in any buffer.")
-
-(defun qwen-companion-chat--report (method payload)
-  "Use what the Python process reports: METHOD with PAYLOAD."
-  (let* ((id (plist-get payload :session))
-         (buffer (and id (qwen-companion-chat-buffer id)))
-         (handler (alist-get method qwen-companion-chat--handlers)))
-    (cond ((eq method 'daemon-reply) (qwen-companion-chat--on-reply payload))
-          ((eq method 'daemon-state) (qwen-companion-chat--on-state payload))
-          ((and buffer handler)
-           (with-current-buffer buffer
-             (save-restriction
-               (widen)
-               (funcall handler payload))))
-          (buffer (qwen-companion-chat--drop-texts payload))
-          ((and id qwen-companion-chat--requests)
-           (push (cons method payload) qwen-companion-chat--early))
-          (id (qwen-companion-chat--drop-texts payload))
-          (handler (funcall handler payload)))))
-
-(defun qwen-companion-chat--adopt (id)
-  "Make the current buffer the chat of the session ID."
-  (setq qwen-companion-chat--id id)
-  (let ((early (nreverse qwen-companion-chat--early)))
-    (setq qwen-companion-chat--early nil)
-    (pcase-dolist (`(,method . ,payload) early)
-      (qwen-companion-chat--report method payload))))
+  "Reports about the session of a chat, see `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--on-session (payload)
   "Show the state of the session in PAYLOAD."
-  (setq qwen-companion-chat--state payload)
+  (setq qwen-companion-chat-session payload)
   (qwen-companion-chat--rename)
-  (qwen-companion-chat-permissions-update)
-  (qwen-companion-chat--update))
+  (qwen-companion-chat--refresh))
 
-(defun qwen-companion-chat--on-choices (payload)
-  "Keep the models and modes in PAYLOAD."
-  (setq qwen-companion-chat--choices payload)
+(defun qwen-companion-chat--refresh ()
+  "Show the state of the session where it is seen."
+  (qwen-companion-chat-permissions-redraw)
   (qwen-companion-chat--update))
-
-(defun qwen-companion-chat--on-commands (payload)
-  "Keep the slash commands in PAYLOAD."
-  (setq qwen-companion-chat--commands (plist-get payload :commands)))
 
 ;;; The conversation
 
@@ -452,82 +417,6 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (qwen-companion-chat-send-restore text)
   (goto-char (point-max)))
 
-;;; The daemon comes and goes
-
-(defvar-local qwen-companion-chat--due nil
-  "Non-nil when the session is to be opened or loaded once there is a daemon.")
-
-(defun qwen-companion-chat--left ()
-  "Say in all chats that the daemon was left."
-  (qwen-companion-chat--fail-requests 'unsure "The daemon was left.")
-  (qwen-companion-chat--set-all 'off nil)
-  (qwen-companion-chat--unwatch))
-
-(defun qwen-companion-chat--process-gone ()
-  "Say in all chats that the Python process has ended; it is replaced."
-  (qwen-companion-chat--fail-requests 'unsure "The companion's process has ended.")
-  (qwen-companion-chat--set-all 'disconnected "the companion's process is being replaced" t))
-
-(defun qwen-companion-chat--set-all (state text &optional due)
-  "Give all chats with a living session STATE and TEXT.
-With DUE non-nil, have them loaded again once there is a daemon."
-  (dolist (buffer (qwen-companion-chat-buffers))
-    (with-current-buffer buffer
-      (unless (memq (plist-get qwen-companion-chat--state :state) '(closed dead off))
-        (setq qwen-companion-chat--due due)
-        (qwen-companion-chat--set-state state text)))))
-
-(defun qwen-companion-chat--set-state (state text)
-  "Note that the session is in STATE, with TEXT about it, until it is told anew."
-  (setq qwen-companion-chat--state
-        (append (list :state state :text text :queue nil :turn nil)
-                qwen-companion-chat--state))
-  (qwen-companion-chat-permissions-update)
-  (qwen-companion-chat--update))
-
-(defun qwen-companion-chat--on-state (payload)
-  "Use the state of the connection in PAYLOAD."
-  (when (eq 'refused (plist-get payload :state))
-    ;; It has ended, or was none; the next may be had in another way.
-    (qwen-companion-chat--set-all 'off (plist-get payload :text) t))
-  (dolist (buffer (qwen-companion-chat-buffers))
-    (with-current-buffer buffer
-      (when (and qwen-companion-chat--due (eq 'connected (plist-get payload :state)))
-        (qwen-companion-chat--begin))
-      (qwen-companion-chat--update))))
-
-(defun qwen-companion-chat--begin ()
-  "Ask the daemon for the session of the current buffer, or a new one."
-  (setq qwen-companion-chat--due nil
-        qwen-companion-chat--way (qwen-companion-daemon-way))
-  (if qwen-companion-chat--id
-      (qwen-companion-chat-reload)
-    (qwen-companion-chat--call
-     'daemon-open (list :root nil :scope 'new)
-     (lambda (reply)
-       (if-let* ((error (plist-get reply :error)))
-           (progn
-             (qwen-companion-chat--set-state 'off error)
-             (qwen-companion-backend-notice error))
-         (qwen-companion-chat--adopt (plist-get reply :session)))))))
-
-(defun qwen-companion-chat-reload (&rest _)
-  "Read the conversation again from the daemon.
-That also brings back a session that has ended or was left."
-  (interactive)
-  (unless qwen-companion-chat--id
-    (user-error "There is no session yet"))
-  (when (eq 'off (qwen-companion-daemon-state))
-    (user-error "The daemon was left; M-x qwen-companion-chat here connects again"))
-  (qwen-companion-chat--call
-   'daemon-load (list :session qwen-companion-chat--id)
-   (lambda (reply)
-     (when-let* ((error (plist-get reply :error)))
-       (qwen-companion-backend-notice error)
-       ;; Nothing more will be told of it.
-       (when (memq (plist-get qwen-companion-chat--state :state) '(nil disconnected off))
-         (qwen-companion-chat--set-state 'off error))))))
-
 ;;; Moving
 
 (defun qwen-companion-chat-next-turn (&optional count)
@@ -595,14 +484,14 @@ That also brings back a session that has ended or was left."
 
 (defun qwen-companion-chat--waits-p ()
   "Return non-nil when a tool waits for an answer in this chat."
-  (eq 'waiting (plist-get qwen-companion-chat--state :state)))
+  (eq 'waiting (plist-get qwen-companion-chat-session :state)))
 
 (easy-menu-define qwen-companion-chat-menu qwen-companion-chat-mode-map
   "Menu of a chat."
   '("Chat"
     ["Send the Prompt" qwen-companion-chat-send]
     ["Cancel" qwen-companion-chat-cancel
-     :active (memq (plist-get qwen-companion-chat--state :state) '(busy waiting))]
+     :active (memq (plist-get qwen-companion-chat-session :state) '(busy waiting))]
     "---"
     ["Answer the Question..." qwen-companion-chat-answer
      :active (qwen-companion-chat--waits-p)]
@@ -670,7 +559,8 @@ RET	do so on their first line; follow a link, choose an option
 \\[qwen-companion-chat-reload]	read it again
 \\[quit-window]	quit the window"
   :interactive nil
-  (setq-local word-wrap t
+  (setq-local qwen-companion-chat-handlers qwen-companion-chat--handlers
+              word-wrap t
               ;; Lines that go on below are the rule here.
               fringe-indicator-alist (cons '(continuation nil nil) fringe-indicator-alist)
               filter-buffer-substring-function #'qwen-companion-chat--substring
@@ -696,6 +586,7 @@ RET	do so on their first line; follow a link, choose an option
   (qwen-companion-chat-send-enable)
   (setq-local mode-line-buffer-identification
               '((:eval (qwen-companion-chat--identification))))
+  (add-hook 'qwen-companion-chat-session-hook #'qwen-companion-chat--refresh nil t)
   (add-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
   (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
@@ -724,14 +615,9 @@ With DELETE non-nil, delete it."
 
 (defun qwen-companion-chat--killed ()
   "Leave the session of this buffer, for others it is still there."
-  (when (and qwen-companion-chat--id
-             (not (memq (plist-get qwen-companion-chat--state :state) '(off closed dead))))
-    (qwen-companion-backend-call
-     'daemon-close (list :session qwen-companion-chat--id :end nil)))
+  (qwen-companion-chat-leave-session)
   (unless (remq (current-buffer) (qwen-companion-chat-buffers))
-    (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
-    (unless qwen-companion-chat--requests
-      (qwen-companion-chat--unwatch))))
+    (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)))
 
 (defun qwen-companion-chat-make-buffer (id)
   "Return a new chat for the session ID, or for a new session where ID is nil.
@@ -739,27 +625,9 @@ It is opened or loaded once there is a daemon."
   (let ((buffer (generate-new-buffer "*qwen chat*")))
     (with-current-buffer buffer
       (qwen-companion-chat-mode)
-      (setq qwen-companion-chat--id id
-            qwen-companion-chat--names (cons (qwen-companion-chat--name) (buffer-name)))
-      (qwen-companion-chat--begin-soon))
+      (setq qwen-companion-chat--names (cons (qwen-companion-chat--name) (buffer-name)))
+      (qwen-companion-chat-open-session id))
     buffer))
-
-(defun qwen-companion-chat--begin-soon ()
-  "Have the session of the current buffer as soon as there is a daemon."
-  (qwen-companion-chat--watch)
-  (setq qwen-companion-chat--due t)
-  (qwen-companion-chat--set-state nil nil)
-  (if (eq 'connected (qwen-companion-daemon-state))
-      (qwen-companion-chat--begin)))
-
-(defun qwen-companion-chat--connect (chat)
-  "Have a daemon, or say what is to be done for it.
-If CHAT, a buffer or nil, has had one, have it in the same way."
-  (when (memq (qwen-companion-daemon-state) '(off refused))
-    (pcase (and chat (or (qwen-companion-daemon-way)
-                         (buffer-local-value 'qwen-companion-chat--way chat)))
-      (`(,command ,root) (funcall command root))
-      (_ (call-interactively #'qwen-companion-daemon-connect)))))
 
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)
@@ -769,11 +637,11 @@ yet, connect as `qwen-companion-daemon-connect' does; where there is
 none any more, have it again in the way in which the chat had it."
   (interactive "P")
   (let ((chat (and (not new) (car (qwen-companion-chat-buffers)))))
-    (qwen-companion-chat--connect chat)
+    (qwen-companion-chat-connect-daemon chat)
     (let ((buffer (or chat (qwen-companion-chat-make-buffer nil))))
       (with-current-buffer buffer
-        (when (eq 'off (plist-get qwen-companion-chat--state :state))
-          (qwen-companion-chat--begin-soon)))
+        (when (eq 'off (plist-get qwen-companion-chat-session :state))
+          (qwen-companion-chat-open-session qwen-companion-chat-session-id)))
       (pop-to-buffer buffer)
       (goto-char (point-max)))))
 

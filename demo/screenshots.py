@@ -93,7 +93,7 @@ def chat(emacs: Emacs) -> None:
     emacs.eval('(with-current-buffer "greeting.py" (call-interactively #\'qwen-companion-daemon-start))')
     wait_for(emacs, "(eq (qwen-companion-daemon-state) 'connected)")
     emacs.eval("(let ((display-buffer-overriding-action '(display-buffer-same-window))) (qwen-companion-chat))")
-    idle = in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))")
+    idle = in_chat("(eq 'idle (plist-get qwen-companion-chat-session :state))")
     wait_for(emacs, idle)
     say("explain it")
     wait_for(emacs, in_chat('(string-match-p "f\\"hello" (buffer-string))'))

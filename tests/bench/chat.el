@@ -154,7 +154,7 @@ Return nil when garbage was collected meanwhile."
                    (if noninteractive "" "  display      p99")))
     (chat-bench--report 1)
     (chat-bench--report 1000)
-    (qwen-companion-chat--unwatch))
+    (qwen-companion-chat-state--unwatch))
   (unless noninteractive
     (switch-to-buffer "*chat bench*")))
 

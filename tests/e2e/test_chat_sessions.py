@@ -45,7 +45,7 @@ def wait_until(stage: Stage, form: str) -> None:
 def wait_until_state(stage: Stage, buffer: str, *states: str) -> None:
     """Wait until BUFFER is a chat whose session is in one of STATES."""
     chat = f"(get-buffer {lisp_string(buffer)})"
-    told = f"(plist-get (buffer-local-value 'qwen-companion-chat--state {chat}) :state)"
+    told = f"(plist-get (buffer-local-value 'qwen-companion-chat-session {chat}) :state)"
     wait_until(stage, f"(and {chat} (memq {told} '({' '.join(states)})))")
 
 

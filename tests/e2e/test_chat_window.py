@@ -62,7 +62,7 @@ def test_a_chat_with_the_mouse(stage: Stage) -> None:
         window.wait_until("(eq (qwen-companion-daemon-state) 'connected)")
         window.command("qwen-companion-chat")
         window.wait_until(f"(get-buffer {lisp_string(CHAT)})")
-        window.wait_until(in_chat("(eq 'idle (plist-get qwen-companion-chat--state :state))"))
+        window.wait_until(in_chat("(eq 'idle (plist-get qwen-companion-chat-session :state))"))
         window.keys("ctrl+x", "1")
 
         file = stage.sandbox.project / "new.txt"

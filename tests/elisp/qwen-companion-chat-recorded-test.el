@@ -179,7 +179,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should-not (qwen-companion-chat-recorded-test--lines))
     (should (equal '("status" "advisor" "tasks")
                    (mapcar (lambda (command) (plist-get command :name))
-                           qwen-companion-chat--commands)))
+                           qwen-companion-chat-send--commands)))
     (should (string-match-p "\\` idle .* default\\'" qwen-companion-chat--mode-line))))
 
 (ert-deftest qwen-companion-chat-recorded-test-answer ()
@@ -320,8 +320,8 @@ folded, indented, an option or a choice, and whether a button is in them."
     (qwen-companion-chat-recorded-test--play
      "run" #'qwen-companion-chat-recorded-test--asks)
     (should (equal '(("Permission: touch x; echo done" permission)
-                     ("command: touch x; echo done" qwen-companion-inspector-text indented)
-                     ("is_background: false" qwen-companion-inspector-text indented)
+                     ("command: touch x; echo done" permission-input indented)
+                     ("is_background: false" permission-input indented)
                      ("  C-c 1  Always Allow in project: touch *  writes a rule into the settings of the workspace on the daemon's host"
                       option)
                      ("  C-c 2  Always Allow for user: touch *  writes a rule into the user's settings on the daemon's host"

@@ -104,7 +104,7 @@
              "Not yours"
              (qwen-companion-test-messages
                (qwen-companion-chat-test-reply 'daemon-close :error "Not yours" :problem 'refused))))
-    (should-not (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))))
+    (should-not (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))))
 
 (ert-deftest qwen-companion-chat-sessions-test-dead-one-is-loaded-again ()
   "It stays in the list, also where the daemon has forgotten it."

@@ -21,7 +21,7 @@
              (qwen-companion-backend-disconnected-hook nil)
              (qwen-companion-backend-methods nil)
              (qwen-companion-backend--state 'ready)
-             (qwen-companion-chat--requests nil)
+             (qwen-companion-chat-state--requests nil)
              (qwen-companion-chat-send--history (make-ring 100))
              (auth-sources nil)
              (inhibit-message t))

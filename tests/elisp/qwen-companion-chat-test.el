@@ -44,7 +44,7 @@
     (qwen-companion-chat t)
     (qwen-companion-chat-test-tell 'daemon-session :session "other" :state 'busy)
     (qwen-companion-chat-test-reply 'daemon-open :session "other")
-    (should (eq 'busy (plist-get (buffer-local-value 'qwen-companion-chat--state
+    (should (eq 'busy (plist-get (buffer-local-value 'qwen-companion-chat-session
                                                      (qwen-companion-chat-buffer "other"))
                                  :state)))))
 
@@ -606,7 +606,7 @@
         (should-not qwen-companion-daemon-functions)
         (should-not qwen-companion-daemon-left-hook)
         (should-not qwen-companion-backend-disconnected-hook)
-        (should-not qwen-companion-chat--requests)
+        (should-not qwen-companion-chat-state--requests)
         (should (= timers (length timer-list)))
         ;; And back again.
         (call-interactively #'qwen-companion-chat)
@@ -732,9 +732,9 @@
     (qwen-companion-chat t)
     (kill-buffer)
     (kill-buffer (qwen-companion-chat-buffer "s"))
-    (should (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))
+    (should (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
     (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
-    (should-not (memq #'qwen-companion-chat--report qwen-companion-daemon-functions))
+    (should-not (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
     (should-not qwen-companion-daemon-left-hook)
     (should-not qwen-companion-backend-disconnected-hook)))
 

@@ -1,0 +1,296 @@
+;;; qwen-companion-chat-state.el --- The session behind a chat buffer  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Each chat buffer has one session of the daemon.  This file keeps what the
+;; Python process reports of it, sends requests and passes their replies on,
+;; and loads the session again after the daemon or the process was replaced.
+;;
+;; It does not know what a chat looks like: a chat has its own functions in
+;; `qwen-companion-chat-handlers' and `qwen-companion-chat-session-hook'.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-daemon)
+
+;;; State
+
+(defvar-local qwen-companion-chat-session-id nil
+  "Id of the session of this chat, nil until the daemon has opened one.")
+
+(defvar-local qwen-companion-chat-session nil
+  "The latest report of the session of this chat, a property list.
+Its :state is `off' after Emacs has disconnected from the daemon.")
+
+(defvar qwen-companion-chat-session-hook nil
+  "Hook run in a chat after the state of its session or the daemon has changed.")
+
+(defvar-local qwen-companion-chat-handlers nil
+  "Alist (METHOD . FUNCTION) for the reports about the session of this chat.
+FUNCTION is called in the chat with the payload of the report.")
+
+(defvar-local qwen-companion-chat-state--reconnect-form nil
+  "How to get the daemon of this chat again, see `qwen-companion-daemon-way'.")
+
+(defvar-local qwen-companion-chat-state--pending-open nil
+  "Non-nil when the session is to be opened or loaded once there is a daemon.")
+
+(defun qwen-companion-chat-buffers ()
+  "Return the buffers of all chats, the last used first."
+  (cl-remove-if-not
+   (lambda (buffer)
+     (provided-mode-derived-p (buffer-local-value 'major-mode buffer)
+                              'qwen-companion-chat-mode))
+   (buffer-list)))
+
+(defun qwen-companion-chat-buffer (id)
+  "Return the buffer of the chat with the session ID, nil when there is none."
+  (cl-find id (qwen-companion-chat-buffers)
+           :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat-session-id buffer))
+           :test #'equal))
+
+(defun qwen-companion-chat-trouble ()
+  "Return why the session cannot be used and what to do, a string, or nil.
+What to do comes first: the reason may be longer than the line."
+  (let ((text (plist-get qwen-companion-chat-session :text)))
+    (pcase (plist-get qwen-companion-chat-session :state)
+      ('off (concat (if text "No session" "The daemon was left")
+                    (if (memq (qwen-companion-state) '(off error))
+                        "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
+                      "; M-x qwen-companion-chat here")
+                    " tries again" (and text (concat ": " text))))
+      ('disconnected (concat "Disconnected" (and text (concat ": " text))))
+      ((and state (or 'closed 'dead))
+       (substitute-command-keys
+        (format "%s; \\[qwen-companion-chat-reload] loads the session again%s"
+                (if (eq state 'dead) "Ended" "Left") (if text (concat ": " text) ""))))
+      (_ (and (memq (qwen-companion-daemon-state) '(unreachable refused))
+              (qwen-companion-daemon-description))))))
+
+(defun qwen-companion-chat-state--set (state text)
+  "Set the state of the session to STATE, with TEXT, until the next report."
+  (setq qwen-companion-chat-session
+        (append (list :state state :text text :queue nil :turn nil)
+                qwen-companion-chat-session))
+  (run-hooks 'qwen-companion-chat-session-hook))
+
+(defun qwen-companion-chat-state--set-all (state text &optional pending)
+  "Set the state of all chats with a living session to STATE, with TEXT.
+With PENDING non-nil, load their sessions again once there is a daemon."
+  (dolist (buffer (qwen-companion-chat-buffers))
+    (with-current-buffer buffer
+      (unless (memq (plist-get qwen-companion-chat-session :state) '(closed dead off))
+        (setq qwen-companion-chat-state--pending-open pending)
+        (qwen-companion-chat-state--set state text)))))
+
+;;; Requests
+
+(defvar qwen-companion-chat-state--requests nil
+  "Alist of unanswered requests: (REQUEST BUFFER . CALLBACK).")
+
+(defvar qwen-companion-chat-state--early-reports nil
+  "Reports of sessions without a chat while one is being opened.
+Newest first, each (METHOD . PAYLOAD).")
+
+(defun qwen-companion-chat-call (method payload &optional callback)
+  "Call METHOD of the Python process with PAYLOAD, a property list.
+CALLBACK is called with the reply, once and in the current buffer, also
+when the process ends meanwhile.  Without one, an error is shown."
+  (qwen-companion-chat-state--watch)
+  (let ((request (symbol-name (gensym "chat-"))))
+    (push (cons request (cons (current-buffer) callback))
+          qwen-companion-chat-state--requests)
+    (unless (qwen-companion-backend-call
+             method (append (list :request request) payload))
+      (qwen-companion-chat-state--on-reply
+       (list :request request :problem 'unreachable
+             :error "The companion's process is not running")))))
+
+(defun qwen-companion-chat-state--on-reply (payload)
+  "Call the callback of the request that PAYLOAD answers."
+  (when-let* ((entry (assoc (plist-get payload :request)
+                            qwen-companion-chat-state--requests)))
+    (setq qwen-companion-chat-state--requests
+          (delq entry qwen-companion-chat-state--requests))
+    (pcase-let ((`(,_ ,buffer . ,callback) entry))
+      (cond ((not (buffer-live-p buffer))
+             ;; Killed while its session was opened.
+             (when-let* ((session (plist-get payload :session)))
+               (unless (qwen-companion-chat-buffer session)
+                 (qwen-companion-backend-call 'daemon-close
+                                              (list :session session :end nil)))))
+            (callback (with-current-buffer buffer (funcall callback payload)))
+            ((plist-get payload :error)
+             (qwen-companion-backend-notice (plist-get payload :error)))))
+    (unless qwen-companion-chat-state--requests
+      (qwen-companion-chat-state--drop-early-reports)
+      (unless (qwen-companion-chat-buffers)
+        (qwen-companion-chat-state--unwatch)))))
+
+(defun qwen-companion-chat-state--fail-requests (text)
+  "Answer all requests with the problem `unsure' and the error TEXT."
+  (dolist (entry qwen-companion-chat-state--requests)
+    (qwen-companion-chat-state--on-reply
+     (list :request (car entry) :error text :problem 'unsure))))
+
+;;; Reports
+
+(defun qwen-companion-chat-state--watch ()
+  "Handle the reports about the daemon, until Emacs disconnects from it."
+  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
+  (add-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat-state--on-left)
+  (add-hook 'qwen-companion-backend-disconnected-hook
+            #'qwen-companion-chat-state--on-process-gone))
+
+(defun qwen-companion-chat-state--unwatch ()
+  "Undo what `qwen-companion-chat-state--watch' has done."
+  (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
+  (remove-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat-state--on-left)
+  (remove-hook 'qwen-companion-backend-disconnected-hook
+               #'qwen-companion-chat-state--on-process-gone)
+  (qwen-companion-chat-state--drop-early-reports))
+
+(defun qwen-companion-chat-state--report (method payload)
+  "Handle the report METHOD with PAYLOAD, in the chat it is about."
+  (let* ((id (plist-get payload :session))
+         (buffer (and id (qwen-companion-chat-buffer id)))
+         (handler (and buffer
+                       (alist-get method (buffer-local-value
+                                          'qwen-companion-chat-handlers buffer)))))
+    (cond ((eq method 'daemon-reply) (qwen-companion-chat-state--on-reply payload))
+          ((eq method 'daemon-state) (qwen-companion-chat-state--on-daemon-state payload))
+          (handler
+           (with-current-buffer buffer
+             (save-restriction
+               (widen)
+               (funcall handler payload))))
+          ((and id (not buffer) qwen-companion-chat-state--requests)
+           (push (cons method payload) qwen-companion-chat-state--early-reports))
+          (id (qwen-companion-chat-state--drop-texts payload)))))
+
+(defun qwen-companion-chat-state--drop-texts (payload)
+  "Remove the files of the texts in PAYLOAD, which nobody will read."
+  (qwen-companion-backend-drop-text payload)
+  (mapc #'qwen-companion-backend-drop-text (plist-get payload :changes)))
+
+(defun qwen-companion-chat-state--drop-early-reports ()
+  "Forget the reports of sessions without a chat."
+  (pcase-dolist (`(,_ . ,payload) qwen-companion-chat-state--early-reports)
+    (qwen-companion-chat-state--drop-texts payload))
+  (setq qwen-companion-chat-state--early-reports nil))
+
+(defun qwen-companion-chat-state--on-daemon-state (payload)
+  "Handle the state of the connection in PAYLOAD, for all chats."
+  (when (eq 'refused (plist-get payload :state))
+    ;; It has ended, or was none; the next may be had in another way.
+    (qwen-companion-chat-state--set-all 'off (plist-get payload :text) t))
+  (dolist (buffer (qwen-companion-chat-buffers))
+    (with-current-buffer buffer
+      (when (and qwen-companion-chat-state--pending-open
+                 (eq 'connected (plist-get payload :state)))
+        (qwen-companion-chat-state--open))
+      (run-hooks 'qwen-companion-chat-session-hook))))
+
+(defun qwen-companion-chat-state--on-left ()
+  "Tell all chats that Emacs has disconnected from the daemon."
+  (qwen-companion-chat-state--fail-requests "The daemon was left.")
+  (qwen-companion-chat-state--set-all 'off nil)
+  (qwen-companion-chat-state--unwatch))
+
+(defun qwen-companion-chat-state--on-process-gone ()
+  "Tell all chats that the Python process has ended; it is replaced."
+  (qwen-companion-chat-state--fail-requests "The companion's process has ended.")
+  (qwen-companion-chat-state--set-all
+   'disconnected "the companion's process is being replaced" t))
+
+;;; Opening and leaving a session
+
+(defun qwen-companion-chat-connect-daemon (chat)
+  "Connect to a daemon unless one is connected, or fail with what to do.
+If CHAT, a buffer or nil, had a daemon, get that one again."
+  (when (memq (qwen-companion-daemon-state) '(off refused))
+    (pcase (and chat (or (qwen-companion-daemon-way)
+                         (buffer-local-value 'qwen-companion-chat-state--reconnect-form
+                                             chat)))
+      (`(,command ,root) (funcall command root))
+      (_ (call-interactively #'qwen-companion-daemon-connect)))))
+
+(defun qwen-companion-chat-open-session (id)
+  "Load the session ID in this chat, or open a new one where ID is nil.
+This is done as soon as the daemon is connected."
+  (qwen-companion-chat-state--watch)
+  (setq qwen-companion-chat-session-id id
+        qwen-companion-chat-state--pending-open t)
+  (qwen-companion-chat-state--set nil nil)
+  (when (eq 'connected (qwen-companion-daemon-state))
+    (qwen-companion-chat-state--open)))
+
+(defun qwen-companion-chat-state--open ()
+  "Ask the daemon for the session of this chat, or for a new one."
+  (setq qwen-companion-chat-state--pending-open nil
+        qwen-companion-chat-state--reconnect-form (qwen-companion-daemon-way))
+  (if qwen-companion-chat-session-id
+      (qwen-companion-chat-reload)
+    (qwen-companion-chat-call
+     'daemon-open (list :root nil :scope 'new)
+     (lambda (reply)
+       (if-let* ((error (plist-get reply :error)))
+           (progn
+             (qwen-companion-chat-state--set 'off error)
+             (qwen-companion-backend-notice error))
+         (setq qwen-companion-chat-session-id (plist-get reply :session))
+         (let ((early (nreverse qwen-companion-chat-state--early-reports)))
+           (setq qwen-companion-chat-state--early-reports nil)
+           (pcase-dolist (`(,method . ,payload) early)
+             (qwen-companion-chat-state--report method payload))))))))
+
+(defun qwen-companion-chat-reload (&rest _)
+  "Read the conversation again from the daemon.
+That also brings back a session that has ended or was left."
+  (interactive)
+  (unless qwen-companion-chat-session-id
+    (user-error "There is no session yet"))
+  (when (eq 'off (qwen-companion-daemon-state))
+    (user-error "The daemon was left; M-x qwen-companion-chat here connects again"))
+  (qwen-companion-chat-call
+   'daemon-load (list :session qwen-companion-chat-session-id)
+   (lambda (reply)
+     (when-let* ((error (plist-get reply :error)))
+       (qwen-companion-backend-notice error)
+       ;; Nothing more will be told of it.
+       (when (memq (plist-get qwen-companion-chat-session :state) '(nil disconnected off))
+         (qwen-companion-chat-state--set 'off error))))))
+
+(defun qwen-companion-chat-leave-session ()
+  "Leave the session of this chat, which is being killed.
+Other clients keep the session."
+  (when (and qwen-companion-chat-session-id
+             (not (memq (plist-get qwen-companion-chat-session :state) '(off closed dead))))
+    (qwen-companion-backend-call
+     'daemon-close (list :session qwen-companion-chat-session-id :end nil)))
+  (unless (or qwen-companion-chat-state--requests
+              (remq (current-buffer) (qwen-companion-chat-buffers)))
+    (qwen-companion-chat-state--unwatch)))
+
+(provide 'qwen-companion-chat-state)
+;;; qwen-companion-chat-state.el ends here
