@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
 from qwen_companion.emacs import messages as emacs_messages
 from qwen_companion.emacs.messages import Outgoing
@@ -32,10 +33,11 @@ def as_org(text: str) -> str:
 def messages_of(module: ModuleType, outgoing: bool) -> list[str]:
     """Return one Org list item for each message class of `module` with this direction, by method."""
     items: list[str] = []
+    owners = (module.__name__, domain.__name__)
     classes: list[type[Any]] = [cls for _, cls in inspect.getmembers(module, inspect.isclass)]
     for cls in classes:
         found = described(inspect.getdoc(cls) or "")
-        if cls.__module__ != module.__name__ or found is None or issubclass(cls, Outgoing) != outgoing:
+        if cls.__module__ not in owners or found is None or issubclass(cls, Outgoing) != outgoing:
             continue
         method, summary = found
         text = summary[0].upper() + summary[1:]

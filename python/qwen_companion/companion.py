@@ -13,16 +13,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from qwen_companion.discovery.files import Discovery
+from qwen_companion.domain import SessionState, Settings, Snapshot
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
     Compare,
     Compared,
+    ContextSent,
     DaemonCall,
     Delivered,
     DiffClose,
     DiffOpen,
     DiffOrphan,
+    ExclusionList,
     FileList,
     Hello,
     Incoming,
@@ -34,9 +37,6 @@ from qwen_companion.emacs.messages import (
     Roots,
     Serving,
     SessionList,
-    SessionState,
-    Settings,
-    Snapshot,
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
@@ -117,7 +117,10 @@ class Companion:
         self._distributor = ContextDistributor(
             os.environ,
             deliver=self._deliver_context,
-            report=self._bridge.tell,
+            report_context=lambda session, roots, sent, text: self._bridge.tell(
+                ContextSent(session, roots, sent, text)
+            ),
+            report_exclusions=lambda exclusions: self._bridge.tell(ExclusionList(exclusions)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
         )
         self._sessions = Sessions(
@@ -348,7 +351,7 @@ class Companion:
 def _answer(request: Compare | Merge) -> Compared | Merged:
     # What it takes is imported by the first request: many an Emacs never makes one.
     try:
-        from qwen_companion.texts.requests import answer
+        from qwen_companion.emacs.text_requests import answer
     except ImportError:
         _log.exception("texts can be neither compared nor merged")
         return request.failed()

@@ -23,6 +23,18 @@ from sexpdata import (
     loads,
 )
 
+from qwen_companion.domain import (
+    HIDE,
+    SHOW,
+    Exclusion,
+    KnownProposal,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    VisitedFile,
+)
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 
@@ -182,99 +194,46 @@ def _sequence(value: Sexp, what: str) -> Sequence[Sexp]:
 # --- The hello line ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Peer:
-    """The process at the other end of a session.
-
-    STARTED is what `processes.start_of` returned, "" for nothing: its number alone may be another's by now.  DIRECTORY
-    is the one it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.
-    ANCESTORS are the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when
-    Emacs is not among them.
-    """
-
-    pid: int
-    started: str
-    directory: str | None
-    family: str | None
-    ancestors: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, values: Plist) -> Peer | None:
-        """From `(:pid :started :directory :family :ancestors)`; None when there is no :pid."""
-        pid = values.optional_integer(":pid")
-        if pid is None:
-            return None
-        return cls(
-            pid,
-            values.string(":started"),
-            values.optional_string(":directory"),
-            values.optional_symbol(":family"),
-            values.integers(":ancestors"),
-        )
-
-    def to_plist(self) -> list[Sexp]:
-        """What `parse` reads."""
-        return plist(
-            pid=self.pid,
-            started=self.started,
-            directory=self.directory,
-            family=None if self.family is None else Symbol(self.family),
-            ancestors=list(self.ancestors),
-        )
+def _parse_peer(values: Plist) -> Peer | None:
+    """Read `(:pid :started :directory :family :ancestors)`; None when there is no :pid."""
+    pid = values.optional_integer(":pid")
+    if pid is None:
+        return None
+    return Peer(
+        pid,
+        values.string(":started"),
+        values.optional_string(":directory"),
+        values.optional_symbol(":family"),
+        values.integers(":ancestors"),
+    )
 
 
-@dataclass(frozen=True)
-class KnownSession:
-    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version.
-
-    CLIENT and VERSION are those of the CLI, "" where nothing that tells the user anything is known.  PEER is None for
-    a process that was not found, or not yet.  REVIEWS: whether it was offered to have its changes reviewed.
-    """
-
-    id: str
-    protocol: str
-    client: str
-    version: str
-    peer: Peer | None = None
-    reviews: bool = True
-
-    @property
-    def label(self) -> str:
-        """Name and version of the CLI for a person; may be empty."""
-        return f"{self.client} {self.version}".rstrip() if self.client else ""
-
-    @classmethod
-    def parse(cls, values: Plist) -> KnownSession:
-        """From `(:id :protocol :client :version :no-reviews)` and what `Peer.parse` reads."""
-        keys = (":id", ":protocol", ":client", ":version")
-        return cls(
-            *(values.string(key) for key in keys),
-            peer=Peer.parse(values),
-            reviews=not values.boolean(":no-reviews"),
-        )
-
-    def to_plist(self) -> list[Sexp]:
-        """What `parse` reads."""
-        head = plist(id=self.id, protocol=self.protocol, client=self.client, version=self.version)
-        return head + ([] if self.reviews else plist(no_reviews=True)) + (self.peer.to_plist() if self.peer else [])
+def _parse_session(values: Plist) -> KnownSession:
+    """Read `(:id :protocol :client :version :no-reviews)` and what `_parse_peer` reads."""
+    keys = (":id", ":protocol", ":client", ":version")
+    return KnownSession(
+        *(values.string(key) for key in keys),
+        peer=_parse_peer(values),
+        reviews=not values.boolean(":no-reviews"),
+    )
 
 
-@dataclass(frozen=True)
-class KnownProposal:
-    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
+def _session_plist(session: KnownSession) -> list[Sexp]:
+    """Return what `_parse_session` reads."""
+    head = plist(id=session.id, protocol=session.protocol, client=session.client, version=session.version)
+    reviews = [] if session.reviews else plist(no_reviews=True)
+    peer = session.peer
+    if peer is None:
+        return head + reviews
+    family = None if peer.family is None else Symbol(peer.family)
+    ancestors = list(peer.ancestors)
+    place = plist(pid=peer.pid, started=peer.started, directory=peer.directory, family=family, ancestors=ancestors)
+    return head + reviews + place
 
-    DIGEST is that of the text as it was proposed, see `DiffOpen`.
-    """
 
-    id: str
-    session: str
-    path: str
-    digest: str
-
-    @classmethod
-    def parse(cls, values: Plist) -> KnownProposal:
-        """From `(:id :session :path :digest)`."""
-        return cls(*(values.string(key) for key in (":id", ":session", ":path", ":digest")))
+def _parse_proposal(values: Plist) -> KnownProposal:
+    """Read `(:id :session :path :digest)`."""
+    return KnownProposal(*(values.string(key) for key in (":id", ":session", ":path", ":digest")))
 
 
 @dataclass(frozen=True)
@@ -308,8 +267,8 @@ class Hello:
                 reserve=values.optional_string(":reserve"),
                 token=values.optional_string(":token") or "",
                 spool=values.string(":spool"),
-                sessions=tuple(KnownSession.parse(item) for item in values.plists(":sessions")),
-                proposals=tuple(KnownProposal.parse(item) for item in values.plists(":proposals")),
+                sessions=tuple(_parse_session(item) for item in values.plists(":sessions")),
+                proposals=tuple(_parse_proposal(item) for item in values.plists(":proposals")),
             )
         except MessageError as error:
             raise HelloError(f"the hello line cannot be used: {error}") from None
@@ -330,47 +289,6 @@ class Roots:
 
     roots: tuple[str, ...]
     imitate_vscode: bool
-
-
-@dataclass(frozen=True)
-class VisitedFile:
-    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch.
-
-    EXPOSURE is the user's word on this one file: `HIDE`, `SHOW`, or None to leave it to the rules.
-    """
-
-    path: str
-    timestamp: int
-    exposure: str | None = None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """`context`: what the user looks at.  LINE, CHARACTER and SELECTION belong to ACTIVE."""
-
-    files: tuple[VisitedFile, ...]
-    active: str | None
-    line: int | None
-    character: int | None
-    selection: str | None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
-
-    ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
-    trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
-    CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
-    their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
-    """
-
-    all_roots: bool = False
-    trust: bool | tuple[str, ...] | None = None
-    patterns: tuple[str, ...] = ()
-    auth_sources: tuple[str, ...] = ()
-    reviews: bool = True
-    size_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -448,9 +366,6 @@ DAEMON_PREFIX = "daemon-"
 
 TEXT_PART = "text-part"
 """`(:id N :text S)`: the next part of a text that Emacs could not put into a file."""
-
-HIDE = "hide"
-SHOW = "show"
 
 
 def _parse_roots(values: Plist, _spool: Spool) -> Roots:
@@ -647,15 +562,6 @@ class Serving(Notification):
 
 
 @dataclass(frozen=True)
-class SessionState:
-    """One MCP session: whether its event stream is open, and whether its process has been looked for."""
-
-    session: KnownSession
-    streaming: bool
-    identified: bool = True
-
-
-@dataclass(frozen=True)
 class SessionList(Notification):
     """`sessions`: all sessions after a change.  Emacs keeps them for the next process."""
 
@@ -667,7 +573,9 @@ class SessionList(Notification):
 
         Without the keys from :pid to :ancestors where the process was not found.
         """
-        return plist(sessions=[state.session.to_plist() + plist(streaming=state.streaming) for state in self.sessions])
+        return plist(
+            sessions=[_session_plist(state.session) + plist(streaming=state.streaming) for state in self.sessions]
+        )
 
 
 @dataclass(frozen=True)
@@ -687,15 +595,6 @@ class ContextSent(Notification):
         """`(:session ID :everywhere B :roots (S...) :sent MS)` and the text."""
         head = plist(session=self.session, everywhere=self.roots is None, roots=list(self.roots or ()), sent=self.sent)
         return head + text_plist(self.text, spool)
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """No CLI hears of PATH, by RULE in words for a person; or only that of SESSION does not."""
-
-    path: str
-    rule: str
-    session: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qwen_companion.emacs.messages import Snapshot
+from qwen_companion.domain import Snapshot
 from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
 
 MAX_FILES = 10

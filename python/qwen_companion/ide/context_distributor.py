@@ -13,17 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qwen_companion.emacs.messages import (
-    HIDE,
-    SHOW,
-    ContextSent,
-    Exclusion,
-    ExclusionList,
-    Notification,
-    SessionState,
-    Settings,
-    Snapshot,
-)
+from qwen_companion.domain import HIDE, SHOW, Exclusion, SessionState, Settings, Snapshot
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
 from qwen_companion.threads import in_thread
@@ -114,16 +104,22 @@ class ContextDistributor:
         self,
         environ: Mapping[str, str],
         deliver: Callable[[str, bytes], None],
-        report: Callable[[Notification], None],
+        report_context: Callable[[str, tuple[str, ...] | None, int, str], None],
+        report_exclusions: Callable[[tuple[Exclusion, ...]], None],
         warn: Callable[[str], None],
     ) -> None:
-        """DELIVER is called with the id of a session and its context.
+        """Distribute context through callbacks.
 
-        REPORT with what a user who is looking is to see, WARN with what is wrong with the settings.
+        - `deliver` gets the id of a session and its next context.
+        - `report_context` gets, while the user watches, the id of a session, the roots below which it hears of files
+          (None for everywhere), when its context went out in ms since the epoch, and that context as JSON.
+        - `report_exclusions` gets, while the user watches, all excluded files.
+        - `warn` gets what is wrong with the settings.
         """
         self._environ = environ
         self._deliver = deliver
-        self._report = report
+        self._report_context = report_context
+        self._report_exclusions = report_exclusions
         self._warn = warn
         self._inputs = _Inputs()
         self._listeners: dict[str, _Listener] = {}
@@ -176,7 +172,7 @@ class ContextDistributor:
         """Report, or cease to report, each change, beginning with what is."""
         self._watched = on
         if on:
-            self._report(ExclusionList(self._exclusions))
+            self._report_exclusions(self._exclusions)
             for session, listener in self._listeners.items():
                 self._report_sent(session, listener)
             if not self._inputs.sessions:
@@ -276,7 +272,7 @@ class ContextDistributor:
         if tuple(exclusions) != self._exclusions:
             self._exclusions = tuple(exclusions)
             if self._watched:
-                self._report(ExclusionList(self._exclusions))
+                self._report_exclusions(self._exclusions)
 
     def _listener(self, identifier: str, scope: tuple[ResolvedPath, ...] | None, job: _Job) -> _Listener:
         listener = self._listeners.get(identifier)
@@ -289,7 +285,7 @@ class ContextDistributor:
     def _report_sent(self, session: str, listener: _Listener) -> None:
         if listener.sent is not None:
             stamp, notification = listener.sent
-            self._report(ContextSent(session, listener.scope, stamp, notification.decode("utf-8")))
+            self._report_context(session, listener.scope, stamp, notification.decode("utf-8"))
 
 
 def _family(state: SessionState) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import psutil
 
-from qwen_companion.emacs.messages import KnownSession, Peer
+from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qwen_companion.emacs.messages import KnownProposal
+from qwen_companion.domain import KnownProposal
 
 
 def text_digest(text: str) -> str:

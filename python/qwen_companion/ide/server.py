@@ -22,7 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from qwen_companion.emacs.messages import KnownSession
+from qwen_companion.domain import KnownSession
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse

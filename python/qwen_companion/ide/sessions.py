@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
+from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 from sexpdata import dumps, loads
 
-from qwen_companion.emacs.messages import (
+from qwen_companion.domain import (
     HIDE,
+    Exclusion,
+    KnownProposal,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    VisitedFile,
+)
+from qwen_companion.emacs.messages import (
     INLINE_TEXT_BYTES,
     Compare,
     Compared,
@@ -19,26 +29,18 @@ from qwen_companion.emacs.messages import (
     DiffClose,
     DiffOpen,
     DiffOrphan,
-    Exclusion,
     ExclusionList,
     Hello,
-    KnownProposal,
-    KnownSession,
     Merge,
     Merged,
     Notice,
     Outgoing,
-    Peer,
     Published,
     ReviewOutcome,
     Roots,
     Serving,
     SessionList,
-    SessionState,
-    Settings,
-    Snapshot,
     Stop,
-    VisitedFile,
     Watch,
     parse_incoming,
     read_sexp,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen_companion.emacs.messages import Snapshot, VisitedFile
+from qwen_companion.domain import Snapshot, VisitedFile
 from qwen_companion.ide.context import (
     MAX_FILES,
     MAX_SELECTION_UNITS,

@@ -15,20 +15,18 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.emacs.messages import (
+from qwen_companion.domain import (
     HIDE,
     SHOW,
-    ContextSent,
     Exclusion,
-    ExclusionList,
     KnownSession,
-    Notification,
     Peer,
     SessionState,
     Settings,
     Snapshot,
     VisitedFile,
 )
+from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.privacy.exclusions import Exclusions
@@ -50,7 +48,11 @@ class Hall:
         self.warnings: list[str] = []
         self._sessions: list[SessionState] = []
         self.distributor = ContextDistributor(
-            home.environ, self._deliver, self.reports.put_nowait, self.warnings.append
+            home.environ,
+            self._deliver,
+            lambda session, roots, sent, text: self.reports.put_nowait(ContextSent(session, roots, sent, text)),
+            lambda exclusions: self.reports.put_nowait(ExclusionList(exclusions)),
+            self.warnings.append,
         )
         self.distributor.set_roots((str(self.one), str(self.two)))
 

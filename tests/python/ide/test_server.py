@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
-from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
+from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide import bodies
 from qwen_companion.ide.peers import Caller, find_caller
 from qwen_companion.ide.proposals import Decision, Proposals

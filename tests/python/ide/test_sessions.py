@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from qwen_companion.emacs.messages import KnownSession, Peer, SessionState
+from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.sessions import LEFT_S, RETRY_MS, Sessions, Timing
 from qwen_companion.processes import start_of

@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 from sexpdata import dumps
 
-from qwen_companion.emacs.messages import (
-    INLINE_TEXT_BYTES,
-    UNSPOOLED_TEXT_BYTES,
-    Compare,
-    Compared,
-    Merge,
-    Merged,
-)
-from qwen_companion.texts import requests
-from qwen_companion.texts.requests import answer
+from qwen_companion.emacs import text_requests as requests
+from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES, Compare, Compared, Merge, Merged
+from qwen_companion.emacs.text_requests import answer
 from support import PYTHON_DIRECTORY, Backend, Home, as_dict
 
 LABELS = ("m", "b", "t")

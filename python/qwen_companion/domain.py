@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The types shared by the parts of the backend: CLIs and their sessions, proposals, and what the user sees and allows.
+
+They import nothing of this package, and know neither EPC nor MCP.  Times are milliseconds since the epoch, lines and
+columns count from 1, columns in UTF-16 code units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HIDE = "hide"
+SHOW = "show"
+"""What the user can say of one file, see `VisitedFile`."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end of a session.
+
+    STARTED is what `processes.start_of` returned, "" for nothing: its number alone may be another's by now.  DIRECTORY
+    is the one it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.
+    ANCESTORS are the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when
+    Emacs is not among them.
+    """
+
+    pid: int
+    started: str
+    directory: str | None
+    family: str | None
+    ancestors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KnownSession:
+    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version.
+
+    CLIENT and VERSION are those of the CLI, "" where nothing that tells the user anything is known.  PEER is None for
+    a process that was not found, or not yet.  REVIEWS: whether it was offered to have its changes reviewed.
+    """
+
+    id: str
+    protocol: str
+    client: str
+    version: str
+    peer: Peer | None = None
+    reviews: bool = True
+
+    @property
+    def label(self) -> str:
+        """Name and version of the CLI for a person; may be empty."""
+        return f"{self.client} {self.version}".rstrip() if self.client else ""
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """One MCP session: whether its event stream is open, and whether its process has been looked for."""
+
+    session: KnownSession
+    streaming: bool
+    identified: bool = True
+
+
+@dataclass(frozen=True)
+class KnownProposal:
+    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
+
+    DIGEST is that of the text as it was proposed, see `DiffOpen`.
+    """
+
+    id: str
+    session: str
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class VisitedFile:
+    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch.
+
+    EXPOSURE is the user's word on this one file: `HIDE`, `SHOW`, or None to leave it to the rules.
+    """
+
+    path: str
+    timestamp: int
+    exposure: str | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`context`: what the user looks at.  LINE, CHARACTER and SELECTION belong to ACTIVE."""
+
+    files: tuple[VisitedFile, ...]
+    active: str | None
+    line: int | None
+    character: int | None
+    selection: str | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
+
+    ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
+    trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
+    CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
+    their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
+    """
+
+    all_roots: bool = False
+    trust: bool | tuple[str, ...] | None = None
+    patterns: tuple[str, ...] = ()
+    auth_sources: tuple[str, ...] = ()
+    reviews: bool = True
+    size_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """No CLI hears of PATH, by RULE in words for a person; or only that of SESSION does not."""
+
+    path: str
+    rule: str
+    session: str | None = None

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Imports of the backend point downward only: no circle among modules or packages, and no wire below its layer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from support import PYTHON_DIRECTORY
+
+PACKAGE = "qwen_companion"
+KNOW_NO_WIRE = ("discovery", "ide", "privacy", "texts")
+"""Packages that work on the types of `domain`: neither EPC nor the daemon's protocol is known there."""
+
+
+def imports_of(source: str, modules: frozenset[str]) -> set[str]:
+    """Return those of `modules` that `source` imports, at the top, in a function or for the type checker only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from package import module` imports the module, and `from module import name` the module as well.
+            found.update(names & modules or {node.module})
+    return found & modules
+
+
+def graph_of(directory: Path) -> dict[str, set[str]]:
+    """Return for each module of the backend in `directory` the modules of the backend that it imports."""
+    paths = {_name(path.relative_to(directory)): path for path in (directory / PACKAGE).rglob("*.py")}
+    return {name: imports_of(path.read_text(), frozenset(paths)) - {name} for name, path in paths.items()}
+
+
+def packages_of(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return `graph` with each package as one node; modules at the top stand for themselves."""
+    result: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        result.setdefault(_package(module), set()).update(_package(name) for name in imported)
+    return {name: imported - {name} for name, imported in result.items()}
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_neither_modules_nor_packages_import_each_other_in_a_circle() -> None:
+    graph = graph_of(PYTHON_DIRECTORY)
+    assert f"{PACKAGE}.ide.server" in graph[f"{PACKAGE}.companion"]
+    for imports in (graph, packages_of(graph)):
+        TopologicalSorter(imports).prepare()
+
+
+def test_what_works_on_domain_types_knows_no_wire() -> None:
+    packages = packages_of(graph_of(PYTHON_DIRECTORY))
+    for name in KNOW_NO_WIRE:
+        assert not packages[f"{PACKAGE}.{name}"] & {f"{PACKAGE}.emacs", f"{PACKAGE}.daemon"}, name
+
+
+def test_the_types_of_the_domain_import_nothing() -> None:
+    assert graph_of(PYTHON_DIRECTORY)[f"{PACKAGE}.domain"] == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"import {PACKAGE}.b.d",
+        f"from {PACKAGE}.b import d",
+        f"from {PACKAGE}.b.d import x",
+        f"def f():\n    from {PACKAGE}.b import d",
+    ],
+)
+def test_a_circle_is_seen_also_in_a_function_or_between_packages(line: str, tmp_path: Path) -> None:
+    sources = {"a/__init__": "", "a/c": line, "a/e": "", "b/__init__": "", "b/d": f"from {PACKAGE}.a import e"}
+    for name, source in sources.items():
+        path = tmp_path / PACKAGE / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    graph = graph_of(tmp_path)
+    TopologicalSorter(graph).prepare()
+    with pytest.raises(CycleError):
+        TopologicalSorter(packages_of(graph)).prepare()
