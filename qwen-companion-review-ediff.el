@@ -294,7 +294,7 @@ Signal an error where Ediff cannot compare its texts."
              (ediff-buffers disk buffer startup))))
       ;; Ediff lets timers and processes run, and one may end the proposal.
       (when (and (buffer-live-p control)
-                 (not (memq proposal (qwen-companion-proposals))))
+                 (not (qwen-companion-proposal-open-p proposal)))
         (kill-buffer control)))))
 
 (defun qwen-companion-review-ediff--compared-p (control)

@@ -111,7 +111,7 @@ FORCE: it takes the place of what is there now."
   (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-review-edit--about)
                (buffer (current-buffer))
                (source (qwen-companion-proposal-buffer proposal)))
-    (unless (memq proposal (qwen-companion-proposals))
+    (unless (qwen-companion-proposal-open-p proposal)
       (user-error "The proposal is %s already; your text stays here"
                   (qwen-companion-proposal-state proposal)))
     (save-restriction

@@ -158,12 +158,28 @@ The outcome is the state of the proposal.")
 (defvar qwen-companion-proposal-changed-hook nil
   "Hook run when the open proposals or the states of some have changed.")
 
+(defvar qwen-companion-proposal-begun-functions nil
+  "Abnormal hook run with each proposal that has come.")
+
+(defvar qwen-companion-proposal-ended-functions nil
+  "Abnormal hook run when a proposal has ended.
+Each function gets the proposal, the state it was in before, `pending'
+or `shown', and non-nil when it was the CLI that ended it.")
+
+(defvar qwen-companion-proposal-miswritten-functions nil
+  "Abnormal hook run when a file does not hold what was accepted for it.
+Each function gets the buffer with the text that was accepted.")
+
 (defvar-local qwen-companion-proposal-current nil
   "The proposal that the current buffer is about.")
 
 (defun qwen-companion-proposals ()
   "Return the proposals that wait for an answer, oldest first."
   qwen-companion-proposal--open)
+
+(defun qwen-companion-proposal-open-p (proposal)
+  "Return non-nil when PROPOSAL waits for an answer."
+  (memq proposal qwen-companion-proposal--open))
 
 (defun qwen-companion-proposal-edited-p (proposal)
   "Return non-nil when the user has edited PROPOSAL."
@@ -248,7 +264,7 @@ A third party just goes."
      ((eq (current-buffer) (qwen-companion-proposal-yours-buffer proposal))
       (setf (qwen-companion-proposal-yours-buffer proposal) nil)
       (qwen-companion-review--update-third proposal))
-     ((memq proposal qwen-companion-proposal--open)
+     ((qwen-companion-proposal-open-p proposal)
       (qwen-companion-proposal-decide proposal 'rejected)))))
 
 (defun qwen-companion-proposal-make-buffer (proposal kind)
@@ -271,7 +287,7 @@ A third party just goes."
     ;; The major mode has killed what was local.
     (setq qwen-companion-proposal-current proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
-      (qwen-companion-proposal--protect))
+      (setq buffer-offer-save t))
     (qwen-companion-review-buffer-mode 1)))
 
 (defun qwen-companion-proposal--fill (proposal payload)
@@ -294,12 +310,8 @@ A third party just goes."
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
-      (qwen-companion-proposal--protect)
-      (qwen-companion-review-buffer-mode 1))))
-
-(defun qwen-companion-proposal--protect ()
-  "Make Emacs ask about the current buffer, if edited, before it exits."
-  (setq buffer-offer-save t))
+      ;; Emacs asks about it, if edited, before it exits.
+      (setq buffer-offer-save t))))
 
 (defun qwen-companion-proposal--hide-carriage-returns (proposal)
   "If every line of PROPOSAL ends in CR LF, let its buffer show LF only."
@@ -521,7 +533,7 @@ It is short: there is not much room beside the keys."
            (qwen-companion-disk-directory path)
            (lambda ()
              ;; Other files of the directory cost little.
-             (unless (or (not (memq proposal qwen-companion-proposal--open))
+             (unless (or (not (qwen-companion-proposal-open-p proposal))
                          (equal (qwen-companion-proposal-stamp proposal)
                                 (qwen-companion-disk-stamp path)))
                (qwen-companion-review-file-written path)))))))
@@ -659,18 +671,16 @@ is on disk needs no keeping."
   (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
                                    (qwen-companion-proposal-text proposal))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
-      (qwen-companion-review-buffer-mode -1)
-      (qwen-companion-rescue-keep
-       (current-buffer)
-       (make-qwen-companion-rescue
-        :path (qwen-companion-proposal-path proposal)
-        :reason reason
-        :stamp (qwen-companion-proposal-stamp proposal)
-        :digest (qwen-companion-proposal-digest proposal)
-        :line-end (qwen-companion-proposal-line-end proposal)
-        :ends-lines (qwen-companion-proposal-ends-lines proposal)
-        :awaited awaited)))))
+    (qwen-companion-rescue-keep
+     (qwen-companion-proposal-buffer proposal)
+     (make-qwen-companion-rescue
+      :path (qwen-companion-proposal-path proposal)
+      :reason reason
+      :stamp (qwen-companion-proposal-stamp proposal)
+      :digest (qwen-companion-proposal-digest proposal)
+      :line-end (qwen-companion-proposal-line-end proposal)
+      :ends-lines (qwen-companion-proposal-ends-lines proposal)
+      :awaited awaited))))
 
 (defun qwen-companion-proposal--rescue-or-kill (proposal reason &optional awaited)
   "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it.
@@ -698,7 +708,7 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 (defun qwen-companion-review--watch-unsaved ()
   "Look for unsaved text, and go on with that while proposals wait."
   (cond
-   ((null qwen-companion-proposal--open)
+   ((null (qwen-companion-proposals))
     (when qwen-companion-review--unsaved-timer
       (cancel-timer qwen-companion-review--unsaved-timer)
       (setq qwen-companion-review--unsaved-timer nil)
@@ -720,7 +730,7 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
   "Let the reviews say whether the user has unsaved text of their files.
 A text that is no longer unsaved may be on disk now."
   (let (changed)
-    (dolist (proposal qwen-companion-proposal--open)
+    (dolist (proposal (qwen-companion-proposals))
       (let* ((path (qwen-companion-proposal-path proposal))
              (unsaved (find-buffer-visiting path #'buffer-modified-p)))
         (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
@@ -789,33 +799,43 @@ If the user has put other things there, it has to be opened again."
 
 ;;; The one life
 
-(defun qwen-companion-proposal--end (proposal state)
-  "Let PROPOSAL end in STATE: off the list and off the screen.
-Its own buffer is left to the caller."
-  (let ((shown (eq (qwen-companion-proposal-state proposal) 'shown)))
+(defun qwen-companion-proposal--end (proposal state &optional by-cli)
+  "Let PROPOSAL end in STATE: it is no longer open.
+BY-CLI non-nil means that the user may be about to answer.  Its own
+buffer is left to the caller."
+  (let ((before (qwen-companion-proposal-state proposal)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)
           (qwen-companion-proposal-edited-p proposal))
     (setq qwen-companion-proposal--open
           (delq proposal qwen-companion-proposal--open))
-    (when shown
+    (run-hook-with-args 'qwen-companion-proposal-ended-functions
+                        proposal before by-cli)))
+
+(defun qwen-companion-review--ended (proposal before by-cli)
+  "Take PROPOSAL, which has ended, off the screen and out of its buffers.
+BEFORE is its state before that.  BY-CLI non-nil means that the user has
+not answered, but may be about to."
+  (let ((selected (and by-cli
+                       (eq before 'shown)
+                       (eq proposal (buffer-local-value
+                                     'qwen-companion-proposal-current
+                                     (window-buffer))))))
+    (when (eq before 'shown)
       (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
     (qwen-companion-review--unwatch-disk proposal)
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
     (qwen-companion-review--drop-yours proposal)
+    (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (qwen-companion-review-buffer-mode -1)))
     (force-mode-line-update t)
-    (qwen-companion-review-schedule)))
-
-(defun qwen-companion-proposal--end-by-cli (proposal state)
-  "Let PROPOSAL end in STATE though the user may be about to answer."
-  (let ((selected (and (eq (qwen-companion-proposal-state proposal) 'shown)
-                       (eq proposal (buffer-local-value
-                                     'qwen-companion-proposal-current
-                                     (window-buffer))))))
-    (qwen-companion-proposal--end proposal state)
+    (qwen-companion-review-schedule)
     (when selected
       (qwen-companion-review--catch-keys proposal))))
+
+(add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-review--ended)
 
 (defconst qwen-companion-review--late 1.5
   "Seconds in which keys for a review that has ended by itself are caught.")
@@ -1007,18 +1027,13 @@ If that is what was accepted before, the text is kept with it."
       (qwen-companion-proposal--rescue-accepted
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
-        (qwen-companion-rescue-compare (qwen-companion-proposal-buffer proposal)
-                                     #'qwen-companion-review--display-quietly)))))
+        (run-hook-with-args 'qwen-companion-proposal-miswritten-functions
+                            (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal--rescue-accepted (proposal text reason)
   "Keep TEXT, accepted of PROPOSAL, whose buffer was killed; REASON is why."
   (qwen-companion-proposal--recreate-buffer proposal text)
   (qwen-companion-proposal--rescue proposal reason))
-
-(defun qwen-companion-review--display-quietly (buffer)
-  "Show BUFFER in a window that is not selected, unless that would disturb."
-  (unless (qwen-companion-review--busy-p)
-    (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
 (defun qwen-companion-proposal--void (undelivered reason)
   "End UNDELIVERED, an outcome that came too late, in the state `closed'.
@@ -1101,8 +1116,7 @@ user has edited are kept."
   (when qwen-companion-proposal--redeliver-timer
     (cancel-timer qwen-companion-proposal--redeliver-timer)
     (setq qwen-companion-proposal--redeliver-timer nil))
-  (qwen-companion-rescue-expect-nothing)
-  (qwen-companion-review--unschedule))
+  (qwen-companion-rescue-expect-nothing))
 
 ;;; Calls of the Python process
 
@@ -1163,7 +1177,7 @@ One that is known is the same review, proposed again."
     (setq qwen-companion-proposal--open
           (append qwen-companion-proposal--open (list proposal)))
     (qwen-companion-proposal--compare-with-accepted proposal)
-    (qwen-companion-review--announce proposal)))
+    (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal)))
 
 (defun qwen-companion-proposal--compare-with-accepted (proposal)
   "Find out whether PROPOSAL has what was accepted before and is not written yet.
@@ -1196,7 +1210,7 @@ its way is void."
                    (and (equal session (qwen-companion-proposal-session proposal))
                         (equal path (qwen-companion-proposal-path proposal))))))
     (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
-      (qwen-companion-proposal--end-by-cli older 'superseded)
+      (qwen-companion-proposal--end older 'superseded t)
       (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
     (when-let* ((undelivered (cl-find-if older-p qwen-companion-proposal--undelivered
                                          :key #'car)))
@@ -1217,7 +1231,7 @@ here at the same time."
                        (qwen-companion-proposal--void undelivered reason)
                      (qwen-companion-proposal-text proposal))))
         (unless undelivered
-          (qwen-companion-proposal--end-by-cli proposal 'closed)
+          (qwen-companion-proposal--end proposal 'closed t)
           (qwen-companion-proposal--rescue-or-kill proposal reason t))
         (let ((kept (qwen-companion-proposal-buffer proposal)))
           (qwen-companion-proposal--await-write
@@ -1245,7 +1259,7 @@ It may have been accepted already, only that the CLI never got to know."
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
      (proposal
-      (qwen-companion-proposal--end-by-cli proposal 'orphaned)
+      (qwen-companion-proposal--end proposal 'orphaned t)
       (qwen-companion-proposal--rescue-orphan proposal))
      (undelivered
       (setq proposal (car undelivered))
@@ -1285,6 +1299,8 @@ It may have been accepted already, only that the CLI never got to know."
 
 (defun qwen-companion-review--announce (proposal)
   "Say once that PROPOSAL has come, and see to it that it is shown."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
   (message "qwen-companion: %s proposes a change of %s%s%s"
            (qwen-companion-untrusted-text
@@ -1297,6 +1313,8 @@ It may have been accepted already, only that the CLI never got to know."
   (qwen-companion-review-schedule)
   (run-hook-wrapped 'qwen-companion-attention-functions
                     #'qwen-companion-review--call-attention proposal))
+
+(add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-review--announce)
 
 (defun qwen-companion-review--call-attention (function proposal)
   "Call FUNCTION, one of the user's, with PROPOSAL; return nil.
@@ -1334,7 +1352,7 @@ Called after each change of the open proposals and of their states."
 (defun qwen-companion-review--unseen ()
   "Return the proposals that have not been shown yet, oldest first."
   (cl-remove-if #'qwen-companion-proposal-seen
-                qwen-companion-proposal--open))
+                (qwen-companion-proposals)))
 
 (defun qwen-companion-review-shown ()
   "Return the proposal that is on the screen, or nil."
@@ -1342,7 +1360,7 @@ Called after each change of the open proposals and of their states."
                 (and (eq (qwen-companion-proposal-state proposal) 'shown)
                      (qwen-companion-review-visible-p
                       (qwen-companion-proposal-style proposal) proposal)))
-              qwen-companion-proposal--open))
+              (qwen-companion-proposals)))
 
 (defun qwen-companion-review-terminals (proposal)
   "Return the terminal buffers that may be those of PROPOSAL's CLI.
@@ -1412,6 +1430,18 @@ a tab that is not selected there is none."
                   (get-buffer-window buffer 'visible)))
            (bound-and-true-p ediff-session-registry)))
 
+(defun qwen-companion-review--display-quietly (buffer)
+  "Show BUFFER in a window that is not selected, unless that would disturb."
+  (unless (qwen-companion-review--busy-p)
+    (display-buffer buffer '(nil (inhibit-same-window . t)))))
+
+(defun qwen-companion-review--show-miswritten (buffer)
+  "Show how the file differs from the text in BUFFER, accepted for it."
+  (qwen-companion-rescue-compare buffer #'qwen-companion-review--display-quietly))
+
+(add-hook 'qwen-companion-proposal-miswritten-functions
+          #'qwen-companion-review--show-miswritten)
+
 (defun qwen-companion-review--idle-p ()
   "Return non-nil when no input has come for long enough."
   (or (not (eq qwen-companion-diff-arrival 'idle))
@@ -1441,7 +1471,7 @@ a tab that is not selected there is none."
         (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select))
     (error (qwen-companion-review-fall-back proposal err select)))
   ;; What shows it lets timers and processes run, and one may end it.
-  (unless (memq proposal qwen-companion-proposal--open)
+  (unless (qwen-companion-proposal-open-p proposal)
     (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
   (qwen-companion-review-schedule))
 
@@ -1449,7 +1479,7 @@ a tab that is not selected there is none."
   "Show PROPOSAL hunk by hunk, because its front end failed with ERR.
 SELECT non-nil means to select the review.  If that one cannot show it
 either, the proposal waits."
-  (when (memq proposal qwen-companion-proposal--open)
+  (when (qwen-companion-proposal-open-p proposal)
     (let ((style (qwen-companion-proposal-style proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-review-hide style proposal)
@@ -1466,7 +1496,7 @@ either, the proposal waits."
 
 (defun qwen-companion-review-frame-deleted (frame)
   "Let the review that was shown in FRAME, which is gone, come again."
-  (dolist (proposal (copy-sequence qwen-companion-proposal--open))
+  (dolist (proposal (copy-sequence (qwen-companion-proposals)))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq frame (qwen-companion-review-frame
                           (qwen-companion-proposal-style proposal) proposal)))
@@ -1499,7 +1529,7 @@ when there is none or several."
           ((qwen-companion-proposal-p file) (list file))
           (file
            (let ((path (expand-file-name file)))
-             (cl-remove path qwen-companion-proposal--open :test-not #'equal
+             (cl-remove path (qwen-companion-proposals) :test-not #'equal
                         :key #'qwen-companion-proposal-path)))
           (t (qwen-companion-review--here)))))
     (cond
@@ -1510,7 +1540,7 @@ when there is none or several."
       (user-error "Which one to %s?  %d proposals wait: %s" verb
                   (length candidates)
                   (mapconcat #'qwen-companion-proposal-display-path candidates ", ")))
-     ((not (memq (car candidates) qwen-companion-proposal--open))
+     ((not (qwen-companion-proposal-open-p (car candidates)))
       (user-error "The proposal for %s is %s already"
                   (qwen-companion-proposal-display-path (car candidates))
                   (qwen-companion-proposal-state (car candidates))))
@@ -1521,14 +1551,14 @@ when there is none or several."
   (cl-remove-if-not
    (lambda (proposal)
      (eq buffer (qwen-companion-review--own-terminal proposal)))
-   qwen-companion-proposal--open))
+   (qwen-companion-proposals)))
 
 (defun qwen-companion-review--here ()
   "Return the proposals that a command in the current buffer may be about."
   (if qwen-companion-proposal-current
       (list qwen-companion-proposal-current)
     (or (qwen-companion-review-of-terminal (current-buffer))
-        qwen-companion-proposal--open)))
+        (qwen-companion-proposals))))
 
 (defun qwen-companion-review--read (verb)
   "Return what the user wants to VERB: ask only when it is ambiguous."
