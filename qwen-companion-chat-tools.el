@@ -39,7 +39,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
-(require 'qwen-companion-review)
+(require 'qwen-companion-options)
 (require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))

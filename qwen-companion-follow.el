@@ -48,11 +48,11 @@
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-merge)
+(require 'qwen-companion-options)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 (require 'qwen-companion-watch)
 
-(defvar qwen-companion-diff-size-limit)
 (defvar revert-buffer-preserve-modes)
 
 (declare-function vc-refresh-state "vc-hooks" ())

@@ -27,10 +27,9 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-options)
 
 (defvar auth-sources)
-(defvar qwen-companion-diff-size-limit)
-(defvar qwen-companion-diff-style)
 
 (defcustom qwen-companion-excluded-files nil
   "Patterns of files of which no CLI is told, besides the built-in rules.

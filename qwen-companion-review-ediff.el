@@ -35,6 +35,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-windows)
 

@@ -25,6 +25,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-untrusted)

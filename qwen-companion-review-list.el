@@ -32,6 +32,7 @@
 (require 'cl-lib)
 (require 'tabulated-list)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)

@@ -35,6 +35,7 @@
 (require 'diff-mode)
 (require 'outline)
 (require 'subr-x)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-merge)

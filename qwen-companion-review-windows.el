@@ -26,6 +26,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 
 (defconst qwen-companion-review-windows-least-height 14

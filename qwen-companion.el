@@ -41,6 +41,7 @@
 
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)

@@ -1,0 +1,46 @@
+;;; qwen-companion-options.el --- Options that several files use  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; An option that only one file uses is in that file.
+
+;;; Code:
+
+(defcustom qwen-companion-diff-style 'ediff
+  "The front end in which a proposal is shown first.
+`ediff': both texts, in Ediff; `unified': one buffer with the changes,
+hunk by hunk.  TAB in the one shows the review in the other.
+
+With nil no proposal is shown at all: a CLI that connects from then on
+is not offered to have its changes reviewed in Emacs, and asks in its
+terminal only."
+  :group 'qwen-companion
+  :type '(choice (const :tag "Ediff" ediff)
+                 (const :tag "Unified diff" unified)
+                 (const :tag "No reviews in Emacs" nil)))
+
+(defcustom qwen-companion-diff-size-limit 20000000
+  "Bytes above which a text or a file is not reviewed.
+The CLI is told so, and asks in its terminal only."
+  :group 'qwen-companion
+  :type 'natnum)
+
+(provide 'qwen-companion-options)
+;;; qwen-companion-options.el ends here

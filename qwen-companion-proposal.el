@@ -1,0 +1,787 @@
+;;; qwen-companion-proposal.el --- Proposals of a CLI and their one life  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI proposes a new text for a file.  The proposal waits, is shown by
+;; a front end, and ends exactly once: accepted or rejected by the user,
+;; closed by the CLI (answered in the terminal), superseded by a newer one,
+;; or orphaned when the CLI goes away.  The first of these wins.
+;;
+;; Two invariants hold for whatever is done here:
+;; - The text sent with an acceptance is exactly what the review showed.
+;; - No message says something of a file that the file's bytes do not
+;;   bear out.
+;; `make fuzz' checks both, line ends, byte order mark and the end of the
+;; last line too.
+;;
+;; Here are the proposal, its text and what crosses to the Python process.
+;; Hooks tell of its beginning and its end; qwen-companion-review.el shows
+;; it.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-merge)
+(require 'qwen-companion-options)
+(require 'qwen-companion-rescue)
+(require 'qwen-companion-risks)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-untrusted)
+
+;;; The proposal
+
+(cl-defstruct (qwen-companion-proposal
+               (:copier nil)
+               (:constructor qwen-companion-proposal--make))
+  "A new text for a file, proposed by a CLI.
+ID names it to the Python process; SESSION and CLIENT tell which CLI
+it is from; PATH is the file.  STATE is `pending', `shown', `accepted',
+`rejected', `closed', `superseded' or `orphaned'.  SEEN is non-nil when
+it has been shown before.  DIGEST is that of the text as it was
+proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
+was empty, EDITED when the user had edited it at the end.  STAMP is
+that of the file as the review knows it, see `qwen-companion-disk-stamp'.
+LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
+the byte order mark before it, or the empty string.  PROPOSED is what
+both were as it was proposed, (LINE-END . BOM), and ON-DISK what they are
+on disk; LINE-END is `mixed' or nil there as of
+`qwen-companion-disk-line-end', BOM is nil where it cannot be compared.
+AS-ON-DISK is non-nil when the user has dropped these changes, EXACT when
+both buffers hold line ends as they are: they are compared as text.
+NOTE is what the user should know beside all that, a string, or nil.
+REAL and WARNING are from `qwen-companion-risks-examine'.  BUFFER
+holds the proposed text and the user's edits: what is accepted, whatever
+shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
+UNSAVED is a buffer with unsaved text of the user that visits the file,
+or nil, and YOURS-BUFFER holds a copy of that text while it is a third
+party of the review.  BIDI is non-nil when the
+text had characters that change the order in which others are shown.
+LOSSY is non-nil when the CLI would write U+FFFD
+for what it could not read.  STYLE is the front end that shows it, VIEW
+belongs to that.  DIFFERENCE is what the unified front end knows of both
+texts, and outlives VIEW.  ARRIVED is the time at which it came, in
+seconds since the epoch.  ENDS-LINES is non-nil when the CLI may
+end the last line of what it writes.  WATCH tells of changes in the directory of
+the file while DISK-BUFFER is alive, and CHECKED is the stamp of the file
+as the user last saw it or was warned of it.
+
+When it has ended and its CLI may be about to write: WRITE is that, see
+`qwen-companion-disk-expect'.  BASE is the text on disk before it, and
+FORECAST what the file will then hold: a text, `asked' while that is
+being computed, or `unknown'; both have LF line ends and no byte order
+mark.  When FORECAST is known, BASE is the text to which it is written."
+  id session client path (state 'pending) seen digest empty edited stamp
+  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy bidi
+  style view difference (arrived (float-time)) ends-lines watch checked
+  write base forecast)
+
+(defvar qwen-companion-proposal--open nil
+  "The open proposals, oldest first.")
+
+(defvar qwen-companion-proposal--undelivered nil
+  "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
+The outcome is the state of the proposal.")
+
+(defvar qwen-companion-proposal--awaited nil
+  "Ended proposals whose CLI may be about to write, oldest first.")
+
+(defvar qwen-companion-proposal-changed-hook nil
+  "Hook run when the open proposals or the states of some have changed.")
+
+(defvar qwen-companion-proposal-begun-functions nil
+  "Abnormal hook run with each proposal that has come.")
+
+(defvar qwen-companion-proposal-ended-functions nil
+  "Abnormal hook run when a proposal has ended.
+Each function gets the proposal, the state it was in before, `pending'
+or `shown', and non-nil when it was the CLI that ended it.")
+
+(defvar qwen-companion-proposal-miswritten-functions nil
+  "Abnormal hook run when a file does not hold what was accepted for it.
+Each function gets the buffer with the text that was accepted.")
+
+(defvar-local qwen-companion-proposal-current nil
+  "The proposal that the current buffer is about.")
+
+(defun qwen-companion-proposals ()
+  "Return the proposals that wait for an answer, oldest first."
+  qwen-companion-proposal--open)
+
+(defun qwen-companion-proposal-open-p (proposal)
+  "Return non-nil when PROPOSAL waits for an answer."
+  (memq proposal qwen-companion-proposal--open))
+
+(defun qwen-companion-proposal-edited-p (proposal)
+  "Return non-nil when the user has edited PROPOSAL."
+  (or (buffer-modified-p (qwen-companion-proposal-buffer proposal))
+      (qwen-companion-proposal-as-on-disk proposal)))
+
+(defun qwen-companion-proposal-by-id (id)
+  "Return the open proposal ID, or nil."
+  (cl-find id qwen-companion-proposal--open
+           :key #'qwen-companion-proposal-id :test #'equal))
+
+(defun qwen-companion-proposals-of-file (path)
+  "Return the open proposals for the file PATH, whoever made them."
+  (let ((truename (file-truename path)))
+    (cl-remove truename qwen-companion-proposal--open :test-not #'equal
+               :key (lambda (proposal)
+                      (file-truename (qwen-companion-proposal-path proposal))))))
+
+(defun qwen-companion-proposal-display-path (proposal)
+  "Return the file of PROPOSAL as shown to the user."
+  (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal)))
+
+;;; Its text
+
+(defun qwen-companion-proposal-make-buffer (proposal kind)
+  "Return a new buffer for the side KIND, a string, of PROPOSAL."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (buffer (generate-new-buffer
+                  (format "*qwen-companion %s: %s*"
+                          kind (file-name-nondirectory
+                                (qwen-companion-untrusted-path path))))))
+    (with-current-buffer buffer
+      (setq default-directory (file-name-directory path)
+            qwen-companion-proposal-current proposal)
+      (setq-local buffer-auto-save-file-name nil))
+    buffer))
+
+(defun qwen-companion-proposal--fill (proposal payload)
+  "Make the buffer of PROPOSAL from the text in PAYLOAD."
+  (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
+    (setf (qwen-companion-proposal-buffer proposal) buffer)
+    (with-current-buffer buffer
+      (buffer-disable-undo)
+      (qwen-companion-backend-insert-text payload)
+      (goto-char (point-min))
+      (when (looking-at-p "\ufeff")
+        (delete-char 1)
+        (setf (qwen-companion-proposal-bom proposal) "\ufeff"))
+      (setf (qwen-companion-proposal-empty proposal) (zerop (buffer-size))
+            (qwen-companion-proposal-proposed proposal)
+            (cons (qwen-companion-disk-line-end)
+                  (qwen-companion-proposal-bom proposal)))
+      (when (equal "\r\n" (car (qwen-companion-proposal-proposed proposal)))
+        (qwen-companion-proposal--hide-carriage-returns proposal))
+      (goto-char (point-min))
+      (buffer-enable-undo)
+      (set-buffer-modified-p nil)
+      ;; Emacs asks about it, if edited, before it exits.
+      (setq buffer-offer-save t))))
+
+(defun qwen-companion-proposal-text (proposal)
+  "Return the text of PROPOSAL with the user's edits, exactly."
+  (let ((text (qwen-companion-disk-text
+               (qwen-companion-proposal-buffer proposal)
+               (qwen-companion-proposal-line-end proposal))))
+    (if (and (string-empty-p text)
+             (or (not (qwen-companion-proposal-empty proposal))
+                 (qwen-companion-proposal--no-text-p proposal)))
+        ""
+      (concat (qwen-companion-proposal-bom proposal) text))))
+
+(defun qwen-companion-proposal--recreate-buffer (proposal text)
+  "Give PROPOSAL, whose buffer was killed, a new one with TEXT."
+  (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
+    (setf (qwen-companion-proposal-buffer proposal) buffer)
+    (with-current-buffer buffer
+      (insert (string-replace
+               (qwen-companion-proposal-line-end proposal) "\n"
+               (string-remove-prefix (qwen-companion-proposal-bom proposal)
+                                     text)))
+      (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
+
+(defun qwen-companion-proposal--plain-text (text)
+  "Return TEXT with LF line ends and without a byte order mark."
+  (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
+
+(defun qwen-companion-proposal--disk-text (path)
+  "Return the text of the file PATH, plain."
+  (with-temp-buffer
+    (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
+    (qwen-companion-proposal--plain-text (buffer-string))))
+
+;;; Line ends and the byte order mark
+
+(defun qwen-companion-proposal--hide-carriage-returns (proposal)
+  "If every line of PROPOSAL ends in CR LF, let its buffer show LF only."
+  (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (when (equal "\r\n" (qwen-companion-disk-line-end))
+      (qwen-companion-disk-convert-line-ends "\n")
+      (setf (qwen-companion-proposal-line-end proposal) "\r\n"))))
+
+(defun qwen-companion-proposal--show-carriage-returns (proposal)
+  "Let the buffer of PROPOSAL hold its line ends as they are, CR included."
+  (when (equal "\r\n" (qwen-companion-proposal-line-end proposal))
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-disk-convert-line-ends "\r\n"))
+    (setf (qwen-companion-proposal-line-end proposal) "\n"
+          ;; What it knows of the text is of the other form.
+          (qwen-companion-proposal-difference proposal) nil)))
+
+(defun qwen-companion-proposal-align-line-ends (proposal bom)
+  "Make the current buffer, the disk side of PROPOSAL, comparable with it.
+It holds the text exactly; BOM is the byte order mark before that, or
+nil.  Where lines end in different ways on one side, both sides show it,
+so that each can be dropped by itself; elsewhere it is one change, see
+`qwen-companion-proposal-line-end-summary'."
+  (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
+         (disk (qwen-companion-disk-line-end))
+         (exact (or (eq disk 'mixed)
+                    (eq proposed 'mixed)
+                    ;; Some were dropped while both sides showed them.
+                    (and (qwen-companion-proposal-exact proposal)
+                         (not (equal proposed
+                                     (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                                       (qwen-companion-disk-line-end))))))))
+    (cond
+     (exact
+      (qwen-companion-proposal--show-carriage-returns proposal))
+     (t
+      (when (qwen-companion-proposal-exact proposal)
+        (qwen-companion-proposal--hide-carriage-returns proposal))
+      (when (equal disk "\r\n")
+        (qwen-companion-disk-convert-line-ends "\n"))))
+    (setf (qwen-companion-proposal-exact proposal) exact
+          (qwen-companion-proposal-on-disk proposal)
+          (and (or (> (buffer-size) 0) bom)
+               (cons disk bom)))
+    (qwen-companion-proposal-set-line-ends
+     proposal (qwen-companion-proposal-as-on-disk proposal))))
+
+(defun qwen-companion-proposal--line-end-changes (proposal)
+  "Return how line ends and the byte order mark of PROPOSAL differ from the disk.
+A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
+  (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
+              (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
+    (cl-flet ((name (end) (if (equal end "\n") "LF" "CR LF")))
+      (append
+       (when (and line-end disk-line-end
+                  (not (qwen-companion-proposal-exact proposal))
+                  (not (equal line-end disk-line-end)))
+         (list (list "line ends" (format "%s proposed" (name line-end))
+                     (format "%s on disk" (name disk-line-end)))))
+       (when (and disk-bom (not (equal bom disk-bom))
+                  (not (qwen-companion-proposal--no-text-p proposal)))
+         (list (if (string-empty-p bom)
+                   '("byte order mark" "not proposed" "on disk")
+                 '("byte order mark" "proposed" "not on disk"))))))))
+
+(defun qwen-companion-proposal--no-text-p (proposal)
+  "Return non-nil when PROPOSAL was empty, without even a byte order mark."
+  (and (qwen-companion-proposal-empty proposal)
+       (string-empty-p (cdr (qwen-companion-proposal-proposed proposal)))))
+
+(defun qwen-companion-proposal-line-end-summary (proposal)
+  "Return a text: how line ends and byte order mark of PROPOSAL change, or nil.
+They are one change of the whole text, which can be dropped."
+  (when-let* ((changes (qwen-companion-proposal--line-end-changes proposal)))
+    (if (qwen-companion-proposal-as-on-disk proposal)
+        (concat (mapconcat #'car changes " and ") " as on disk")
+      (mapconcat (pcase-lambda (`(,what ,proposed ,disk))
+                   (format "%s: %s, %s" what proposed disk))
+                 changes "; "))))
+
+(defun qwen-companion-proposal-set-line-ends (proposal as-on-disk)
+  "Give PROPOSAL its own line ends and mark, or with AS-ON-DISK those on disk.
+A text without any is given those on disk: it gets line ends when changes
+are dropped."
+  (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
+              (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
+    (unless (qwen-companion-proposal--line-end-changes proposal)
+      (setq as-on-disk nil))
+    (unless (qwen-companion-proposal-exact proposal)
+      (setf (qwen-companion-proposal-line-end proposal)
+            (or (and as-on-disk disk-line-end) line-end disk-line-end "\n")))
+    (setf (qwen-companion-proposal-bom proposal)
+          (or (and (or as-on-disk (qwen-companion-proposal--no-text-p proposal)) disk-bom)
+              bom)
+          (qwen-companion-proposal-as-on-disk proposal) as-on-disk)))
+
+;;; The one life
+
+(defun qwen-companion-proposal--refusal (payload)
+  "Return why the proposal in PAYLOAD is not reviewed, a string, or nil."
+  (let ((path (plist-get payload :path)))
+    (if (or (not (file-name-absolute-p path)) (file-remote-p path))
+        (format "Emacs reviews local files with absolute names only, not %s" path)
+      (let* ((file-name-handler-alist nil)
+             (size (max (qwen-companion-backend-text-size payload)
+                        (or (file-attribute-size
+                             (file-attributes (file-chase-links path)))
+                            0))))
+        (when (> size qwen-companion-diff-size-limit)
+          (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
+                  path size qwen-companion-diff-size-limit))))))
+
+(defun qwen-companion-proposal--begin (payload)
+  "Begin the life of the proposal in PAYLOAD and announce it."
+  (let* ((path (plist-get payload :path))
+         (target (qwen-companion-risks-examine
+                  path (qwen-companion-roots-published)))
+         (proposal (qwen-companion-proposal--make
+                    :id (plist-get payload :id)
+                    :session (plist-get payload :session)
+                    :client (if (string-empty-p (plist-get payload :client))
+                                "the CLI"
+                              (plist-get payload :client))
+                    :path path
+                    :real (car target)
+                    :warning (cdr target)
+                    :digest (plist-get payload :digest)
+                    :ends-lines (plist-get payload :ends-lines)
+                    :stamp (qwen-companion-disk-stamp path))))
+    (setf (qwen-companion-proposal-checked proposal)
+          (qwen-companion-proposal-stamp proposal))
+    (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
+    (qwen-companion-proposal--fill proposal payload)
+    (setq qwen-companion-proposal--open
+          (append qwen-companion-proposal--open (list proposal)))
+    (qwen-companion-proposal--compare-with-accepted proposal)
+    (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal)))
+
+(defun qwen-companion-proposal--end (proposal state &optional by-cli)
+  "Let PROPOSAL end in STATE: it is no longer open.
+BY-CLI non-nil means that the user may be about to answer.  Its own
+buffer is left to the caller."
+  (let ((before (qwen-companion-proposal-state proposal)))
+    (setf (qwen-companion-proposal-state proposal) state
+          (qwen-companion-proposal-edited proposal)
+          (qwen-companion-proposal-edited-p proposal))
+    (setq qwen-companion-proposal--open
+          (delq proposal qwen-companion-proposal--open))
+    (run-hook-with-args 'qwen-companion-proposal-ended-functions
+                        proposal before by-cli)))
+
+(defun qwen-companion-proposal-decide (proposal outcome &optional text)
+  "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
+  (qwen-companion-proposal--end proposal outcome)
+  (push (cons proposal text) qwen-companion-proposal--undelivered)
+  (when (eq outcome 'accepted)
+    (qwen-companion-proposal--await-write
+     proposal text
+     :done (apply-partially #'qwen-companion-proposal--write-ended proposal text))
+    (qwen-companion-proposal--note-accepted proposal))
+  (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered))
+  (kill-buffer (qwen-companion-proposal-buffer proposal)))
+
+(defun qwen-companion-proposal--note-accepted (accepted)
+  "Say in the other reviews of the same file that ACCEPTED was accepted."
+  (dolist (other (qwen-companion-proposals-of-file
+                  (qwen-companion-proposal-path accepted)))
+    (setf (qwen-companion-proposal-note other)
+          (format "another one, by %s, was accepted"
+                  (qwen-companion-proposal-client accepted))))
+  (force-mode-line-update t))
+
+(defun qwen-companion-proposal--supersede (session path)
+  "End what SESSION has proposed for PATH: a newer proposal has come.
+The CLI waits for the outcome of that one only, so one that is still on
+its way is void."
+  (let ((older-p (lambda (proposal)
+                   (and (equal session (qwen-companion-proposal-session proposal))
+                        (equal path (qwen-companion-proposal-path proposal))))))
+    (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
+      (qwen-companion-proposal--end older 'superseded t)
+      (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
+    (when-let* ((undelivered (cl-find-if older-p qwen-companion-proposal--undelivered
+                                         :key #'car)))
+      (qwen-companion-proposal--void
+       undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
+
+;;; Rescued texts
+
+(defun qwen-companion-proposal--rescue (proposal reason &optional awaited)
+  "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why.
+AWAITED non-nil means that its CLI may be about to write.  A text that
+is on disk needs no keeping."
+  (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
+                                   (qwen-companion-proposal-text proposal))
+      (kill-buffer (qwen-companion-proposal-buffer proposal))
+    (qwen-companion-rescue-keep
+     (qwen-companion-proposal-buffer proposal)
+     (make-qwen-companion-rescue
+      :path (qwen-companion-proposal-path proposal)
+      :reason reason
+      :stamp (qwen-companion-proposal-stamp proposal)
+      :digest (qwen-companion-proposal-digest proposal)
+      :line-end (qwen-companion-proposal-line-end proposal)
+      :ends-lines (qwen-companion-proposal-ends-lines proposal)
+      :awaited awaited))))
+
+(defun qwen-companion-proposal--rescue-or-kill (proposal reason &optional awaited)
+  "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it.
+AWAITED is as in `qwen-companion-proposal--rescue'."
+  (if (qwen-companion-proposal-edited proposal)
+      (qwen-companion-proposal--rescue proposal reason awaited)
+    (kill-buffer (qwen-companion-proposal-buffer proposal))))
+
+(defun qwen-companion-proposal--rescue-orphan (proposal)
+  "Keep the text of PROPOSAL, whose CLI has gone."
+  (qwen-companion-proposal--rescue
+   proposal
+   (format "%s has gone before it could write %s"
+           (qwen-companion-proposal-client proposal)
+           (qwen-companion-proposal-display-path proposal))))
+
+(defun qwen-companion-proposal--why-closed (proposal keeps-edits)
+  "Return a text for PROPOSAL, edited here and answered in the terminal.
+KEEPS-EDITS says whether the CLI then writes the edits."
+  (if keeps-edits
+      "answered in the terminal"
+    (format "answered in the terminal, where %s writes its own text without your edits"
+            (qwen-companion-proposal-client proposal))))
+
+;;; What the CLI writes
+
+;; A CLI may ask about several changes before it makes the first one.  It
+;; has made all of them from the text on disk, and some apply one after
+;; the other by what they replace.  So a text that was accepted may never
+;; be on disk as it is; what will be there is computed.  The time in which
+;; the CLI should write begins when it waits for no more answers.
+
+(cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp done)
+  "Expect that the CLI of PROPOSAL writes TEXT.
+OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; DONE is
+called when PROPOSAL is no longer awaited."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (earlier (qwen-companion-proposal--awaited-for path)))
+    (setq qwen-companion-proposal--awaited
+          (append qwen-companion-proposal--awaited (list proposal)))
+    (setf (qwen-companion-proposal-forecast proposal)
+          (cond ((null text) 'unknown)
+                ((null earlier) (qwen-companion-proposal--plain-text text)))
+          (qwen-companion-proposal-base proposal)
+          (and earlier (qwen-companion-proposal--disk-text path))
+          (qwen-companion-proposal-write proposal)
+          (qwen-companion-disk-expect
+           path text :optional optional :stamp stamp
+           :done (lambda (result how)
+                   (unwind-protect
+                       (when done (funcall done result how))
+                     (qwen-companion-proposal--forget-write proposal)))))
+    (when (and text (qwen-companion-proposal-ends-lines proposal))
+      (qwen-companion-disk-allow (qwen-companion-proposal-write proposal)
+                                 (qwen-companion-disk-end-line text)))
+    (qwen-companion-proposal--update-forecasts path)))
+
+(defun qwen-companion-proposal--awaited-for (path)
+  "Return the proposals for PATH whose CLI may be about to write, oldest first."
+  (cl-remove path qwen-companion-proposal--awaited
+             :key #'qwen-companion-proposal-path :test-not #'equal))
+
+(defun qwen-companion-proposal-unwritten-before (proposal)
+  "Return what the CLI of PROPOSAL has yet to write to the file before it.
+A list of accepted proposals."
+  (cl-remove-if-not
+   (lambda (earlier)
+     (and (eq (qwen-companion-proposal-state earlier) 'accepted)
+          (equal (qwen-companion-proposal-session proposal)
+                 (qwen-companion-proposal-session earlier))
+          (qwen-companion-disk-untouched-p (qwen-companion-proposal-write earlier))))
+   (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
+
+(defun qwen-companion-proposal--forget-write (proposal)
+  "Expect no longer that the CLI of PROPOSAL writes."
+  (setq qwen-companion-proposal--awaited
+        (delq proposal qwen-companion-proposal--awaited))
+  (qwen-companion-disk-forget (qwen-companion-proposal-write proposal))
+  (setf (qwen-companion-proposal-write proposal) nil
+        (qwen-companion-proposal-base proposal) nil))
+
+(defun qwen-companion-proposal--update-forecasts (path)
+  "Compute what PATH will hold when all that is awaited was written."
+  (let ((rest (qwen-companion-proposal--awaited-for path)) previous)
+    (while rest
+      (let* ((proposal (pop rest))
+             (mine (and previous (qwen-companion-proposal-forecast previous))))
+        (cond
+         ((qwen-companion-proposal-forecast proposal))
+         ((stringp mine)
+          (qwen-companion-proposal--forecast proposal mine))
+         ((eq mine 'unknown)
+          (setf (qwen-companion-proposal-forecast proposal) 'unknown)))
+        (setq previous proposal)))))
+
+(defun qwen-companion-proposal--forecast (proposal mine)
+  "Compute the forecast of PROPOSAL where MINE is written before it."
+  (let* ((write (qwen-companion-proposal-write proposal))
+         (path (qwen-companion-proposal-path proposal))
+         (theirs (qwen-companion-proposal--plain-text (qwen-companion-disk-accepted write))))
+    (setf (qwen-companion-proposal-forecast proposal) 'asked)
+    (qwen-companion-merge-texts
+     (qwen-companion-proposal-base proposal) mine theirs nil
+     (lambda (merged)
+       (let ((text (and merged (qwen-companion-merge-take-text merged theirs))))
+         (setf (qwen-companion-proposal-forecast proposal) (or text 'unknown)
+               (qwen-companion-proposal-base proposal) mine)
+         (when text
+           (qwen-companion-disk-allow write text)
+           (when (qwen-companion-proposal-ends-lines proposal)
+             (qwen-companion-disk-allow write (qwen-companion-disk-end-line text))))
+         (qwen-companion-proposal--update-forecasts path)
+         (dolist (open (qwen-companion-proposals-of-file path))
+           (unless (qwen-companion-proposal-note open)
+             (qwen-companion-proposal--compare-with-accepted open))))))))
+
+(defun qwen-companion-proposal--compare-with-accepted (proposal)
+  "Find out whether PROPOSAL has what was accepted before and is not written yet.
+If it lacks some of that, say so in the review."
+  (when-let* ((earlier (qwen-companion-proposal-unwritten-before proposal))
+              (mine (qwen-companion-proposal-forecast (car (last earlier))))
+              ((stringp mine)))
+    (let ((theirs (qwen-companion-proposal--plain-text (qwen-companion-proposal-text proposal))))
+      (qwen-companion-merge-texts
+       (qwen-companion-proposal--disk-text (qwen-companion-proposal-path proposal))
+       mine theirs nil
+       (lambda (merged)
+         (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
+           (setf (qwen-companion-proposal-note proposal)
+                 (qwen-companion-proposal--note-lacking proposal earlier))
+           (force-mode-line-update t)))))))
+
+(defun qwen-companion-proposal--note-lacking (proposal earlier)
+  "Return a note: PROPOSAL lacks some of EARLIER, proposals accepted before."
+  (concat "lacks changes accepted before"
+          (when (cl-some #'qwen-companion-proposal-edited earlier)
+            (format ", and %s may fail to write it where you edited them"
+                    (qwen-companion-proposal-client proposal)))))
+
+(defun qwen-companion-proposal--start-write-timeout (session)
+  "Count the time in which SESSION should write, unless it waits for answers."
+  (let ((of-session-p (lambda (proposal)
+                        (equal session (qwen-companion-proposal-session proposal)))))
+    (unless (or (cl-some of-session-p qwen-companion-proposal--open)
+                (cl-some of-session-p (mapcar #'car qwen-companion-proposal--undelivered)))
+      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-proposal--awaited))
+        (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
+
+(defun qwen-companion-proposal--stop-write-timeout (session)
+  "Do not count the time in which SESSION should write: it waits for an answer."
+  (dolist (proposal qwen-companion-proposal--awaited)
+    (when (equal session (qwen-companion-proposal-session proposal))
+      (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
+
+(defun qwen-companion-proposal--write-ended (proposal text result how)
+  "Keep TEXT, which was accepted of PROPOSAL, if it is not on disk.
+RESULT and HOW are as in `qwen-companion-disk-expect'."
+  (pcase result
+    ('overwritten
+     (when (qwen-companion-proposal-edited proposal)
+       (qwen-companion-proposal--rescue-accepted
+        proposal text "the change accepted after this one has replaced it, with your edits")))
+    ('changed (qwen-companion-proposal--rescue-changed proposal text))
+    ('unchanged
+     (qwen-companion-proposal--rescue-accepted
+      proposal text (format "%s has not written %s %s"
+                            (qwen-companion-untrusted-text
+                             (qwen-companion-proposal-client proposal))
+                            (qwen-companion-proposal-display-path proposal) how))
+     (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+       (qwen-companion-rescue-expect-late (qwen-companion-proposal-buffer proposal))))))
+
+(defun qwen-companion-proposal--rescue-changed (proposal text)
+  "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
+If that is what was accepted before, the text is kept with it."
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (file (qwen-companion-proposal-display-path proposal))
+         (base (qwen-companion-proposal-base proposal))
+         (forecast (qwen-companion-proposal-forecast proposal)))
+    (if (and base (stringp forecast) (qwen-companion-disk-holds-p path base))
+        (progn
+          (setf (qwen-companion-proposal-stamp proposal)
+                (qwen-companion-disk-stamp path))
+          (qwen-companion-proposal--rescue-accepted
+           proposal forecast
+           (format "%s holds the change accepted before, but not this one" file)))
+      (qwen-companion-proposal--rescue-accepted
+       proposal text (format "%s does not hold what was accepted" file))
+      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+        (run-hook-with-args 'qwen-companion-proposal-miswritten-functions
+                            (qwen-companion-proposal-buffer proposal))))))
+
+(defun qwen-companion-proposal--rescue-accepted (proposal text reason)
+  "Keep TEXT, accepted of PROPOSAL, whose buffer was killed; REASON is why."
+  (qwen-companion-proposal--recreate-buffer proposal text)
+  (qwen-companion-proposal--rescue proposal reason))
+
+;;; Outcomes on their way to the CLI
+
+(defun qwen-companion-proposal--deliver (undelivered)
+  "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
+  (pcase-let ((`(,proposal . ,text) undelivered))
+    (qwen-companion-backend-call
+     'outcome
+     (append (list :id (qwen-companion-proposal-id proposal)
+                   :outcome (qwen-companion-proposal-state proposal))
+             (when text (qwen-companion-backend-pack-text text))))))
+
+(defconst qwen-companion-proposal--redeliver-delay 2
+  "Seconds until an outcome is sent again that could not be taken.")
+
+(defvar qwen-companion-proposal--redeliver-timer nil
+  "Timer that sends outcomes again, nil while all were taken.")
+
+(defun qwen-companion-proposal-on-call-failed (method _payload)
+  "Send the outcomes again in a while when METHOD was to take one.
+The Python process could not read its text, for instance."
+  (when (and (eq method 'outcome) (not qwen-companion-proposal--redeliver-timer))
+    (setq qwen-companion-proposal--redeliver-timer
+          (run-at-time qwen-companion-proposal--redeliver-delay nil
+                       (lambda ()
+                         (setq qwen-companion-proposal--redeliver-timer nil)
+                         (qwen-companion-proposal-resend))))))
+
+(defun qwen-companion-proposal-resend ()
+  "Tell a Python process that has just come up the outcomes it may lack."
+  (mapc #'qwen-companion-proposal--deliver
+        (reverse qwen-companion-proposal--undelivered)))
+
+(defun qwen-companion-proposal-known ()
+  "Return the open proposals for a Python process about to start.
+A list of property lists (:id :session :path :digest); those whose
+outcome is not delivered are still open for it."
+  (mapcar (lambda (proposal)
+            (list :id (qwen-companion-proposal-id proposal)
+                  :session (qwen-companion-proposal-session proposal)
+                  :path (qwen-companion-proposal-path proposal)
+                  :digest (qwen-companion-proposal-digest proposal)))
+          (append (mapcar #'car qwen-companion-proposal--undelivered)
+                  qwen-companion-proposal--open)))
+
+(defun qwen-companion-proposal--undelivered-by-id (id)
+  "Return the outcome of the proposal ID that is not delivered, or nil."
+  (cl-find id qwen-companion-proposal--undelivered :test #'equal
+           :key (lambda (undelivered)
+                  (qwen-companion-proposal-id (car undelivered)))))
+
+(defun qwen-companion-proposal--void (undelivered reason)
+  "End UNDELIVERED, an outcome that came too late, in the state `closed'.
+If it was an acceptance with edits, keep its text; REASON is why it is
+void.  Return that text, or nil for a rejection."
+  (pcase-let ((`(,proposal . ,text) undelivered))
+    (setq qwen-companion-proposal--undelivered
+          (delq undelivered qwen-companion-proposal--undelivered))
+    (setf (qwen-companion-proposal-state proposal) 'closed)
+    (when text
+      (when (qwen-companion-proposal-write proposal)
+        (qwen-companion-proposal--forget-write proposal))
+      (when (qwen-companion-proposal-edited proposal)
+        (qwen-companion-proposal--recreate-buffer proposal text)
+        (qwen-companion-proposal--rescue proposal reason)))
+    text))
+
+;;; Calls of the Python process
+
+(defun qwen-companion-proposal-on-open (payload)
+  "Take the proposal in PAYLOAD; return nil, or a string: why not.
+One that is known is the same review, proposed again."
+  (let ((id (plist-get payload :id))
+        (path (plist-get payload :path))
+        (session (plist-get payload :session)))
+    (cond
+     ((or (qwen-companion-proposal-by-id id)
+          (qwen-companion-proposal--undelivered-by-id id))
+      (qwen-companion-backend-drop-text payload)
+      nil)
+     (t
+      (qwen-companion-proposal--supersede session path)
+      (if-let* ((refusal (qwen-companion-proposal--refusal payload)))
+          (progn (qwen-companion-backend-drop-text payload)
+                 refusal)
+        (qwen-companion-proposal--begin payload)
+        nil)))))
+
+(defun qwen-companion-proposal-on-close (payload)
+  "Close the proposal in PAYLOAD, answered in the terminal.
+Return its text as a payload, nil when it was not open or was rejected
+here at the same time."
+  (let* ((id (plist-get payload :id))
+         (undelivered (qwen-companion-proposal--undelivered-by-id id))
+         (proposal (or (car undelivered) (qwen-companion-proposal-by-id id))))
+    (when proposal
+      (let* ((reason (qwen-companion-proposal--why-closed
+                      proposal (plist-get payload :keeps-edits)))
+             (text (if undelivered
+                       (qwen-companion-proposal--void undelivered reason)
+                     (qwen-companion-proposal-text proposal))))
+        (unless undelivered
+          (qwen-companion-proposal--end proposal 'closed t)
+          (qwen-companion-proposal--rescue-or-kill proposal reason t))
+        (let ((kept (qwen-companion-proposal-buffer proposal)))
+          (qwen-companion-proposal--await-write
+           proposal text
+           :optional t
+           :stamp (qwen-companion-proposal-stamp proposal)
+           :done (lambda (result _how)
+                   (qwen-companion-rescue-waited kept result))))
+        (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
+        (and text (qwen-companion-backend-pack-text text))))))
+
+(defun qwen-companion-proposal-on-orphan (payload)
+  "Keep the text of the proposal in PAYLOAD: its CLI has gone.
+It may have been accepted already, only that the CLI never got to know."
+  (let* ((id (plist-get payload :id))
+         (proposal (qwen-companion-proposal-by-id id))
+         (undelivered (qwen-companion-proposal--undelivered-by-id id)))
+    (cond
+     (proposal
+      (qwen-companion-proposal--end proposal 'orphaned t)
+      (qwen-companion-proposal--rescue-orphan proposal))
+     (undelivered
+      (setq proposal (car undelivered))
+      (setf (qwen-companion-proposal-edited proposal) nil)
+      (when-let* ((text (qwen-companion-proposal--void undelivered nil)))
+        (qwen-companion-proposal--recreate-buffer proposal text)
+        (qwen-companion-proposal--rescue-orphan proposal))))
+    (when proposal
+      (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal)))
+    nil))
+
+(defun qwen-companion-proposal-on-delivered (payload)
+  "Forget the outcome in PAYLOAD: the CLI has it."
+  (when-let* ((undelivered (qwen-companion-proposal--undelivered-by-id
+                            (plist-get payload :id))))
+    (setq qwen-companion-proposal--undelivered
+          (delq undelivered qwen-companion-proposal--undelivered))
+    (qwen-companion-proposal--start-write-timeout
+     (qwen-companion-proposal-session (car undelivered))))
+  nil)
+
+(defun qwen-companion-proposal-end-all ()
+  "End all reviews because the companion stops.
+Nothing is answered: the CLI still asks in its terminal.  Texts the
+user has edited are kept."
+  (dolist (proposal (copy-sequence qwen-companion-proposal--open))
+    (qwen-companion-proposal--end proposal 'closed)
+    (qwen-companion-proposal--rescue-or-kill proposal "the companion was turned off"))
+  (mapc #'qwen-companion-proposal--forget-write (copy-sequence qwen-companion-proposal--awaited))
+  (setq qwen-companion-proposal--undelivered nil)
+  (when qwen-companion-proposal--redeliver-timer
+    (cancel-timer qwen-companion-proposal--redeliver-timer)
+    (setq qwen-companion-proposal--redeliver-timer nil))
+  (qwen-companion-rescue-expect-nothing))
+
+(provide 'qwen-companion-proposal)
+;;; qwen-companion-proposal.el ends here
