@@ -1,4 +1,4 @@
-;;; qwen-companion-disk.el --- Files as a CLI writes them  -*- lexical-binding: t; -*-
+;;; qwen-companion-disk.el --- Read, watch and check files on disk  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,16 +19,17 @@
 
 ;;; Commentary:
 
-;; Names, stamps and texts of files on disk; and waiting for a write.  When
-;; a CLI is about to write what the user has accepted, this watches for it
-;; and checks it by content: no message says something of a file that the
-;; file's bytes do not bear out.
+;; Names, stamps and texts of files on disk; being told of writes to them;
+;; and waiting for the write that a CLI is about to make because the user has
+;; accepted it.  That is checked by content: no message says something of a
+;; file that the file's bytes do not bear out.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'filenotify)
 (require 'subr-x)
+(require 'qwen-companion-backend)
 
 (defconst qwen-companion-disk--patience 5
   "Seconds within which an expected write should have come.")
@@ -45,10 +46,9 @@ expected before this one as well.  OPTIONAL is non-nil when it may not
 come because the user may have answered no.  STAMP is that of the file
 as it was, TOLD that of the last change that was told.  LOOKED is what
 was found last: (STAMP . TEXT), where TEXT is that of TEXTS the file
-held, or nil.  DONE is a function for the end of the wait, DIRECTORY
-what is watched by WATCH, and TIMER ends the wait (nil while the CLI
-cannot write yet)."
-  path texts foreseen optional stamp told looked done directory watch timer)
+held, or nil.  DONE is a function for the end of the wait, WATCH that of
+the file, and TIMER ends the wait (nil while the CLI cannot write yet)."
+  path texts foreseen optional stamp told looked done watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run when a write that was expected has come.
@@ -285,6 +285,316 @@ BYTES that is not, or that announces it."
                                         (+ byte (length encoded)))))))
         (remq 'utf-8 (find-coding-systems-string excerpt))))))))
 
+;;; Watching
+
+;; An event is only noted: there may be thousands.  A moment later, when no
+;; more come, each watch of a directory with events is notified.  A directory
+;; that cannot be watched, or has too many events, is polled instead.
+
+(defconst qwen-companion-disk-quiet 0.05
+  "Seconds without an event after which watches are notified.")
+
+(defconst qwen-companion-disk-quiet-limit 0.5
+  "Seconds after the first event after which watches are notified anyway.")
+
+(defconst qwen-companion-disk--burst 150
+  "Most events of a directory that are taken at a time.
+More, as a branch switch makes, cost more than looking at the files.")
+
+(defconst qwen-companion-disk--idle-writer 1.5
+  "Seconds without an event after which an open file counts as written.")
+
+(defconst qwen-companion-disk--poll-intervals '(0.5 . 5)
+  "Seconds between two polls of a directory that is not watched.
+\(BURST . NONE): while it has too many events, and if it cannot be
+watched.")
+
+(cl-defstruct (qwen-companion-disk--directory (:copier nil))
+  "A directory with watched files.
+NAME is its name with a final slash, WATCHES are those of its files.
+DESCRIPTOR is that of filenotify, nil while the directory is polled by
+TIMER; UNAVAILABLE is non-nil when it cannot be watched at all.  CLOSED
+is the descriptor of inotify for files that are closed, which filenotify
+does not know.  EVENTS counts those since the watches were notified."
+  name watches descriptor unavailable closed timer (events 0))
+
+(cl-defstruct (qwen-companion-disk-watch
+               (:constructor qwen-companion-disk--make-watch)
+               (:copier nil))
+  "A watch of one file, made by `qwen-companion-disk-watch'.
+FILE is its true name, PARENTS are the directories to watch, whether or
+not they exist, and DIRECTORIES those that are watched in their place.
+NOTIFY and EVENT are functions."
+  file parents directories notify event)
+
+(defvar qwen-companion-disk--directories (make-hash-table :test #'equal)
+  "The watched directories: name to `qwen-companion-disk--directory'.")
+(defvar qwen-companion-disk--watches (make-hash-table :test #'equal)
+  "The watches: true name of the file to list of watches.")
+(defvar qwen-companion-disk--open-files (make-hash-table :test #'equal)
+  "The watched files that were changed and not closed since: time of that.")
+(defvar qwen-companion-disk--pending nil
+  "The directories with events whose watches have not been notified.")
+(defvar qwen-companion-disk--pending-times nil
+  "When the first and the last of these events came: (FIRST . LAST).")
+(defvar qwen-companion-disk--renames nil
+  "The files that were renamed: alist (OLD . NEW).")
+(defvar qwen-companion-disk--events-timer nil
+  "Timer that processes the events, nil when there are none.")
+
+(defun qwen-companion-disk-watch (path notify &optional event)
+  "Watch the file PATH and return a `qwen-companion-disk-watch'.
+NOTIFY is called without arguments when the file may have been written:
+once for many events, also those of other files of its directory.  With
+EVENT non-nil, that function is called without arguments too, at once at
+each event of the file itself.  The file and its directory need not
+exist.  End the watch with `qwen-companion-disk-unwatch'."
+  (let* ((file-name-handler-alist nil)
+         (file (file-truename path))
+         (watch (qwen-companion-disk--make-watch
+                 :file file
+                 :parents (delete-dups
+                           (list (file-name-directory file)
+                                 (file-truename (file-name-directory path))))
+                 :notify notify :event event)))
+    (push watch (gethash file qwen-companion-disk--watches))
+    (qwen-companion-disk--watch-directories watch)
+    watch))
+
+(defun qwen-companion-disk-unwatch (watch)
+  "End WATCH, made by `qwen-companion-disk-watch'."
+  (let ((file (qwen-companion-disk-watch-file watch)))
+    (if-let* ((others (remq watch (gethash file qwen-companion-disk--watches))))
+        (puthash file others qwen-companion-disk--watches)
+      (remhash file qwen-companion-disk--watches))
+    (qwen-companion-disk--leave-directories watch)
+    (when (hash-table-empty-p qwen-companion-disk--watches)
+      (qwen-companion-disk--forget-events))))
+
+(defun qwen-companion-disk-watch-available-p (watch)
+  "Return non-nil when the directories of WATCH can be watched."
+  (cl-notany (lambda (name)
+               (qwen-companion-disk--directory-unavailable
+                (gethash name qwen-companion-disk--directories)))
+             (qwen-companion-disk-watch-directories watch)))
+
+(defun qwen-companion-disk-being-written-p (watch)
+  "Return non-nil while a program is writing the file of WATCH.
+That is until it closes the file or has not written for a while; it is
+known with inotify only."
+  (let* ((file (qwen-companion-disk-watch-file watch))
+         (time (gethash file qwen-companion-disk--open-files)))
+    (and time
+         (or (< (- (float-time) time) qwen-companion-disk--idle-writer)
+             (ignore (remhash file qwen-companion-disk--open-files))))))
+
+(defun qwen-companion-disk-new-name (watch)
+  "Return the new name of the file of WATCH, nil unless it was renamed."
+  (alist-get (qwen-companion-disk-watch-file watch)
+             qwen-companion-disk--renames nil nil #'equal))
+
+(defun qwen-companion-disk-forget-renames ()
+  "Forget which files were renamed, once all that need it have asked."
+  (setq qwen-companion-disk--renames nil))
+
+(defun qwen-companion-disk--forget-events ()
+  "Forget the events that have not been processed."
+  (when qwen-companion-disk--events-timer
+    (cancel-timer qwen-companion-disk--events-timer))
+  (setq qwen-companion-disk--events-timer nil
+        qwen-companion-disk--pending nil
+        qwen-companion-disk--pending-times nil
+        qwen-companion-disk--renames nil)
+  (clrhash qwen-companion-disk--open-files))
+
+(defun qwen-companion-disk--existing-directory (directory)
+  "Return DIRECTORY, or the nearest one above it that exists."
+  (let ((file-name-handler-alist nil))
+    (while (not (file-directory-p directory))
+      (setq directory (file-name-directory (directory-file-name directory))))
+    directory))
+
+(defun qwen-companion-disk--watch-directories (watch)
+  "Let WATCH have the directories that exist now."
+  (let ((names (delete-dups
+                (mapcar #'qwen-companion-disk--existing-directory
+                        (qwen-companion-disk-watch-parents watch)))))
+    (unless (equal names (qwen-companion-disk-watch-directories watch))
+      (qwen-companion-disk--leave-directories watch)
+      (setf (qwen-companion-disk-watch-directories watch) names))
+    (dolist (name names)
+      (let ((directory (or (gethash name qwen-companion-disk--directories)
+                           (puthash name
+                                    (make-qwen-companion-disk--directory :name name)
+                                    qwen-companion-disk--directories))))
+        (cl-pushnew watch (qwen-companion-disk--directory-watches directory))
+        (unless (or (qwen-companion-disk--directory-descriptor directory)
+                    (qwen-companion-disk--directory-timer directory))
+          (qwen-companion-disk--open directory))))))
+
+(defun qwen-companion-disk--leave-directories (watch)
+  "Watch no directory for WATCH any more."
+  (dolist (name (cl-shiftf (qwen-companion-disk-watch-directories watch) nil))
+    (when-let* ((directory (gethash name qwen-companion-disk--directories)))
+      (setf (qwen-companion-disk--directory-watches directory)
+            (delq watch (qwen-companion-disk--directory-watches directory)))
+      (unless (qwen-companion-disk--directory-watches directory)
+        (qwen-companion-disk--close directory)
+        (remhash name qwen-companion-disk--directories)))))
+
+(declare-function inotify-add-watch "ext:inotify.c" (filename aspect callback))
+(declare-function inotify-rm-watch "ext:inotify.c" (watch-descriptor))
+(defvar file-notify--library)
+
+(defun qwen-companion-disk--open (directory)
+  "Begin to watch DIRECTORY; poll it when that is impossible."
+  (let ((name (qwen-companion-disk--directory-name directory)))
+    (condition-case err
+        (setf (qwen-companion-disk--directory-descriptor directory)
+              (file-notify-add-watch
+               name '(change)
+               (lambda (event) (qwen-companion-disk--note-event directory event)))
+              (qwen-companion-disk--directory-unavailable directory) nil
+              (qwen-companion-disk--directory-closed directory)
+              (and (eq file-notify--library 'inotify)
+                   (ignore-error file-notify-error
+                     (inotify-add-watch
+                      (directory-file-name name) '(close-write)
+                      (lambda (event)
+                        (qwen-companion-disk--note-closed directory event))))))
+      (file-notify-error
+       (setf (qwen-companion-disk--directory-unavailable directory) t)
+       (qwen-companion-disk--poll-later
+        directory (cdr qwen-companion-disk--poll-intervals))
+       (qwen-companion-backend-notice-once
+        (format "some directories cannot be watched (%s); what is written there shows after up to %d seconds"
+                (error-message-string err)
+                (cdr qwen-companion-disk--poll-intervals)))))))
+
+(defun qwen-companion-disk--close (directory)
+  "Neither watch nor poll DIRECTORY any more."
+  (when-let* ((timer (qwen-companion-disk--directory-timer directory)))
+    (cancel-timer timer)
+    (setf (qwen-companion-disk--directory-timer directory) nil))
+  (when-let* ((descriptor (qwen-companion-disk--directory-descriptor directory)))
+    ;; First, because the end of a watch is an event too.
+    (setf (qwen-companion-disk--directory-descriptor directory) nil)
+    (file-notify-rm-watch descriptor))
+  (qwen-companion-disk--forget-open-files directory))
+
+(defun qwen-companion-disk--forget-open-files (directory)
+  "Learn no more which files of DIRECTORY are closed: none counts as open."
+  (when-let* ((descriptor (qwen-companion-disk--directory-closed directory)))
+    (setf (qwen-companion-disk--directory-closed directory) nil)
+    ;; It may be gone with its directory.
+    (ignore-error file-notify-error
+      (inotify-rm-watch descriptor)))
+  (let ((name (qwen-companion-disk--directory-name directory)))
+    (maphash (lambda (file _time)
+               (when (string-prefix-p name file)
+                 (remhash file qwen-companion-disk--open-files)))
+             qwen-companion-disk--open-files)))
+
+(defun qwen-companion-disk--poll-later (directory seconds)
+  "In SECONDS notify the watches of DIRECTORY, and try to watch it again."
+  (setf (qwen-companion-disk--directory-timer directory)
+        (run-at-time seconds nil #'qwen-companion-disk--poll directory)))
+
+(defun qwen-companion-disk--poll (directory)
+  "Notify the watches of DIRECTORY, and try to watch it again."
+  (setf (qwen-companion-disk--directory-timer directory) nil)
+  (when (file-directory-p (qwen-companion-disk--directory-name directory))
+    (qwen-companion-disk--open directory))
+  (qwen-companion-disk--notify directory))
+
+(defun qwen-companion-disk--notify (directory)
+  "Notify the watches of DIRECTORY.
+First let each watch the directories that exist now."
+  (dolist (watch (copy-sequence
+                  (qwen-companion-disk--directory-watches directory)))
+    (when (qwen-companion-disk-watch-directories watch)
+      (qwen-companion-disk--watch-directories watch)
+      (qwen-companion-disk--call (qwen-companion-disk-watch-notify watch)))))
+
+(defun qwen-companion-disk--call (function)
+  "Call FUNCTION of a watch; an error in it does not keep others from theirs."
+  (condition-case err
+      (funcall function)
+    (error
+     (qwen-companion-backend-notice
+      (format "error after a file was written: %s" (error-message-string err))))))
+
+(defun qwen-companion-disk--note-event (directory event)
+  "Note the filenotify EVENT in DIRECTORY."
+  (pcase-let ((`(,descriptor ,action ,file ,new) event))
+    (when (equal descriptor (qwen-companion-disk--directory-descriptor directory))
+      (qwen-companion-disk--note directory)
+      (cond
+       ((eq action 'stopped)
+        ;; The directory has gone.
+        (setf (qwen-companion-disk--directory-descriptor directory) nil)
+        (qwen-companion-disk--forget-open-files directory))
+       ((> (qwen-companion-disk--directory-events directory)
+           qwen-companion-disk--burst)
+        (qwen-companion-disk--close directory)
+        (qwen-companion-disk--poll-later
+         directory (car qwen-companion-disk--poll-intervals)))
+       (t
+        (when (eq action 'renamed)
+          (push (cons file new) qwen-companion-disk--renames))
+        (if (and (memq action '(created changed))
+                 (qwen-companion-disk--directory-closed directory)
+                 (gethash file qwen-companion-disk--watches))
+            (puthash file (float-time) qwen-companion-disk--open-files)
+          (remhash (or new file) qwen-companion-disk--open-files))
+        (dolist (watch (gethash (or new file) qwen-companion-disk--watches))
+          (when-let* ((function (qwen-companion-disk-watch-event watch)))
+            (qwen-companion-disk--call function))))))))
+
+(defun qwen-companion-disk--note-closed (directory event)
+  "Note the inotify EVENT in DIRECTORY: a file was closed."
+  (pcase-let ((`(,descriptor ,_ ,name . ,_) event))
+    (when (and (equal descriptor (qwen-companion-disk--directory-closed directory))
+               (stringp name))
+      (let ((file (concat (qwen-companion-disk--directory-name directory) name)))
+        (when (gethash file qwen-companion-disk--open-files)
+          (remhash file qwen-companion-disk--open-files)
+          (qwen-companion-disk--note directory))))))
+
+(defun qwen-companion-disk--note (directory)
+  "Note an event in DIRECTORY, to be processed in a moment."
+  (let ((now (float-time)))
+    (if qwen-companion-disk--pending-times
+        (setcdr qwen-companion-disk--pending-times now)
+      (setq qwen-companion-disk--pending-times (cons now now))))
+  (when (= 1 (cl-incf (qwen-companion-disk--directory-events directory)))
+    (push directory qwen-companion-disk--pending))
+  (unless qwen-companion-disk--events-timer
+    (qwen-companion-disk--process-later qwen-companion-disk-quiet)))
+
+(defun qwen-companion-disk--process-later (seconds)
+  "Process the noted events in SECONDS."
+  (setq qwen-companion-disk--events-timer
+        (run-at-time seconds nil #'qwen-companion-disk--process-events)))
+
+(defun qwen-companion-disk--process-events ()
+  "Notify the watches of directories with events, once no more come."
+  (setq qwen-companion-disk--events-timer nil)
+  (pcase-let* ((`(,first . ,last) qwen-companion-disk--pending-times)
+               (now (float-time))
+               (quiet (- now last)))
+    ;; Less than nothing when the clock was set back.
+    (if (and (<= 0 quiet)
+             (< quiet qwen-companion-disk-quiet)
+             (< (- now first) qwen-companion-disk-quiet-limit))
+        (qwen-companion-disk--process-later (- qwen-companion-disk-quiet quiet))
+      (let ((directories qwen-companion-disk--pending))
+        (setq qwen-companion-disk--pending-times nil
+              qwen-companion-disk--pending nil)
+        (dolist (directory directories)
+          (setf (qwen-companion-disk--directory-events directory) 0)
+          (qwen-companion-disk--notify directory))))))
+
 ;;; Expecting
 
 ;; A CLI may wait for the answers to several proposals of one file and
@@ -309,6 +619,9 @@ second is a string that says for how long it was looked at."
                  :done done :stamp stamp :told stamp)))
     (setq qwen-companion-disk--writes
           (append qwen-companion-disk--writes (list write)))
+    (let ((check (lambda () (qwen-companion-disk--check path))))
+      (setf (qwen-companion-disk--write-watch write)
+            (qwen-companion-disk-watch path check check)))
     (run-hook-with-args 'qwen-companion-disk-expecting-functions path)
     (qwen-companion-disk--check path)
     write))
@@ -365,13 +678,14 @@ It is what comes of WRITE and of those before it."
   (when (memq write qwen-companion-disk--writes)
     (setq qwen-companion-disk--writes (delq write qwen-companion-disk--writes))
     (qwen-companion-disk-expect-later write)
-    (qwen-companion-disk--unwatch write)
+    (qwen-companion-disk-unwatch (qwen-companion-disk--write-watch write))
     (run-hook-with-args 'qwen-companion-disk-expecting-functions
                         (qwen-companion-disk--write-path write))))
 
 (defun qwen-companion-disk--end (write result)
   "End the wait for WRITE with RESULT, see `qwen-companion-disk-expect'."
-  (let ((how (format (if (qwen-companion-disk--write-watch write)
+  (let ((how (format (if (qwen-companion-disk-watch-available-p
+                          (qwen-companion-disk--write-watch write))
                          "within %d s"
                        ;; Nothing has told of changes.
                        "(looked at once, after %d s)")
@@ -380,50 +694,11 @@ It is what comes of WRITE and of those before it."
     (when-let* ((done (qwen-companion-disk--write-done write)))
       (funcall done result how))))
 
-(defun qwen-companion-disk--unwatch (write)
-  "Stop watching the directory of WRITE."
-  (when-let* ((watch (qwen-companion-disk--write-watch write)))
-    (file-notify-rm-watch watch)
-    (setf (qwen-companion-disk--write-watch write) nil)))
-
-(defun qwen-companion-disk--watch (write)
-  "Watch the nearest directory above the file of WRITE that exists."
-  (let ((directory (qwen-companion-disk-directory
-                    (qwen-companion-disk--write-path write))))
-    (unless (equal directory (qwen-companion-disk--write-directory write))
-      (qwen-companion-disk--unwatch write)
-      (setf (qwen-companion-disk--write-directory write) directory
-            (qwen-companion-disk--write-watch write)
-            (qwen-companion-disk-watch directory
-                                       #'qwen-companion-disk--check
-                                       (qwen-companion-disk--write-path write))))))
-
-(defun qwen-companion-disk-directory (path)
-  "Return the nearest directory above the file PATH that exists."
-  (let ((file-name-handler-alist nil)
-        (directory (file-name-directory (file-chase-links path))))
-    (while (not (file-directory-p directory))
-      (setq directory (file-name-directory (directory-file-name directory))))
-    directory))
-
-(defun qwen-companion-disk-watch (directory function &rest arguments)
-  "Call FUNCTION with ARGUMENTS at every change in DIRECTORY.
-Return what `file-notify-rm-watch' ends, or nil when no watch is to be had."
-  (condition-case nil
-      (file-notify-add-watch
-       directory '(change)
-       (lambda (event)
-         (unless (eq (nth 1 event) 'stopped)
-           (apply function arguments))))
-    ;; The end of a wait looks once.
-    (file-notify-error nil)))
-
 (defun qwen-companion-disk--check (path)
   "See whether the writes to PATH that are expected have come."
   (when-let* ((row (qwen-companion-disk--row path)))
     (let ((last (car (last row)))
           (file-name-handler-alist nil))
-      (mapc #'qwen-companion-disk--watch row)
       (cond
        ((qwen-companion-disk--held last)
         (let ((foreseen (qwen-companion-disk--foreseen-p last)))

@@ -51,7 +51,6 @@
 (require 'qwen-companion-options)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
-(require 'qwen-companion-watch)
 
 (defvar revert-buffer-preserve-modes)
 
@@ -95,14 +94,14 @@ modification time while that is put aside, else nil.  STAMP is that of
 the file with the buffer's text, nil when it is not known.  RACY is non-nil
 when the file may have changed without a new time since it was read.
 REQUEST is that for the edits that are on their way, or nil.  EXPECTED
-is non-nil while the write of an accepted proposal is due.  NAMES are
-the directories of the file, of links as well.  MARK is what the mode
+is non-nil while the write of an accepted proposal is due.  WATCH is
+that of the file while all writes are followed.  MARK is what the mode
 line says: `deleted', `changed', or the new name of a file that was
 renamed.  REFUSAL is why saving, which has begun, is not to go on.
 TIMER looks again at a file that is being written since SINCE, a time in
 seconds.  HELD is non-nil when what is on disk waits until conflicts are
 resolved."
-  base time stamp racy request expected names mark refusal timer since held)
+  base time stamp racy request expected watch mark refusal timer since held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -201,15 +200,22 @@ A file of the same size and time that has taken its place is read."
 
 (defun qwen-companion-follow--begin ()
   "Follow all writes to the file of the current buffer."
-  (let ((link (qwen-companion-follow--make)))
-    (unless (qwen-companion-follow--link-names link)
-      (setf (qwen-companion-follow--link-names link)
-            (delete-dups
-             (list (file-name-directory (expand-file-name buffer-file-truename))
-                   (file-truename (file-name-directory buffer-file-name)))))
-      (qwen-companion-follow--find-base))
-    (qwen-companion-watch-file (expand-file-name buffer-file-truename)
-                               (qwen-companion-follow--link-names link))))
+  (let ((link (qwen-companion-follow--make))
+        (buffer (current-buffer)))
+    (unless (qwen-companion-follow--link-watch link)
+      (setf (qwen-companion-follow--link-watch link)
+            (qwen-companion-disk-watch
+             buffer-file-name
+             (lambda () (qwen-companion-follow--enqueue (list buffer)))
+             (lambda () (qwen-companion-follow--expect-change buffer))))
+      (qwen-companion-follow--find-base))))
+
+(defun qwen-companion-follow--unwatch ()
+  "Watch the file of the current buffer no longer, if it is watched."
+  (when-let* ((link qwen-companion-follow--link)
+              (watch (qwen-companion-follow--link-watch link)))
+    (setf (qwen-companion-follow--link-watch link) nil)
+    (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-follow--find-base ()
   "Read the base of the current buffer, modified already, if it is on disk."
@@ -228,7 +234,7 @@ A file of the same size and time that has taken its place is read."
   "Follow the current buffer no longer; leave nothing in it."
   (when qwen-companion-follow--link
     (qwen-companion-follow--cancel)
-    (qwen-companion-watch-stop)
+    (qwen-companion-follow--unwatch)
     (qwen-companion-follow--restore-time)
     (qwen-companion-follow--mark nil)
     (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)
@@ -279,7 +285,7 @@ It is looked at a moment later."
             (qwen-companion-follow--look))))))
   (cond
    ((null qwen-companion-follow--queue)
-    (qwen-companion-watch-forget-names)
+    (qwen-companion-disk-forget-renames)
     (unless qwen-companion-follow--requests
       (qwen-companion-follow--report)))
    ((qwen-companion-follow--room-p)
@@ -304,7 +310,7 @@ It is looked at a moment later."
   "Look whether and how the current buffer is to follow its file."
   (if (qwen-companion-follow--wanted-p)
       (qwen-companion-follow--begin)
-    (qwen-companion-watch-stop))
+    (qwen-companion-follow--unwatch))
   (when qwen-companion-follow--link
     (qwen-companion-follow--check)
     (qwen-companion-follow--settle)))
@@ -313,7 +319,7 @@ It is looked at a moment later."
   "Forget the link of the current buffer if there is no more use for it."
   (let ((link qwen-companion-follow--link))
     (unless (or (null link)
-                (qwen-companion-watch-p)
+                (qwen-companion-follow--link-watch link)
                 (qwen-companion-follow--link-expected link)
                 (qwen-companion-follow--on-its-way-p link))
       (qwen-companion-follow--end))))
@@ -355,10 +361,12 @@ It is looked at a moment later."
 It is taken as it is when that goes on."
   (let* ((since (qwen-companion-follow--link-since qwen-companion-follow--link))
          (waited (if since (- (float-time) since) 0)))
-    (or (and (< waited qwen-companion-watch-patience)
+    (or (and (< waited qwen-companion-disk-quiet-limit)
              (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time)))
         (and (< waited qwen-companion-follow--writer-patience)
-             (qwen-companion-watch-written-p (expand-file-name buffer-file-truename))))))
+             (when-let* ((watch (qwen-companion-follow--link-watch
+                                 qwen-companion-follow--link)))
+               (qwen-companion-disk-being-written-p watch))))))
 
 (defun qwen-companion-follow--look-again ()
   "Look at the file of the current buffer again when it may be complete."
@@ -368,7 +376,7 @@ It is taken as it is when that goes on."
     (unless (qwen-companion-follow--link-since link)
       (setf (qwen-companion-follow--link-since link) (float-time)))
     (setf (qwen-companion-follow--link-timer link)
-          (run-at-time qwen-companion-watch-quiet nil
+          (run-at-time qwen-companion-disk-quiet nil
                        (lambda ()
                          (setf (qwen-companion-follow--link-timer link) nil)
                          (with-current-buffer buffer
@@ -482,7 +490,7 @@ Return a request without base and tick, or nil when it cannot be read."
 Return non-nil then.  A file that is not followed is left to Emacs."
   (let ((link qwen-companion-follow--link))
     (when (and (not (buffer-modified-p))
-               (qwen-companion-watch-p)
+               (qwen-companion-follow--link-watch link)
                (not (qwen-companion-follow--link-mark link))
                (file-exists-p buffer-file-name)
                (not (qwen-companion-follow--odd-p)))
@@ -634,7 +642,7 @@ about saving on what it was asked about."
       (qwen-companion-follow--drop-answer merged))
      ((with-current-buffer buffer (qwen-companion-follow--busy-p))
       (setf (qwen-companion-follow--request-timer request)
-            (run-at-time qwen-companion-watch-quiet nil
+            (run-at-time qwen-companion-disk-quiet nil
                          #'qwen-companion-follow--answered
                          buffer request merged)))
      (t
@@ -965,7 +973,8 @@ Its file has changed already, or is about to."
   "Mark the current buffer, whose file is not there, unless it never was."
   (unless (memql (qwen-companion-follow--recorded-time) '(0 -1))
     (let* ((mark (qwen-companion-follow--link-mark qwen-companion-follow--link))
-           (new (or (qwen-companion-watch-new-name (expand-file-name buffer-file-truename))
+           (watch (qwen-companion-follow--link-watch qwen-companion-follow--link))
+           (new (or (and watch (qwen-companion-disk-new-name watch))
                     (and (stringp mark) mark))))
       (cond
        ((and new (file-exists-p new))
@@ -1109,8 +1118,6 @@ Return non-nil when they are; it takes half a second at most each."
     (after-revert-hook . qwen-companion-follow--synced)
     (qwen-companion-backend-connected-hook . qwen-companion-follow--retry)
     (qwen-companion-conflicts-resolved-functions . qwen-companion-follow--resolved)
-    (qwen-companion-watch-functions . qwen-companion-follow--enqueue)
-    (qwen-companion-watch-event-functions . qwen-companion-follow--expect-change)
     (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)
     (qwen-companion-disk-written-functions . qwen-companion-follow-file))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
@@ -1160,7 +1167,6 @@ The symbol `off' while the mode is off.")
     (delete-process qwen-companion-follow--search))
   (when qwen-companion-follow--work-timer
     (cancel-timer qwen-companion-follow--work-timer))
-  (qwen-companion-watch-forget)
   (qwen-companion-follow--forget-vc)
   (setq qwen-companion-follow--state 'off
         qwen-companion-follow--work-timer nil

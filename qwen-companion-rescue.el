@@ -138,9 +138,9 @@ It may wait for an answer that only its terminal knows of."
          (stamp (qwen-companion-disk-stamp path)))
     (setf (qwen-companion-rescue-watch about)
           (qwen-companion-disk-watch
-           (qwen-companion-disk-directory path)
+           path
            (lambda ()
-             ;; There is an event for every file of the directory.
+             ;; Other files of the directory are told of too.
              (unless (equal stamp (setq stamp (qwen-companion-disk-stamp path)))
                (qwen-companion-rescue-file-written path)))))
     (with-current-buffer buffer
@@ -150,7 +150,7 @@ It may wait for an answer that only its terminal knows of."
   "Watch no longer for the text kept in the current buffer."
   (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--about)))
     (setf (qwen-companion-rescue-watch qwen-companion-rescue--about) nil)
-    (file-notify-rm-watch watch)))
+    (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-rescue-expect-nothing ()
   "Wait for no CLI to write a kept text: the companion stops."

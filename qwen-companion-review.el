@@ -270,7 +270,7 @@ It is short: there is not much room beside the keys."
   (let ((path (qwen-companion-proposal-path proposal)))
     (setf (qwen-companion-proposal-watch proposal)
           (qwen-companion-disk-watch
-           (qwen-companion-disk-directory path)
+           path
            (lambda ()
              ;; Other files of the directory cost little.
              (unless (or (not (qwen-companion-proposal-open-p proposal))
@@ -282,7 +282,7 @@ It is short: there is not much room beside the keys."
   "Let the disk side of PROPOSAL follow its file no longer."
   (when-let* ((watch (qwen-companion-proposal-watch proposal)))
     (setf (qwen-companion-proposal-watch proposal) nil)
-    (file-notify-rm-watch watch)))
+    (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-review-file-written (path)
   "Bring the reviews of PATH along if that file was written.

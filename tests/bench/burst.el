@@ -109,8 +109,8 @@ are, and without waiting for other programs."
                  (total
                   (progn
                     (mapc #'burst-bench--watch
-                          '(qwen-companion-watch--noticed
-                            qwen-companion-watch--look-after
+                          '(qwen-companion-disk--note-event
+                            qwen-companion-disk--process-events
                             qwen-companion-follow--work
                             qwen-companion-follow--answered))
                     (benchmark-elapse

@@ -1,4 +1,4 @@
-;;; qwen-companion-disk-test.el --- Tests of buffers that follow the disk  -*- lexical-binding: t; -*-
+;;; qwen-companion-disk-test.el --- Tests of reading, watching and checking files  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -187,6 +187,57 @@
     (let ((path (expand-file-name "a.txt")))
       (qwen-companion-disk-test--encode path "caf\u00e9 ?\n" 'iso-latin-1)
       (should-not (qwen-companion-disk-holds-p path "caf\u00e9 \u0161\n")))))
+
+(defmacro qwen-companion-disk-test-watching (path calls &rest body)
+  "Run BODY while PATH is watched; CALLS counts how often that is notified."
+  (declare (indent 2) (debug t))
+  `(let* ((,calls 0)
+          (watch (qwen-companion-disk-watch ,path (lambda () (cl-incf ,calls)))))
+     (unwind-protect
+         (progn ,@body)
+       (qwen-companion-disk-unwatch watch)
+       (should (hash-table-empty-p qwen-companion-disk--directories))
+       (should-not qwen-companion-disk--events-timer))))
+
+(ert-deftest qwen-companion-disk-test-a-burst-notifies-a-watch-a-few-times ()
+  "Thousands of events are not taken one by one, and nothing is missed."
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (qwen-companion-disk-test-watching (expand-file-name "a.txt") calls
+      (let ((qwen-companion-disk--poll-intervals '(0.1 . 5)))
+        (dotimes (number 500)
+          (write-region "x" nil (format "%d.new" number) nil 'silent))
+        (qwen-companion-test-wait-for (> calls 0))
+        (should (< calls 5))
+        (qwen-companion-test-wait-for
+         (qwen-companion-disk--directory-descriptor
+          (gethash default-directory qwen-companion-disk--directories)))
+        (let ((before calls))
+          (qwen-companion-disk-test--write "a.txt" "two\n")
+          (qwen-companion-test-wait-for (> calls before)))))))
+
+(ert-deftest qwen-companion-disk-test-a-directory-that-comes-back-is-watched-again ()
+  (qwen-companion-disk-test-with '(("d/a.txt" "one\n"))
+    (qwen-companion-disk-test-watching (expand-file-name "d/a.txt") calls
+      (delete-directory "d" t)
+      (qwen-companion-test-wait-for (> calls 0))
+      (dolist (text '("two\n" "three\n"))
+        (let ((before calls))
+          (qwen-companion-disk-test--write "d/a.txt" text)
+          (qwen-companion-test-wait-for (> calls before))
+          (qwen-companion-test-wait-for (null qwen-companion-disk--pending))
+          (should (equal (list (expand-file-name "d/"))
+                         (hash-table-keys qwen-companion-disk--directories))))))))
+
+(ert-deftest qwen-companion-disk-test-an-error-keeps-no-other-watch-from-its-notice ()
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (qwen-companion-disk-test-watching (expand-file-name "a.txt") calls
+      (let ((bad (qwen-companion-disk-watch (expand-file-name "a.txt")
+                                            (lambda () (error "Broken")))))
+        (unwind-protect
+            (progn
+              (qwen-companion-disk-test--write "a.txt" "two\n")
+              (qwen-companion-test-wait-for (> calls 0)))
+          (qwen-companion-disk-unwatch bad))))))
 
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here

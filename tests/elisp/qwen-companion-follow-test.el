@@ -159,7 +159,7 @@ visits and that has changed."
 
 (defun qwen-companion-follow-test--behind-p ()
   "Return non-nil when the current buffer is to follow its file yet."
-  (or qwen-companion-watch--times
+  (or qwen-companion-disk--pending-times
       qwen-companion-follow--queue
       (and (qwen-companion-follow--changed-p)
            (not (qwen-companion-follow--held-p)))
@@ -184,9 +184,9 @@ visits and that has changed."
     (qwen-companion-follow-test--visit "a.txt")
     (with-current-buffer (find-buffer-visiting "a.txt")
       (qwen-companion-follow-test--write "a.txt" "two\n")
-      (qwen-companion-test-wait-for qwen-companion-watch--times)
+      (qwen-companion-test-wait-for qwen-companion-disk--pending-times)
       (let ((later (+ 3600 (float-time))))
-        (setq qwen-companion-watch--times (cons later later)))
+        (setq qwen-companion-disk--pending-times (cons later later)))
       (qwen-companion-follow-test--wait)
       (should (equal "two\n" (buffer-string))))))
 
@@ -345,23 +345,23 @@ visits and that has changed."
   "Thousands of events are not taken one by one, and nothing is missed."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
-      (let ((watch (gethash default-directory qwen-companion-watch--watches))
-            (qwen-companion-watch--unwatched '(0.1 . 5))
+      (let ((watch (gethash default-directory qwen-companion-disk--directories))
+            (qwen-companion-disk--poll-intervals '(0.1 . 5))
             (taken 0))
-        (cl-letf* ((noticed (symbol-function 'qwen-companion-watch--noticed))
-                   ((symbol-function 'qwen-companion-watch--noticed)
+        (cl-letf* ((noticed (symbol-function 'qwen-companion-disk--note-event))
+                   ((symbol-function 'qwen-companion-disk--note-event)
                     (lambda (&rest arguments)
                       (cl-incf taken)
                       (apply noticed arguments))))
           (dotimes (number 500)
             (write-region "x" nil (format "%d.new" number) nil 'silent))
           (qwen-companion-test-wait-for
-           (qwen-companion-watch--watch-timer watch))
-          (should-not (qwen-companion-watch--watch-descriptor watch))
+           (qwen-companion-disk--directory-timer watch))
+          (should-not (qwen-companion-disk--directory-descriptor watch))
           (qwen-companion-follow-test--write "a.txt" "two\n")
           (qwen-companion-test-wait-for (equal "two\n" (buffer-string)))
           (qwen-companion-test-wait-for
-           (qwen-companion-watch--watch-descriptor watch))
+           (qwen-companion-disk--directory-descriptor watch))
           ;; Each file gives two events at least.
           (should (< taken 800)))
         (qwen-companion-follow-test-written "a.txt" "three\n"
@@ -376,7 +376,7 @@ visits and that has changed."
     (qwen-companion-follow-test-with
         (append others (mapcar (lambda (name) (list name "one\n")) names))
       (let ((new (make-temp-file "written-" t))
-            (watch (lambda () (gethash default-directory qwen-companion-watch--watches)))
+            (watch (lambda () (gethash default-directory qwen-companion-disk--directories)))
             (buffers (mapcar #'find-file-noselect names)))
         (qwen-companion-test-wait-for
          (cl-every (lambda (buffer)
@@ -388,7 +388,7 @@ visits and that has changed."
         (should (zerop (call-process "cp" nil nil nil "-r" (concat new "/.") ".")))
         (delete-directory new t)
         (qwen-companion-test-wait-for
-         (and (qwen-companion-watch--watch-descriptor (funcall watch))
+         (and (qwen-companion-disk--directory-descriptor (funcall watch))
               (cl-every (lambda (buffer)
                           (with-current-buffer buffer
                             (and (equal "two\n" (buffer-string))
@@ -410,7 +410,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-without-a-watch ()
   "The files are looked at now and then, which is said once."
   (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b/b.txt" "one\n"))
-    (let ((qwen-companion-watch--unwatched '(0.5 . 0.1))
+    (let ((qwen-companion-disk--poll-intervals '(0.5 . 0.1))
           (qwen-companion-backend--noticed nil)
           said)
       (cl-letf (((symbol-function 'file-notify-add-watch)
@@ -439,7 +439,7 @@ visits and that has changed."
       (qwen-companion-follow-update)
       (qwen-companion-test-wait-for
        (null (buffer-local-value 'qwen-companion-follow--link inside)))
-      (should (zerop (hash-table-count qwen-companion-watch--watches)))
+      (should (zerop (hash-table-count qwen-companion-disk--directories)))
       ;; And again when one comes.
       (setq qwen-companion-backend--sessions '((:id "2")))
       (qwen-companion-follow-test--write "in/a.txt" "three\n")
@@ -462,9 +462,9 @@ visits and that has changed."
         (with-current-buffer buffer
           (should-not (local-variable-p 'qwen-companion-follow--link))
           (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))
-      (should (zerop (hash-table-count qwen-companion-watch--watches)))
+      (should (zerop (hash-table-count qwen-companion-disk--directories)))
       (should-not (cl-remove-if-not (lambda (timer)
-                                      (string-match-p "qwen-companion-\\(?:follow\\|watch\\)"
+                                      (string-match-p "qwen-companion-\\(?:follow\\|disk\\)"
                                                       (format "%S" (timer--function timer))))
                                     (append timer-list timer-idle-list)))
       (should-not (get-buffer " *qwen-companion disk*"))
@@ -478,7 +478,7 @@ visits and that has changed."
   "Whoever comes first, the other one finds nothing to do."
   (dolist (first '(follow auto-revert))
     (qwen-companion-follow-test-with '(("a.txt" "one\n"))
-      (let ((reverts 0) (qwen-companion-watch-quiet
+      (let ((reverts 0) (qwen-companion-disk-quiet
                          (if (eq first 'follow) 0.01 0.2))
             (auto-revert-use-notify (eq first 'auto-revert))
             (auto-revert-interval 0.2)

@@ -574,9 +574,16 @@ They are compared now, when it is said."
                                       (buffer-local-value 'qwen-companion-rescue--about
                                                           buffer)))
                                    (qwen-companion-rescue-buffers)))))
-      (unless (= watches (hash-table-count file-notify-descriptors))
-        (error "There are %d watches and should be %d"
-               (hash-table-count file-notify-descriptors) watches)))
+      (unless (= watches (apply #'+ (mapcar #'length (hash-table-values
+                                                      qwen-companion-disk--watches))))
+        (error "There should be %d watches: %S" watches
+               (hash-table-values qwen-companion-disk--watches)))
+      ;; One for each directory, and none for a directory without a watch.
+      (unless (= (hash-table-count qwen-companion-disk--directories)
+                 (hash-table-count file-notify-descriptors))
+        (error "There are %d watched directories and should be %d"
+               (hash-table-count file-notify-descriptors)
+               (hash-table-count qwen-companion-disk--directories))))
     (unless (qwen-companion-review-shown)
       (unless (and (one-window-p t)
                    (equal "*terminal*" (buffer-name (window-buffer))))
