@@ -58,6 +58,11 @@ Each function gets the file's name.")
   "Abnormal hook run when a write begins or ceases to be expected.
 Each function gets the file's name; see `qwen-companion-disk-expected-p'.")
 
+(defvar qwen-companion-disk-catch-up-functions nil
+  "Abnormal hook that brings the buffers visiting a file up to date.
+Each function gets the file's name, and returns nil when the buffers do
+not have what is on disk yet.")
+
 (defvar qwen-companion-disk--writes nil
   "The writes that are expected, newest first.")
 

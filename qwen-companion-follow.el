@@ -1107,6 +1107,8 @@ Return non-nil when they are; it takes half a second at most each."
                              qwen-companion-follow--link)))))
               (qwen-companion-follow--visiting path))))
 
+(add-hook 'qwen-companion-disk-catch-up-functions #'qwen-companion-follow-now)
+
 ;;; On and off
 
 (defconst qwen-companion-follow--hooks

@@ -33,7 +33,6 @@
 (require 'subr-x)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-disk)
-(require 'qwen-companion-follow)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
@@ -242,7 +241,8 @@ file visited here, else the only one; BUFFER names another one."
                (equal stamp (qwen-companion-rescue-stamp about)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
                   (qwen-companion-untrusted-path path)))
-    (unless (qwen-companion-follow-now path)
+    (unless (run-hook-with-args-until-failure
+             'qwen-companion-disk-catch-up-functions path)
       (user-error "%s has just changed on disk; try again in a moment"
                   (qwen-companion-untrusted-path path)))
     (let ((target (qwen-companion-disk-visit path)))

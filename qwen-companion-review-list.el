@@ -20,7 +20,7 @@
 ;;; Commentary:
 
 ;; Several CLIs may propose changes at a time.  `qwen-companion-diffs'
-;; lists what waits, `qwen-companion-review' goes to the next.
+;; lists what waits.
 ;;
 ;; The size of a change is counted by diff(1), one process at a time and
 ;; while the list is in a window; Emacs only writes the proposal down for
@@ -36,28 +36,6 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
-
-;;; The next one
-
-(defun qwen-companion-review-list--next ()
-  "Return the proposal to go to from the current buffer, or nil."
-  (let ((all (qwen-companion-proposals)))
-    (if-let* ((here (memq qwen-companion-proposal-current all)))
-        (or (cadr here) (car all))
-      (or (car (qwen-companion-review-of-terminal (current-buffer)))
-          (qwen-companion-review-shown)
-          (car all)))))
-
-;;;###autoload
-(defun qwen-companion-review ()
-  "Go to the next proposal that waits.
-From a review that is the one that came after it, and after the last
-the first.  From a terminal it is the oldest of the CLI in there;
-from elsewhere the one on the screen, else the oldest."
-  (interactive)
-  (qwen-companion-diff-open
-   (or (qwen-companion-review-list--next)
-       (user-error "Nothing to review: no proposal waits"))))
 
 ;;; Size of a change
 

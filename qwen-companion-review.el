@@ -58,6 +58,12 @@ With nil the selected window stays selected."
   :group 'qwen-companion
   :type 'boolean)
 
+(defcustom qwen-companion-terminal-keys t
+  "Non-nil means that terminals of `qwen-companion-run' get keys for reviews.
+See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (defvar qwen-companion-attention-functions nil
   "Abnormal hook run when a proposal arrives.
 Each function gets the proposal, see `qwen-companion-proposal-path'
@@ -939,6 +945,77 @@ waits; FILE names another one by its file.  See
               'ediff
             'unified))
     (qwen-companion-diff-open proposal)))
+
+(defun qwen-companion-review--next ()
+  "Return the proposal to go to from the current buffer, or nil."
+  (let ((all (qwen-companion-proposals)))
+    (if-let* ((here (memq qwen-companion-proposal-current all)))
+        (or (cadr here) (car all))
+      (or (car (qwen-companion-review-of-terminal (current-buffer)))
+          (qwen-companion-review-shown)
+          (car all)))))
+
+;;;###autoload
+(defun qwen-companion-review ()
+  "Go to the next proposal that waits.
+From a review that is the one that came after it, and after the last
+the first.  From a terminal it is the oldest of the CLI in there;
+from elsewhere the one on the screen, else the oldest."
+  (interactive)
+  (qwen-companion-diff-open
+   (or (qwen-companion-review--next)
+       (user-error "Nothing to review: no proposal waits"))))
+
+;;; Keys in terminals
+
+(defvar qwen-companion-review-command-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map "r" #'qwen-companion-review)
+    (define-key map "a" #'qwen-companion-diff-accept)
+    (define-key map "k" #'qwen-companion-diff-reject)
+    ;; Autoloaded: the list needs this file.
+    (define-key map "l" 'qwen-companion-diffs)
+    map)
+  "Keys for reviews in a terminal, behind their prefix.")
+
+;; C-c and a punctuation character is for minor modes by convention.  The
+;; CLIs know single keys only (qwen 0.24: Ctrl or Alt with a letter and the
+;; arrows), and C-c never reaches them by itself: vterm, eat and term all
+;; take it as a prefix, C-c C-c sends it.  Behind it vterm and eat have
+;; control keys, and term has the keys of C-x, of which `,' is none.
+(defvar qwen-companion-review-keys-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c")
+                `(menu-item "" ,(let ((prefix (make-sparse-keymap)))
+                                  (define-key prefix ","
+                                              qwen-companion-review-command-map)
+                                  prefix)
+                            :filter qwen-companion-review--terminal-prefix))
+    map)
+  "Keys of `qwen-companion-review-keys-mode'.")
+
+(define-minor-mode qwen-companion-review-keys-mode
+  "Minor mode of the terminals in which a CLI was started.
+\\<qwen-companion-review-keys-mode-map>\\[qwen-companion-review] goes to the review of the CLI in this terminal,
+\\[qwen-companion-diff-accept] accepts its proposal, \\[qwen-companion-diff-reject] rejects it, and
+\\[qwen-companion-diffs] lists all proposals that wait."
+  :lighter nil
+  :interactive nil
+  :keymap qwen-companion-review-keys-mode-map)
+
+(defun qwen-companion-review--terminal-prefix (keymap)
+  "Return KEYMAP where the key before it is a prefix anyway, else nil.
+It is none in a terminal that sends every key to its program, like eat in
+its char mode, or term with another `term-escape-char'."
+  (let ((qwen-companion-review-keys-mode nil))
+    (and (keymapp (key-binding (kbd "C-c"))) keymap)))
+
+(defun qwen-companion-review--add-keys ()
+  "Give the current buffer, a new terminal, the keys for reviews."
+  (when qwen-companion-terminal-keys
+    (qwen-companion-review-keys-mode 1)))
+
+(add-hook 'qwen-companion-terminal-opened-hook #'qwen-companion-review--add-keys)
 
 (provide 'qwen-companion-review)
 ;;; qwen-companion-review.el ends here

@@ -55,12 +55,6 @@ The symbol `vterm' or `term'; nil takes vterm when it is installed."
   :type '(choice (const :tag "vterm when installed, else term" nil)
                  (const vterm) (const term)))
 
-(defcustom qwen-companion-terminal-keys t
-  "Non-nil means that terminals of `qwen-companion-run' get keys for reviews.
-See `qwen-companion-terminal-mode'.  It counts when a terminal is opened."
-  :group 'qwen-companion
-  :type 'boolean)
-
 ;;; Environment
 
 (defvar qwen-companion-terminal--saved nil
@@ -146,56 +140,6 @@ Emacs, in a tmux, or whose process is not known."
   "Forget the CLIs that were about to start."
   (setq qwen-companion-terminal--waiting nil))
 
-;;; Keys
-
-(declare-function qwen-companion-diff-accept "qwen-companion-review" (&optional file))
-(declare-function qwen-companion-diff-reject "qwen-companion-review" (&optional file))
-(declare-function qwen-companion-diffs "qwen-companion-review-list" ())
-(declare-function qwen-companion-review "qwen-companion-review-list" ())
-
-(defvar qwen-companion-terminal-command-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map "r" #'qwen-companion-review)
-    (define-key map "a" #'qwen-companion-diff-accept)
-    (define-key map "k" #'qwen-companion-diff-reject)
-    (define-key map "l" #'qwen-companion-diffs)
-    map)
-  "Keys for reviews in a terminal, behind their prefix.")
-
-;; C-c and a punctuation character is for minor modes by convention.  The
-;; CLIs know single keys only (qwen 0.24: Ctrl or Alt with a letter and the
-;; arrows), and C-c never reaches them by itself: vterm, eat and term all
-;; take it as a prefix, C-c C-c sends it.  Behind it vterm and eat have
-;; control keys, and term has the keys of C-x, of which `,' is none.
-(defvar qwen-companion-terminal-mode-map
-  (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "C-c")
-                `(menu-item "" ,(let ((prefix (make-sparse-keymap)))
-                                  (define-key prefix ","
-                                              qwen-companion-terminal-command-map)
-                                  prefix)
-                            :filter qwen-companion-terminal--prefix))
-    map)
-  "Keys of `qwen-companion-terminal-mode'.")
-
-(defvar qwen-companion-terminal-mode)
-
-(defun qwen-companion-terminal--prefix (keymap)
-  "Return KEYMAP where the key before it is a prefix anyway, else nil.
-It is none in a terminal that sends every key to its program, like eat in
-its char mode, or term with another `term-escape-char'."
-  (let ((qwen-companion-terminal-mode nil))
-    (and (keymapp (key-binding (kbd "C-c"))) keymap)))
-
-(define-minor-mode qwen-companion-terminal-mode
-  "Minor mode of the terminals in which a CLI was started.
-\\<qwen-companion-terminal-mode-map>\\[qwen-companion-review] goes to the review of the CLI in this terminal,
-\\[qwen-companion-diff-accept] accepts its proposal, \\[qwen-companion-diff-reject] rejects it, and
-\\[qwen-companion-diffs] lists all proposals that wait."
-  :lighter nil
-  :interactive nil
-  :keymap qwen-companion-terminal-mode-map)
-
 ;;; Running the CLI
 
 (declare-function vterm-mode "ext:vterm" ())
@@ -209,6 +153,9 @@ its char mode, or term with another `term-escape-char'."
 
 (defvar-local qwen-companion-terminal-directory nil
   "Directory in which the CLI of this terminal buffer was started.")
+
+(defvar qwen-companion-terminal-opened-hook nil
+  "Hook run in the buffer of a terminal in which a CLI has been started.")
 
 (defun qwen-companion-terminal-buffers ()
   "Return the live buffers in which `qwen-companion-run' started a CLI."
@@ -273,8 +220,7 @@ A terminal in which one has ended there makes room."
                    (qwen-companion-terminal--term name command))))
     (with-current-buffer buffer
       (setq qwen-companion-terminal-directory directory)
-      (when qwen-companion-terminal-keys
-        (qwen-companion-terminal-mode 1)))))
+      (run-hooks 'qwen-companion-terminal-opened-hook))))
 
 (defun qwen-companion-terminal--vterm (name command)
   "Run COMMAND, a list of strings, in a vterm buffer NAME; return it."

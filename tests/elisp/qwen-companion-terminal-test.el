@@ -358,7 +358,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
     (should (eq 'term-line-mode (key-binding (kbd "C-c C-j"))))
     (should (eq 'other-window (key-binding (kbd "C-c o"))))
     ;; All that is covered is free.
-    (let ((qwen-companion-terminal-mode nil))
+    (let ((qwen-companion-review-keys-mode nil))
       (should-not (key-binding (kbd "C-c ,"))))
     (term-line-mode)
     (should (qwen-companion-terminal-test--bound-p))
@@ -385,7 +385,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
   (with-temp-buffer
     (use-local-map (symbol-value map))
     (should-not (key-binding (kbd "C-c ,")))
-    (qwen-companion-terminal-mode 1)
+    (qwen-companion-review-keys-mode 1)
     (should (qwen-companion-terminal-test--bound-p))
     (should (commandp (key-binding (kbd "C-c C-c"))))))
 
