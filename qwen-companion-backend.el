@@ -81,7 +81,8 @@ Its value is a list of property lists (:id :session :path :digest).")
   "Number of the protocol spoken with the Python process.")
 
 (defconst qwen-companion-backend--inline-limit 65536
-  "Longest text in bytes that travels inside a call; longer ones go by file.")
+  "Longest text in bytes that travels inside a call; longer ones go by file.
+The process has the same limit, in `emacs/messages.py'.")
 
 (defconst qwen-companion-backend--start-limit 30
   "Seconds a process may take until it can be called.")
@@ -97,9 +98,13 @@ answer.  It may have to read a proposal of 100 MB first.")
 (defconst qwen-companion-backend--retry-delay 60
   "Seconds after a failure until a new process is tried.")
 
-(defconst qwen-companion-backend--final-statuses '(3 4 6)
-  "Exit statuses of the process that only the user can do something about.
-A package is missing, Python is too old, or the hello line was refused.")
+(defconst qwen-companion-backend--exit-codes
+  '((3 . package-missing) (4 . python-too-old) (5 . port-taken) (6 . bad-hello))
+  "Alist of the exit codes of the process that get a treatment of their own.
+The other half is in its `__main__.py'.")
+
+(defconst qwen-companion-backend--oldest-python "3.10"
+  "Oldest version of Python that the process runs with.")
 
 (defvar qwen-companion-backend--state 'off)
 (defvar qwen-companion-backend--failure nil
@@ -227,8 +232,9 @@ The state becomes `starting', then `ready' or `error'."
                (abbreviate-file-name qwen-companion-backend--source))))
      ((not python)
       (qwen-companion-backend--fail
-       (format "no Python found as %s; install Python 3.10 or later, or customize `qwen-companion-python'"
-               (or qwen-companion-python "python3"))))
+       (format "no Python found as %s; install Python %s or later, or customize `qwen-companion-python'"
+               (or qwen-companion-python "python3")
+               qwen-companion-backend--oldest-python)))
      (t
       (condition-case err
           (qwen-companion-backend--spawn python)
@@ -643,13 +649,14 @@ happens on its own, also when Emacs is about to exit."
   "Deal with the unasked end of PROCESS: restart it, or say why not."
   (when (and (eq process qwen-companion-backend--process)
              (not (process-live-p process)))
-    (let ((status (process-exit-status process)))
+    (let* ((status (process-exit-status process))
+           (meaning (alist-get status qwen-companion-backend--exit-codes)))
       ;; What it wrote last tells why; read it before the pipe is closed.
       (while (accept-process-output (process-get process 'errors) 0))
       (qwen-companion-backend--disconnect)
       (setq qwen-companion-backend--process nil)
       (cond
-       ((and (eql status 5) qwen-companion-backend--port)
+       ((and (eq meaning 'port-taken) qwen-companion-backend--port)
         ;; Somebody took the port between two processes.  CLIs that have
         ;; connected to it since have shown the token, and the files name
         ;; that port.
@@ -658,7 +665,7 @@ happens on its own, also when Emacs is about to exit."
               qwen-companion-backend--token nil
               qwen-companion-backend--sessions nil)
         (qwen-companion-backend--launch))
-       ((memq status qwen-companion-backend--final-statuses)
+       ((memq meaning '(package-missing python-too-old bad-hello))
         (qwen-companion-backend--fail
          (qwen-companion-backend--explain process status)))
        ((qwen-companion-backend--restart-allowed-p)
@@ -680,15 +687,19 @@ happens on its own, also when Emacs is about to exit."
   "Return why PROCESS ended with STATUS and what to do about it."
   (let ((python (abbreviate-file-name (car (process-command process))))
         (detail (qwen-companion-backend--last-line process)))
-    (pcase status
-      (3 (format "%s lacks a package (%s); run M-x qwen-companion-install-backend"
-                 python detail))
-      (4 (format "%s is too old (%s); customize `qwen-companion-python' to Python 3.10 or later"
-                 python detail))
-      (6 (format "the Lisp and the Python part do not fit (%s); reinstall the package and restart Emacs"
-                 detail))
-      (_ (format "the Python process ended with status %d (%s); see M-x qwen-companion-log"
-                 status detail)))))
+    (pcase (alist-get status qwen-companion-backend--exit-codes)
+      ('package-missing
+       (format "%s lacks a package (%s); run M-x qwen-companion-install-backend"
+               python detail))
+      ('python-too-old
+       (format "%s is too old (%s); customize `qwen-companion-python' to Python %s or later"
+               python detail qwen-companion-backend--oldest-python))
+      ('bad-hello
+       (format "the Lisp and Python parts are different versions (%s); reinstall the package and restart Emacs"
+               detail))
+      (_
+       (format "the Python process ended with status %d (%s); see M-x qwen-companion-log"
+               status detail)))))
 
 (defun qwen-companion-backend--give-up (process)
   "Fail because PROCESS has not come up in time."
@@ -876,8 +887,9 @@ installation runs in the background in a buffer of its own."
                                  qwen-companion-backend--source))
          (own (qwen-companion-backend--environment-python)))
     (unless python
-      (user-error "No Python found as %s; install Python 3.10 or later"
-                  (or qwen-companion-python "python3")))
+      (user-error "No Python found as %s; install Python %s or later"
+                  (or qwen-companion-python "python3")
+                  qwen-companion-backend--oldest-python))
     (condition-case err
         (make-directory qwen-companion-backend-directory t)
       (file-error
