@@ -36,6 +36,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-daemon-messages)
 
 (cl-defstruct (qwen-companion-chat-block
                (:copier nil)
@@ -471,8 +472,9 @@ VOICE is who speaks in LAST while more can be appended, else nil."
 (defun qwen-companion-chat-blocks-groups-of (change)
   "Return the groups that CHANGE is in, the innermost first.
 An agent's are at the place of the agent's tool."
-  (let ((parent (plist-get change :parent))
-        (groups (list (qwen-companion-chat-blocks--group (list 'turn (plist-get change :turn))))))
+  (let ((parent (qwen-companion-daemon-text-parent change))
+        (groups (list (qwen-companion-chat-blocks--group
+                       (list 'turn (qwen-companion-daemon-change-turn change))))))
     (if (qwen-companion-chat-blocks-get (list 'tool parent))
         (cons (qwen-companion-chat-blocks--group (list 'tool parent)) groups)
       groups)))
@@ -481,7 +483,9 @@ An agent's are at the place of the agent's tool."
   "Return a name for a new block of KIND that CHANGE begins.
 It is the same when the conversation is read again."
   (let ((group (car (qwen-companion-chat-blocks-groups-of change))))
-    (list kind (plist-get change :turn) (plist-get change :parent)
+    (list kind
+          (qwen-companion-daemon-change-turn change)
+          (qwen-companion-daemon-text-parent change)
           (cl-incf (qwen-companion-chat-group-count group)))))
 
 (defun qwen-companion-chat-blocks-add (change id text)
@@ -489,10 +493,10 @@ It is the same when the conversation is read again."
 A new one stands at the end of its turn, and where an agent speaks, at
 the end of what that agent has said."
   (let* ((groups (qwen-companion-chat-blocks-groups-of change))
-         (parent (plist-get change :parent))
+         (parent (qwen-companion-daemon-text-parent change))
          (agent (cdr groups))
          ;; What belongs to no turn comes when it comes.
-         (last (and (or agent (plist-get change :turn))
+         (last (and (or agent (qwen-companion-daemon-change-turn change))
                     (or (qwen-companion-chat-group-last (car groups))
                         (and agent (list 'tool parent)))))
          (text (if agent (qwen-companion-chat-blocks-indent text "  ") text))

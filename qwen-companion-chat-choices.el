@@ -33,19 +33,26 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-state)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-choices--kinds
-  '((model :title "Model" :all :models :in-use :model :told-by :name
-           :category qwen-companion-model :method daemon-model)
-    (mode :title "Approval mode" :all :modes :in-use :mode :told-by :id
-          :category qwen-companion-approval-mode :method daemon-mode))
+  '((model :title "Model" :category qwen-companion-model
+           :all qwen-companion-daemon-choices-models
+           :in-use qwen-companion-daemon-session-model
+           :told-by qwen-companion-daemon-choice-name
+           :method daemon-model :key :model)
+    (mode :title "Approval mode" :category qwen-companion-approval-mode
+          :all qwen-companion-daemon-choices-modes
+          :in-use qwen-companion-daemon-session-mode
+          :told-by qwen-companion-daemon-choice-id
+          :method daemon-mode :key :mode))
   "What can be chosen: an alist (KIND . PLIST).
-In PLIST, :title is its name in messages.  :all is the key of the
-choices in `qwen-companion-chat-choices--offered', :in-use the key of
-the current one in `qwen-companion-chat-session', which is the value of
-its key :told-by.  :category is the completion category, and :method the
-method that sets it.")
+In PLIST, :title is its name in messages and :category the completion
+category.  The function :all returns the choices that the daemon offers,
+:in-use the current one of a session, which is told by the value that
+the function :told-by returns for a choice.  The method :method sets it
+to the value of :key.")
 
 (defvar-local qwen-companion-chat-choices--offered nil
   "The models and modes that can be chosen, as told last.")
@@ -61,37 +68,36 @@ method that sets it.")
 
 (defun qwen-companion-chat-choices--all (kind)
   "Return all that there are of KIND, as they were told."
-  (plist-get qwen-companion-chat-choices--offered
-             (qwen-companion-chat-choices--fact kind :all)))
+  (funcall (qwen-companion-chat-choices--fact kind :all)
+           qwen-companion-chat-choices--offered))
 
 ;;; What is in use
 
 (defun qwen-companion-chat-choices--current (kind)
   "Return what is in use of KIND, as it can be chosen, nil when not known."
-  (let* ((key (qwen-companion-chat-choices--fact kind :told-by))
-         (value (plist-get qwen-companion-chat-session
-                           (qwen-companion-chat-choices--fact kind :in-use)))
+  (let* ((value (funcall (qwen-companion-chat-choices--fact kind :in-use)
+                         qwen-companion-chat-session))
          (found (cl-remove value (qwen-companion-chat-choices--all kind)
-                           :key (lambda (choice) (plist-get choice key))
+                           :key (qwen-companion-chat-choices--fact kind :told-by)
                            :test-not #'equal)))
     ;; Two models may have the same name.
     (and (not (cdr found)) (car found))))
 
 (defun qwen-companion-chat-choices--name (choice)
   "Return the name of CHOICE as it is shown."
-  (qwen-companion-untrusted-line (plist-get choice :name)))
+  (qwen-companion-untrusted-line (qwen-companion-daemon-choice-name choice)))
 
 (defun qwen-companion-chat-choices--current-name (kind)
   "Return how that of KIND that is in use is called, nil when not known."
   (if-let* ((choice (qwen-companion-chat-choices--current kind)))
       (qwen-companion-chat-choices--name choice)
-    (when-let* ((told (plist-get qwen-companion-chat-session
-                                 (qwen-companion-chat-choices--fact kind :in-use))))
+    (when-let* ((told (funcall (qwen-companion-chat-choices--fact kind :in-use)
+                               qwen-companion-chat-session)))
       (qwen-companion-untrusted-line told))))
 
 (defun qwen-companion-chat-choices--description (choice)
   "Return the description of CHOICE on one line, or nil."
-  (when-let* ((description (plist-get choice :description)))
+  (when-let* ((description (qwen-companion-daemon-choice-description choice)))
     (truncate-string-to-width (qwen-companion-untrusted-line description)
                               120 nil nil t)))
 
@@ -162,7 +168,7 @@ gets a number."
     (user-error "There is no session yet"))
   (when-let* ((trouble (qwen-companion-chat-trouble)))
     (user-error "%s" trouble))
-  (unless (plist-get qwen-companion-chat-session :state)
+  (unless (qwen-companion-daemon-session-state qwen-companion-chat-session)
     (user-error "The session is not open yet")))
 
 (defun qwen-companion-chat-choices--annotation (choice current)
@@ -201,7 +207,8 @@ CURRENT is the one in use, CATEGORY that of the completion."
                    (or (qwen-companion-chat-choices--all kind)
                        (user-error "The daemon offers no %s yet; the session is %s"
                                    (downcase title)
-                                   (plist-get qwen-companion-chat-session :state)))
+                                   (qwen-companion-daemon-session-state
+                                    qwen-companion-chat-session)))
                    #'qwen-companion-chat-choices--name))
          (default (car (rassq current choices)))
          (completion-ignore-case t)
@@ -218,7 +225,8 @@ CURRENT is the one in use, CATEGORY that of the completion."
 
 (defun qwen-companion-chat-choices--confirm-model (model)
   "Return MODEL if the user agrees to what a change to it writes."
-  (let ((settings (pcase (plist-get qwen-companion-chat-choices--offered :model-writes)
+  (let ((settings (pcase (qwen-companion-daemon-choices-model-writes
+                          qwen-companion-chat-choices--offered)
                     ('nil nil)
                     ('project "the settings of the workspace")
                     ('user "the user's settings")
@@ -236,13 +244,13 @@ CURRENT is the one in use, CATEGORY that of the completion."
   (qwen-companion-chat-choices--check)
   (let ((title (qwen-companion-chat-choices--fact kind :title))
         (choice (cl-find id (qwen-companion-chat-choices--all kind)
-                         :key (lambda (choice) (plist-get choice :id)) :test #'equal)))
+                         :key #'qwen-companion-daemon-choice-id :test #'equal)))
     (qwen-companion-chat-call
      (qwen-companion-chat-choices--fact kind :method)
      (list :session qwen-companion-chat-session-id
-           (qwen-companion-chat-choices--fact kind :in-use) id)
+           (qwen-companion-chat-choices--fact kind :key) id)
      (lambda (reply)
-       (if-let* ((error (plist-get reply :error)))
+       (if-let* ((error (qwen-companion-daemon-reply-error reply)))
            (qwen-companion-backend-notice error)
          (message "%s now: %s" title
                   (if choice (qwen-companion-chat-choices--in-words choice) id)))))))
@@ -252,9 +260,9 @@ CURRENT is the one in use, CATEGORY that of the completion."
 It is the id of one that the daemon offers; interactively, choose it by
 its name.  The daemon rewrites settings on its host for that, which you
 are asked about before; from Lisp nothing is asked."
-  (interactive (list (plist-get (qwen-companion-chat-choices--confirm-model
-                                 (qwen-companion-chat-choices--read 'model))
-                                :id))
+  (interactive (list (qwen-companion-daemon-choice-id
+                      (qwen-companion-chat-choices--confirm-model
+                       (qwen-companion-chat-choices--read 'model))))
                qwen-companion-chat-mode)
   (qwen-companion-chat-choices--set 'model model))
 
@@ -262,7 +270,7 @@ are asked about before; from Lisp nothing is asked."
   "Use the approval mode MODE in the session of this chat, for all its clients.
 It decides which tools run without asking you.  MODE is the id of one
 that the daemon offers; interactively, choose it by its name."
-  (interactive (list (plist-get (qwen-companion-chat-choices--read 'mode) :id))
+  (interactive (list (qwen-companion-daemon-choice-id (qwen-companion-chat-choices--read 'mode)))
                qwen-companion-chat-mode)
   (qwen-companion-chat-choices--set 'mode mode))
 

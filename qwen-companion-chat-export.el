@@ -33,6 +33,7 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-daemon-messages)
 
 ;;; What there is
 
@@ -74,17 +75,22 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
 
 (defun qwen-companion-chat-export--tool (tool)
   "Return the parts about TOOL, a property list."
-  (cons (cons 'note (format "%s: %s" (plist-get tool :status)
-                            (or (plist-get tool :title) (plist-get tool :name) "a tool")))
+  (cons (cons 'note (format "%s: %s" (qwen-companion-daemon-tool-status tool)
+                            (or (qwen-companion-chat-tools-title tool) "a tool")))
         (append
-         (mapcar (lambda (diff) (cons 'note (concat "Change: " (plist-get diff :path))))
-                 (plist-get tool :diffs))
+         (mapcar (lambda (diff)
+                   (cons 'note (concat "Change: " (qwen-companion-daemon-diff-path diff))))
+                 (qwen-companion-daemon-tool-diffs tool))
          (qwen-companion-chat-export--tool-text
-          (if (plist-get tool :command) "sh" "text")
-          (or (plist-get tool :command) (plist-get tool :input))
-          (plist-get tool (if (plist-get tool :command) :command-more :input-more)))
+          (if (qwen-companion-daemon-tool-command tool) "sh" "text")
+          (or (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-input tool))
+          (if (qwen-companion-daemon-tool-command tool)
+              (qwen-companion-daemon-tool-command-more tool)
+            (qwen-companion-daemon-tool-input-more tool)))
          (qwen-companion-chat-export--tool-text
-          "text" (plist-get tool :output) (plist-get tool :output-more)))))
+          "text"
+          (qwen-companion-daemon-tool-output tool)
+          (qwen-companion-daemon-tool-output-more tool)))))
 
 (defun qwen-companion-chat-export--tool-text (language text more)
   "Return the parts about TEXT in LANGUAGE, of which MORE characters lack."
@@ -255,7 +261,7 @@ A space of no width, as Org wants it, breaks what would."
   (let ((title (string-replace
                 ;; Emacs would look for variables in it.
                 "-*-" "- * -"
-                (or (plist-get qwen-companion-chat-session :title) "A chat")))
+                (or (qwen-companion-daemon-session-title qwen-companion-chat-session) "A chat")))
         (parts (qwen-companion-chat-export--parts)))
     (with-temp-buffer
       (insert (if (eq format 'org) "* " "# ")

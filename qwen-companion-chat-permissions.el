@@ -44,6 +44,7 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-untrusted)
 
@@ -89,11 +90,8 @@ one before it has failed."
 
 (defun qwen-companion-chat-permissions--id (item)
   "Return the name of ITEM."
-  (plist-get (qwen-companion-chat-permissions--item-report item) :permission))
-
-(defun qwen-companion-chat-permissions--get (item key)
-  "Return what ITEM was told with, by KEY."
-  (plist-get (qwen-companion-chat-permissions--item-report item) key))
+  (qwen-companion-daemon-permission-permission
+   (qwen-companion-chat-permissions--item-report item)))
 
 (defun qwen-companion-chat-permissions--find (id)
   "Return what waits by the name ID in this chat, or nil."
@@ -102,21 +100,23 @@ one before it has failed."
 
 (defun qwen-companion-chat-permissions--held-p (item)
   "Return non-nil when there is no connection over which to answer ITEM."
-  (or (eq 'held (qwen-companion-chat-permissions--get item :state))
-      (memq (plist-get qwen-companion-chat-session :state)
+  (or (eq 'held (qwen-companion-daemon-permission-state
+                 (qwen-companion-chat-permissions--item-report item)))
+      (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
             '(disconnected closed dead off))))
 
 ;;; In words
 
 (defun qwen-companion-chat-permissions--writes (option)
   "Return for the line of OPTION what is left behind by it, or \"\"."
-  (if-let* ((text (pcase (plist-get option :writes)
+  (if-let* ((text (pcase (qwen-companion-daemon-option-writes option)
                     ('project "writes a rule into the settings of the workspace on the daemon's host")
                     ('user "writes a rule into the user's settings on the daemon's host")
-                    ('unknown (if (plist-get option :lasting)
+                    ('unknown (if (qwen-companion-daemon-option-lasting option)
                                   "is meant to last; what it writes on the daemon's host is not known"
                                 "of a sort that is not known here; it may do more than this once"))
-                    (_ (and (plist-get option :lasting) "holds for the rest of this session")))))
+                    (_ (and (qwen-companion-daemon-option-lasting option)
+                            "holds for the rest of this session")))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
     ""))
 
@@ -136,7 +136,8 @@ one before it has failed."
                                 (if (< number 10) (format "C-c %d" number) "RET"))
                              "     ")
                            "  "
-                           (qwen-companion-untrusted-line (plist-get option :label))
+                           (qwen-companion-untrusted-line
+                            (qwen-companion-daemon-option-label option))
                            (qwen-companion-chat-permissions--writes option)
                            "\n")))
          (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)
@@ -145,17 +146,22 @@ one before it has failed."
                          'qwen-companion-chat-option number
                          'mouse-face 'highlight)
            line)))
-     (qwen-companion-chat-permissions--get item :options) "")))
+     (qwen-companion-daemon-permission-options
+      (qwen-companion-chat-permissions--item-report item))
+     "")))
 
 (defun qwen-companion-chat-permissions--given (tool)
   "Return what TOOL was given, as it may be shown: (TEXT . MORE) or nil.
 MORE is the number of characters that are left out, or nil.  For a tool
 that changes files it is the change that counts, and what it runs."
-  (cond ((and (plist-get tool :input)
-              (or (plist-get tool :command) (not (plist-get tool :diffs))))
-         (cons (plist-get tool :input) (plist-get tool :input-more)))
-        ((plist-get tool :command)
-         (cons (plist-get tool :command) (plist-get tool :command-more)))))
+  (cond ((and (qwen-companion-daemon-tool-input tool)
+              (or (qwen-companion-daemon-tool-command tool)
+                  (not (qwen-companion-daemon-tool-diffs tool))))
+         (cons (qwen-companion-daemon-tool-input tool)
+               (qwen-companion-daemon-tool-input-more tool)))
+        ((qwen-companion-daemon-tool-command tool)
+         (cons (qwen-companion-daemon-tool-command tool)
+               (qwen-companion-daemon-tool-command-more tool)))))
 
 (defun qwen-companion-chat-permissions--given-lines (tool)
   "Return what TOOL was given, indented, or the empty string."
@@ -184,24 +190,25 @@ that changes files it is the change that counts, and what it runs."
    (mapconcat
     (lambda (diff)
       (concat
-       "    " (propertize (plist-get diff :path) 'face 'bold)
-       (pcase (plist-get diff :old-size)
+       "    " (propertize (qwen-companion-daemon-diff-path diff) 'face 'bold)
+       (pcase (qwen-companion-daemon-diff-old-size diff)
          ('nil " (new file)")
          (0 " (new file, or an empty one)")
          (_ ""))
-       (if-let* ((warning (qwen-companion-risks-run-warning (plist-get diff :path))))
+       (if-let* ((warning (qwen-companion-risks-run-warning
+                           (qwen-companion-daemon-diff-path diff))))
            (concat "  " (propertize warning 'face 'warning))
          "")
        "\n"
-       (pcase (alist-get (plist-get diff :index)
+       (pcase (alist-get (qwen-companion-daemon-diff-index diff)
                          (qwen-companion-chat-permissions--item-diffs item))
          ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
          ('large (qwen-companion-chat-permissions--rest "The change is long"))
          ('failed (qwen-companion-chat-permissions--rest "The change could not be fetched"))
          ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
          (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
-    (plist-get tool :diffs) "")
-   (if-let* ((count (plist-get tool :diffs-more)))
+    (qwen-companion-daemon-tool-diffs tool) "")
+   (if-let* ((count (qwen-companion-daemon-tool-diffs-more tool)))
        (concat "    "
                (propertize (format "%d more changes, which cannot be shown here" count)
                            'face 'warning)
@@ -210,7 +217,8 @@ that changes files it is the change that counts, and what it runs."
 
 (defun qwen-companion-chat-permissions--message (item)
   "Return the daemon's words to the question of ITEM, or the empty string."
-  (if-let* ((message (qwen-companion-chat-permissions--get item :message)))
+  (if-let* ((message (qwen-companion-daemon-permission-message
+                      (qwen-companion-chat-permissions--item-report item))))
       (propertize (concat (qwen-companion-chat-tools-visible
                            (string-remove-suffix "\n" message))
                           "\n")
@@ -223,13 +231,14 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
   (let* ((held (qwen-companion-chat-permissions--held-p item))
          (sent (qwen-companion-chat-permissions--item-sent item))
          (active (and front (not held) (not sent)))
-         (questions (qwen-companion-chat-permissions--get item :questions)))
+         (report (qwen-companion-chat-permissions--item-report item))
+         (questions (qwen-companion-daemon-permission-questions report)))
     (concat
      (propertize
       (concat (if questions "Asked: " "Permission: ")
               (qwen-companion-chat-tools-visible
-               (or (qwen-companion-chat-permissions--get item :title)
-                   (plist-get tool :title)
+               (or (qwen-companion-daemon-permission-title report)
+                   (qwen-companion-daemon-tool-title tool)
                    "a tool that the daemon did not name"))
               "\n")
       'face 'qwen-companion-chat-permission)
@@ -254,13 +263,14 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 
 (defun qwen-companion-chat-permissions--closed-text (report)
   "Return the text about a permission that REPORT, the last, closed."
-  (let ((label (plist-get report :label)))
+  (let ((label (qwen-companion-daemon-permission-label report)))
     (propertize
      (format "%s: %s\n"
              (qwen-companion-chat-tools-visible
               ;; Some end in a colon of their own.
-              (string-remove-suffix ":" (or (plist-get report :title) "Permission")))
-             (pcase (plist-get report :by)
+              (string-remove-suffix ":" (or (qwen-companion-daemon-permission-title report)
+                                            "Permission")))
+             (pcase (qwen-companion-daemon-permission-by report)
                ('me (if label
                         (format "you answered \"%s\"" (qwen-companion-chat-tools-visible label))
                       "you dismissed it"))
@@ -298,10 +308,11 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 (defun qwen-companion-chat-permissions--put (report text)
   "Put TEXT about the permission of REPORT where its tool has been told."
   (qwen-companion-chat-blocks-add
-   (list :turn (plist-get report :turn)
-         :parent (plist-get (qwen-companion-chat-tools-get (plist-get report :tool))
-                            :parent))
-   (list 'permission (plist-get report :permission))
+   (list :turn (qwen-companion-daemon-permission-turn report)
+         :parent (qwen-companion-daemon-tool-parent
+                  (qwen-companion-chat-tools-get
+                   (qwen-companion-daemon-permission-tool report))))
+   (list 'permission (qwen-companion-daemon-permission-permission report))
    text))
 
 (defun qwen-companion-chat-permissions--settle-front ()
@@ -313,15 +324,16 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 
 (defun qwen-companion-chat-permissions--tool (item)
   "Return the plist of the tool that ITEM is about, or nil."
-  (when-let* ((tool (qwen-companion-chat-permissions--get item :tool)))
+  (when-let* ((tool (qwen-companion-daemon-permission-tool
+                     (qwen-companion-chat-permissions--item-report item))))
     (qwen-companion-chat-tools-get tool)))
 
 (defun qwen-companion-chat-permissions-on-permission (report)
   "Use REPORT of a permission or a form in the current chat."
-  (let* ((id (plist-get report :permission))
+  (let* ((id (qwen-companion-daemon-permission-permission report))
          (item (qwen-companion-chat-permissions--find id)))
     (cond
-     ((eq 'closed (plist-get report :state))
+     ((eq 'closed (qwen-companion-daemon-permission-state report))
       (when item
         (qwen-companion-chat-permissions--close item report)))
      (item
@@ -332,7 +344,9 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
      (t
       (setq item (qwen-companion-chat-permissions--make
                   :report report
-                  :answers (make-list (length (plist-get report :questions)) nil))
+                  :answers (make-list
+                            (length (qwen-companion-daemon-permission-questions report))
+                            nil))
             qwen-companion-chat-permissions--items
             (append qwen-companion-chat-permissions--items (list item)))
       (qwen-companion-chat-permissions--fetch-changes item)))
@@ -345,8 +359,10 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
 What it would do may be another thing than before: then that has to be
 shown, and read, anew."
   (dolist (item qwen-companion-chat-permissions--items)
-    (when (and (equal (plist-get tool :id) (qwen-companion-chat-permissions--get item :tool))
-               (not (eql (plist-get tool :revision)
+    (when (and (equal (qwen-companion-daemon-tool-id tool)
+                      (qwen-companion-daemon-permission-tool
+                       (qwen-companion-chat-permissions--item-report item)))
+               (not (eql (qwen-companion-daemon-tool-revision tool)
                          (qwen-companion-chat-permissions--item-revision item))))
       (when (qwen-companion-chat-permissions--item-since item)
         (setf (qwen-companion-chat-permissions--item-since item) (float-time)))
@@ -373,18 +389,18 @@ shown, and read, anew."
 (defun qwen-companion-chat-permissions--fetch-changes (item)
   "Show ITEM, and get what it would do to files, to be shown as well."
   (let* ((tool (qwen-companion-chat-permissions--tool item))
-         (revision (plist-get tool :revision)))
+         (revision (qwen-companion-daemon-tool-revision tool)))
     (setf (qwen-companion-chat-permissions--item-revision item) revision
           (qwen-companion-chat-permissions--item-diffs item) nil
           (qwen-companion-chat-permissions--item-seen item) nil)
     (qwen-companion-chat-permissions--draw item)
-    (dolist (diff (plist-get tool :diffs))
+    (dolist (diff (qwen-companion-daemon-tool-diffs tool))
       (qwen-companion-chat-tools-change-lines
        tool diff
        (lambda (lines)
          (when (and (memq item qwen-companion-chat-permissions--items)
                     (eql revision (qwen-companion-chat-permissions--item-revision item)))
-           (setf (alist-get (plist-get diff :index)
+           (setf (alist-get (qwen-companion-daemon-diff-index diff)
                             (qwen-companion-chat-permissions--item-diffs item))
                  lines)
            (qwen-companion-chat-permissions--draw item)))))))
@@ -395,14 +411,16 @@ All that the user is asked to allow has to be shown before."
   (unless (qwen-companion-chat-permissions--item-seen item)
     (let ((tool (qwen-companion-chat-permissions--tool item)))
       (cond
-       ((qwen-companion-chat-permissions--get item :questions) nil)
+       ((qwen-companion-daemon-permission-questions
+         (qwen-companion-chat-permissions--item-report item))
+        nil)
        ((cdr (qwen-companion-chat-permissions--given tool))
         "what the tool is given is cut here")
        ((cl-notevery
          (lambda (diff)
-           (stringp (alist-get (plist-get diff :index)
+           (stringp (alist-get (qwen-companion-daemon-diff-index diff)
                                (qwen-companion-chat-permissions--item-diffs item))))
-         (plist-get tool :diffs))
+         (qwen-companion-daemon-tool-diffs tool))
         "the change is not shown here")))))
 
 (defun qwen-companion-chat-show-change ()
@@ -412,10 +430,11 @@ in the front end that `qwen-companion-diff-style' names."
   (interactive nil qwen-companion-chat-mode)
   (let* ((item (qwen-companion-chat-permissions--here))
          (tool (qwen-companion-chat-permissions--tool item)))
-    (unless (or (plist-get tool :diffs) (qwen-companion-chat-permissions--given tool))
+    (unless (or (qwen-companion-daemon-tool-diffs tool)
+                (qwen-companion-chat-permissions--given tool))
       (user-error "There is nothing more to see of this"))
-    (let* ((diffs (plist-get tool :diffs))
-           (revision (plist-get tool :revision))
+    (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
+           (revision (qwen-companion-daemon-tool-revision tool))
            (note (lambda (shown)
                    (when (and shown (eql revision
                                          (qwen-companion-chat-permissions--item-revision item)))
@@ -426,8 +445,8 @@ in the front end that `qwen-companion-diff-style' names."
                            (funcall note shown)))))
       (if (qwen-companion-chat-permissions--given tool)
           (qwen-companion-chat-tools-show-whole
-           (plist-get tool :id) 'input
-           (or (plist-get tool :title) (plist-get tool :name) "a tool") show-diffs)
+           (qwen-companion-daemon-tool-id tool) 'input
+           (or (qwen-companion-chat-tools-title tool) "a tool") show-diffs)
         (funcall show-diffs t)))))
 
 ;;; Answering
@@ -458,11 +477,12 @@ Signal a `user-error' when there is none."
 (defun qwen-companion-chat-permissions--answer (item option)
   "Answer ITEM with OPTION, a plist; nil dismisses it."
   (qwen-companion-chat-permissions--check item)
-  (let ((questions (qwen-companion-chat-permissions--get item :questions))
+  (let ((questions (qwen-companion-daemon-permission-questions
+                    (qwen-companion-chat-permissions--item-report item)))
         (answers (qwen-companion-chat-permissions--item-answers item))
-        (allows (plist-get option :allows)))
+        (allows (qwen-companion-daemon-option-allows option)))
     (when allows
-      (when (plist-get (qwen-companion-chat-permissions--tool item) :diffs-more)
+      (when (qwen-companion-daemon-tool-diffs-more (qwen-companion-chat-permissions--tool item))
         (user-error "Not allowed from here: some of the changes cannot be shown; it can be rejected"))
       (when-let* ((reason (qwen-companion-chat-permissions--unseen item)))
         (user-error "Not allowed yet: %s; %s shows it" reason
@@ -476,21 +496,22 @@ Signal a `user-error' when there is none."
      'daemon-answer
      (list :session qwen-companion-chat-session-id
            :permission (qwen-companion-chat-permissions--id item)
-           :option (plist-get option :id)
+           :option (qwen-companion-daemon-option-id option)
            :revision (qwen-companion-chat-permissions--item-revision item)
            :answers (and allows questions
                          (mapcar (lambda (choices) (list :choices choices)) answers)))
      (lambda (reply)
-       (when (and (plist-get reply :error)
+       (when (and (qwen-companion-daemon-reply-error reply)
                   (memq item qwen-companion-chat-permissions--items))
          (setf (qwen-companion-chat-permissions--item-sent item) nil
                (qwen-companion-chat-permissions--item-problem item)
-               (concat "Your answer was not taken: " (plist-get reply :error)))
+               (concat "Your answer was not taken: " (qwen-companion-daemon-reply-error reply)))
          (qwen-companion-chat-permissions--draw item))))))
 
 (defun qwen-companion-chat-permissions--answer-number (item number)
   "Answer ITEM with the option that has NUMBER; 0 dismisses it."
-  (let ((options (qwen-companion-chat-permissions--get item :options)))
+  (let ((options (qwen-companion-daemon-permission-options
+                  (qwen-companion-chat-permissions--item-report item))))
     (when (> number (length options))
       (user-error "There is no option %d" number))
     (qwen-companion-chat-permissions--answer
@@ -498,19 +519,20 @@ Signal a `user-error' when there is none."
 
 (defun qwen-companion-chat-permissions--read (item)
   "Let the user choose one of the options of ITEM; return its number."
-  (let ((choices (append
-                  (cl-loop for option in (qwen-companion-chat-permissions--get item :options)
-                           for number from 1
-                           collect (cons (substring-no-properties
-                                          (format "%d %s%s" number
-                                                  (plist-get option :label)
-                                                  (qwen-companion-chat-permissions--writes
-                                                   option)))
-                                         number))
-                  '(("0 no answer: dismiss it" . 0)))))
+  (let* ((report (qwen-companion-chat-permissions--item-report item))
+         (choices (append
+                   (cl-loop for option in (qwen-companion-daemon-permission-options report)
+                            for number from 1
+                            collect (cons (substring-no-properties
+                                           (format "%d %s%s" number
+                                                   (qwen-companion-daemon-option-label option)
+                                                   (qwen-companion-chat-permissions--writes
+                                                    option)))
+                                          number))
+                   '(("0 no answer: dismiss it" . 0)))))
     (alist-get (completing-read
                 (format "%s: " (qwen-companion-untrusted-line
-                                (or (qwen-companion-chat-permissions--get item :title)
+                                (or (qwen-companion-daemon-permission-title report)
                                     "Answer")))
                 choices nil t)
                choices nil nil #'equal)))
@@ -560,7 +582,8 @@ of a chat, go to the question that has waited for longest."
 
 (defun qwen-companion-chat-permissions--choose (item number answer)
   "Choose ANSWER to the question NUMBER, from 0, of ITEM; nil asks for one."
-  (let ((question (nth number (qwen-companion-chat-permissions--get item :questions)))
+  (let ((question (nth number (qwen-companion-daemon-permission-questions
+                               (qwen-companion-chat-permissions--item-report item))))
         (chosen (nth number (qwen-companion-chat-permissions--item-answers item))))
     (setf (nth number (qwen-companion-chat-permissions--item-answers item))
           (qwen-companion-chat-permissions--form-choose question chosen answer))
@@ -613,8 +636,8 @@ of a chat, go to the question that has waited for longest."
 
 (defun qwen-companion-chat-permissions--form-labels (question)
   "Return the answers to QUESTION that can be chosen."
-  (mapcar (lambda (choice) (plist-get choice :label))
-          (plist-get question :choices)))
+  (mapcar #'qwen-companion-daemon-answer-label
+          (qwen-companion-daemon-question-choices question)))
 
 (defun qwen-companion-chat-permissions--form-own-answers (question chosen)
   "Return those of CHOSEN that QUESTION does not offer: the user's own."
@@ -638,7 +661,7 @@ chosen by it, nil for an answer of the user's own."
 (defun qwen-companion-chat-permissions--form-question (number question chosen active)
   "Return the text of QUESTION with NUMBER, of whose answers some are CHOSEN.
 ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
-  (let* ((multiple (plist-get question :multiple))
+  (let* ((multiple (qwen-companion-daemon-question-multiple question))
          (own (qwen-companion-chat-permissions--form-own-answers question chosen))
          (line (lambda (answer on text)
                  (let ((line (concat "    " (qwen-companion-chat-permissions--form-mark multiple on)
@@ -649,16 +672,16 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
                                    'mouse-face 'highlight)
                      line)))))
     (concat
-     "  " (if-let* ((header (plist-get question :header)))
+     "  " (if-let* ((header (qwen-companion-daemon-question-header question)))
               (concat (propertize (qwen-companion-untrusted-text header t) 'face 'bold) ": ")
             "")
-     (qwen-companion-untrusted-text (plist-get question :text) t)
+     (qwen-companion-untrusted-text (qwen-companion-daemon-question-text question) t)
      (propertize (if multiple "  (one or more)" "") 'face 'shadow)
      "\n"
      (mapconcat
       (lambda (choice)
-        (let ((label (plist-get choice :label))
-              (description (plist-get choice :description)))
+        (let ((label (qwen-companion-daemon-answer-label choice))
+              (description (qwen-companion-daemon-answer-description choice)))
           (funcall line label (member label chosen)
                    (concat (qwen-companion-untrusted-line label)
                            (if description
@@ -666,7 +689,7 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
                                 (concat "  " (qwen-companion-untrusted-line description))
                                 'face 'shadow)
                              "")))))
-      (plist-get question :choices) "")
+      (qwen-companion-daemon-question-choices question) "")
      (funcall line nil own
               (if own
                   (mapconcat #'qwen-companion-untrusted-line own ", ")
@@ -688,7 +711,7 @@ With ANSWER nil, the user is asked for one."
          (added (cond (answer (list answer))
                       ((let ((text (string-trim (read-string "Your answer: " (car own)))))
                          (and (not (string-empty-p text)) (list text)))))))
-    (cond ((not (plist-get question :multiple)) added)
+    (cond ((not (qwen-companion-daemon-question-multiple question)) added)
           ((not answer) (append (cl-set-difference chosen own :test #'equal) added))
           ((member answer chosen) (remove answer chosen))
           (t (append chosen added)))))

@@ -40,6 +40,7 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-untrusted)
 
 (declare-function dired-get-marked-files "dired"
@@ -148,7 +149,7 @@ names: a link to what it may not read the daemon drops, without a word."
 
 (defun qwen-companion-chat-send-on-commands (payload)
   "Keep the slash commands in PAYLOAD."
-  (setq qwen-companion-chat-send--commands (plist-get payload :commands)))
+  (setq qwen-companion-chat-send--commands (qwen-companion-daemon-commands-commands payload)))
 
 (defun qwen-companion-chat-send--complete ()
   "Complete the file or the slash command before point, in the prompt.
@@ -171,7 +172,7 @@ For `completion-at-point-functions'."
                  (<= start (point) (line-end-position)))
                (not (string-match-p "[ \t\n]" (buffer-substring start (point)))))
       (let ((commands (mapcar (lambda (command)
-                                (cons (plist-get command :name) command))
+                                (cons (qwen-companion-daemon-command-name command) command))
                               qwen-companion-chat-send--commands)))
         (list (1+ start)
               (save-excursion (skip-chars-forward "^ \t\n") (point))
@@ -185,8 +186,8 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send--annotation (command)
   "Return what is said beside the slash COMMAND in a list."
   (let ((text (string-join
-               (delete "" (list (or (plist-get command :hint) "")
-                                (or (plist-get command :description) "")))
+               (delete "" (list (or (qwen-companion-daemon-command-hint command) "")
+                                (or (qwen-companion-daemon-command-description command) "")))
                "  ")))
     (if (string-empty-p text)
         ""
@@ -473,7 +474,7 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
 
 (defun qwen-companion-chat-send--refusal ()
   "Return why no prompt can be sent now, a string, nil when it can."
-  (pcase (plist-get qwen-companion-chat-session :state)
+  (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
     ((guard (not qwen-companion-chat-session-id)) "There is no session yet")
     ('off "The daemon was left; M-x qwen-companion-chat here connects again")
     ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
@@ -504,17 +505,17 @@ What is not taken comes back into the prompt."
   (qwen-companion-chat-call
    'daemon-prompt (list :session qwen-companion-chat-session-id :parts parts)
    (lambda (reply)
-     (when-let* ((error (plist-get reply :error)))
+     (when-let* ((error (qwen-companion-daemon-reply-error reply)))
        (qwen-companion-chat-send-restore text)
        (qwen-companion-backend-notice
-        (if (eq 'unsure (plist-get reply :problem))
+        (if (eq 'unsure (qwen-companion-daemon-reply-problem reply))
             (format "%s  The prompt may have arrived; look before you send it again" error)
           error))))))
 
 (defun qwen-companion-chat-cancel ()
   "Cancel what the daemon does for this chat."
   (interactive)
-  (let ((state (plist-get qwen-companion-chat-session :state)))
+  (let ((state (qwen-companion-daemon-session-state qwen-companion-chat-session)))
     (unless (memq state '(busy waiting))
       (user-error "Nothing to cancel: the session is %s" (or state "not there yet")))
     (qwen-companion-chat-call 'daemon-cancel (list :session qwen-companion-chat-session-id))))

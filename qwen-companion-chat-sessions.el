@@ -34,6 +34,7 @@
 (require 'tabulated-list)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
@@ -62,11 +63,11 @@
   "Note what the Python process reports: METHOD and its PAYLOAD."
   (pcase method
     ('daemon-sessions
-     (setq qwen-companion-chat-sessions--known (plist-get payload :sessions))
+     (setq qwen-companion-chat-sessions--known (qwen-companion-daemon-sessions-sessions payload))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-session
-     (let ((id (plist-get payload :session))
-           (state (plist-get payload :state)))
+     (let ((id (qwen-companion-daemon-report-session payload))
+           (state (qwen-companion-daemon-session-state payload)))
        (unless (eq state (alist-get id qwen-companion-chat-sessions--states nil nil #'equal))
          (setf (alist-get id qwen-companion-chat-sessions--states nil nil #'equal) state)
          ;; When it changed, and how many have it open.
@@ -94,54 +95,59 @@
 One that is new or dead may be known to its chat only."
   (append
    (mapcar (lambda (session)
-             (append (qwen-companion-chat-sessions--told (plist-get session :id)) session))
+             (append (qwen-companion-chat-sessions--told
+                      (qwen-companion-daemon-listed-id session))
+                     session))
            qwen-companion-chat-sessions--known)
    (cl-loop for buffer in (qwen-companion-chat-buffers)
             for id = (buffer-local-value 'qwen-companion-chat-session-id buffer)
             unless (or (null id)
                        (cl-find id qwen-companion-chat-sessions--known :test #'equal
-                                :key (lambda (session) (plist-get session :id))))
+                                :key #'qwen-companion-daemon-listed-id))
             collect (append (list :id id) (qwen-companion-chat-sessions--told id)))))
 
 (defun qwen-companion-chat-sessions--told (id)
   "Return what the chat of the session ID knows of it, a property list.
 That is newer than what was listed.  With no chat, there is nothing."
   (when-let* ((chat (qwen-companion-chat-buffer id)))
-    (let ((state (buffer-local-value 'qwen-companion-chat-session chat)))
-      (cl-loop for key in (if (memq (plist-get state :state) '(closed dead off))
-                              '(:state :title)
-                            '(:state :title :clients))
-               for value = (plist-get state key)
-               when value append (list key value)))))
+    (let* ((session (buffer-local-value 'qwen-companion-chat-session chat))
+           (state (qwen-companion-daemon-session-state session))
+           (title (qwen-companion-daemon-session-title session))
+           (clients (and (not (memq state '(closed dead off)))
+                         (qwen-companion-daemon-session-clients session))))
+      (append (and state (list :state state))
+              (and title (list :title title))
+              (and clients (list :clients clients))))))
 
 (defun qwen-companion-chat-sessions--find (id)
   "Return what is known of the session ID, nil for nothing."
   (cl-find id (qwen-companion-chat-sessions--all) :test #'equal
-           :key (lambda (session) (plist-get session :id))))
+           :key #'qwen-companion-daemon-listed-id))
 
 (defun qwen-companion-chat-sessions--ended-p (session)
   "Return non-nil when SESSION is only on the disk of the daemon's host."
-  (and (not (plist-get session :state))
-       (not (plist-get session :busy))
-       (eql 0 (plist-get session :clients))))
+  (and (not (qwen-companion-daemon-session-state session))
+       (not (qwen-companion-daemon-listed-busy session))
+       (eql 0 (qwen-companion-daemon-listed-clients session))))
 
 ;;; In words
 
 (defun qwen-companion-chat-sessions--title (session)
   "Return the title of SESSION on one line."
-  (let ((title (qwen-companion-untrusted-text (or (plist-get session :title) ""))))
+  (let ((title (qwen-companion-untrusted-text
+                (or (qwen-companion-daemon-listed-title session) ""))))
     (if (string-blank-p title) "(no title)" title)))
 
 (defun qwen-companion-chat-sessions--time (session)
   "Return when SESSION changed, in local time, or the empty string."
-  (if-let* ((updated (plist-get session :updated)))
+  (if-let* ((updated (qwen-companion-daemon-listed-updated session)))
       (format-time-string "%F %R" (/ updated 1000))
     ""))
 
 (defun qwen-companion-chat-sessions--state (session)
   "Return the state of SESSION in words."
-  (pcase (plist-get session :state)
-    ('nil (cond ((plist-get session :busy) "busy")
+  (pcase (qwen-companion-daemon-session-state session)
+    ('nil (cond ((qwen-companion-daemon-listed-busy session) "busy")
                 ((qwen-companion-chat-sessions--ended-p session) "ended, RET loads it")
                 (t "idle")))
     ('waiting "waits for an answer")
@@ -150,19 +156,19 @@ That is newer than what was listed.  With no chat, there is nothing."
 
 (defun qwen-companion-chat-sessions--clients (session)
   "Return how many clients SESSION has, as text."
-  (if-let* ((clients (plist-get session :clients)))
+  (if-let* ((clients (qwen-companion-daemon-listed-clients session)))
       (number-to-string clients)
     ""))
 
 (defun qwen-companion-chat-sessions--here (session)
   "Return a sign that SESSION has a chat in this Emacs, else the empty string."
-  (if (qwen-companion-chat-buffer (plist-get session :id)) "*" ""))
+  (if (qwen-companion-chat-buffer (qwen-companion-daemon-listed-id session)) "*" ""))
 
 ;;; The list
 
 (defun qwen-companion-chat-sessions--entry (session)
   "Return the line of the list about SESSION."
-  (list (plist-get session :id)
+  (list (qwen-companion-daemon-listed-id session)
         (vector (qwen-companion-chat-sessions--here session)
                 (qwen-companion-chat-sessions--title session)
                 (qwen-companion-chat-sessions--time session)
@@ -209,11 +215,11 @@ That is newer than what was listed.  With no chat, there is nothing."
 (defun qwen-companion-chat-sessions--visit (id)
   "Go to the chat of the session ID, and load the session if it has ended."
   (let* ((chat (qwen-companion-chat-buffer id))
-         (state (and chat (plist-get (buffer-local-value 'qwen-companion-chat-session chat)
-                                     :state))))
+         (ended (and chat (with-current-buffer chat
+                            (qwen-companion-chat-session-ended-p)))))
     (pop-to-buffer (or chat (qwen-companion-chat-make-buffer id)))
     (goto-char (point-max))
-    (when (memq state '(dead closed off))
+    (when ended
       (qwen-companion-chat-reload))))
 
 (defun qwen-companion-chat-sessions--close (id end)
@@ -225,7 +231,7 @@ Its chat, if it has one here, stays and says so."
     (qwen-companion-chat-call
      'daemon-close (list :session id :end end)
      (lambda (reply)
-       (if-let* ((error (plist-get reply :error)))
+       (if-let* ((error (qwen-companion-daemon-reply-error reply)))
            (qwen-companion-backend-notice error)
          (qwen-companion-chat-sessions--ask))))))
 
@@ -302,7 +308,7 @@ that has ended or that is dead; the latter are loaded again.
 NAMES is a hash table of what those seen so far are called, by their ids:
 whatever is listed meanwhile, a name stays with its session.  A title
 that there was already gets a number."
-  (let ((id (plist-get session :id))
+  (let ((id (qwen-companion-daemon-listed-id session))
         (title (qwen-companion-chat-sessions--title session)))
     (or (gethash id names)
         (puthash id
@@ -337,7 +343,7 @@ is among the choices."
 
 (defun qwen-companion-chat-sessions--annotation (session)
   "Return what is said beside the name of SESSION in a list."
-  (let ((clients (plist-get session :clients)))
+  (let ((clients (qwen-companion-daemon-listed-clients session)))
     (propertize
      (concat "  " (string-join
                    (delete "" (list (qwen-companion-chat-sessions--time session)

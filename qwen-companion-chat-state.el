@@ -32,6 +32,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-daemon-messages)
 
 ;;; State
 
@@ -69,11 +70,16 @@ FUNCTION is called in the chat with the payload of the report.")
            :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat-session-id buffer))
            :test #'equal))
 
+(defun qwen-companion-chat-session-ended-p ()
+  "Return non-nil when this session has to be loaded before it can be used."
+  (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
+        '(closed dead off)))
+
 (defun qwen-companion-chat-trouble ()
   "Return why the session cannot be used and what to do, a string, or nil.
 What to do comes first: the reason may be longer than the line."
-  (let ((text (plist-get qwen-companion-chat-session :text)))
-    (pcase (plist-get qwen-companion-chat-session :state)
+  (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
+    (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
       ('off (concat (if text "No session" "The daemon was left")
                     (if (memq (qwen-companion-state) '(off error))
                         "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
@@ -99,7 +105,7 @@ What to do comes first: the reason may be longer than the line."
 With PENDING non-nil, load their sessions again once there is a daemon."
   (dolist (buffer (qwen-companion-chat-buffers))
     (with-current-buffer buffer
-      (unless (memq (plist-get qwen-companion-chat-session :state) '(closed dead off))
+      (unless (qwen-companion-chat-session-ended-p)
         (setq qwen-companion-chat-state--pending-open pending)
         (qwen-companion-chat-state--set state text)))))
 
@@ -128,20 +134,20 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat-state--on-reply (payload)
   "Call the callback of the request that PAYLOAD answers."
-  (when-let* ((entry (assoc (plist-get payload :request)
+  (when-let* ((entry (assoc (qwen-companion-daemon-reply-request payload)
                             qwen-companion-chat-state--requests)))
     (setq qwen-companion-chat-state--requests
           (delq entry qwen-companion-chat-state--requests))
     (pcase-let ((`(,_ ,buffer . ,callback) entry))
       (cond ((not (buffer-live-p buffer))
              ;; Killed while its session was opened.
-             (when-let* ((session (plist-get payload :session)))
+             (when-let* ((session (qwen-companion-daemon-reply-session payload)))
                (unless (qwen-companion-chat-buffer session)
                  (qwen-companion-backend-call 'daemon-close
                                               (list :session session :end nil)))))
             (callback (with-current-buffer buffer (funcall callback payload)))
-            ((plist-get payload :error)
-             (qwen-companion-backend-notice (plist-get payload :error)))))
+            ((qwen-companion-daemon-reply-error payload)
+             (qwen-companion-backend-notice (qwen-companion-daemon-reply-error payload)))))
     (unless qwen-companion-chat-state--requests
       (qwen-companion-chat-state--drop-early-reports)
       (unless (qwen-companion-chat-buffers)
@@ -172,7 +178,7 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat-state--report (method payload)
   "Handle the report METHOD with PAYLOAD, in the chat it is about."
-  (let* ((id (plist-get payload :session))
+  (let* ((id (qwen-companion-daemon-report-session payload))
          (buffer (and id (qwen-companion-chat-buffer id)))
          (handler (and buffer
                        (alist-get method (buffer-local-value
@@ -191,7 +197,7 @@ when the process ends meanwhile.  Without one, an error is shown."
 (defun qwen-companion-chat-state--drop-texts (payload)
   "Remove the files of the texts in PAYLOAD, which nobody will read."
   (qwen-companion-backend-drop-text payload)
-  (mapc #'qwen-companion-backend-drop-text (plist-get payload :changes)))
+  (mapc #'qwen-companion-backend-drop-text (qwen-companion-daemon-report-changes payload)))
 
 (defun qwen-companion-chat-state--drop-early-reports ()
   "Forget the reports of sessions without a chat."
@@ -201,13 +207,14 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat-state--on-daemon-state (payload)
   "Handle the state of the connection in PAYLOAD, for all chats."
-  (when (eq 'refused (plist-get payload :state))
+  (when (eq 'refused (qwen-companion-daemon-connection-state payload))
     ;; It has ended, or was none; the next may be had in another way.
-    (qwen-companion-chat-state--set-all 'off (plist-get payload :text) t))
+    (qwen-companion-chat-state--set-all
+     'off (qwen-companion-daemon-connection-text payload) t))
   (dolist (buffer (qwen-companion-chat-buffers))
     (with-current-buffer buffer
       (when (and qwen-companion-chat-state--pending-open
-                 (eq 'connected (plist-get payload :state)))
+                 (eq 'connected (qwen-companion-daemon-connection-state payload)))
         (qwen-companion-chat-state--open))
       (run-hooks 'qwen-companion-chat-session-hook))))
 
@@ -254,11 +261,11 @@ This is done as soon as the daemon is connected."
     (qwen-companion-chat-call
      'daemon-open (list :root nil :scope 'new)
      (lambda (reply)
-       (if-let* ((error (plist-get reply :error)))
+       (if-let* ((error (qwen-companion-daemon-reply-error reply)))
            (progn
              (qwen-companion-chat-state--set 'off error)
              (qwen-companion-backend-notice error))
-         (setq qwen-companion-chat-session-id (plist-get reply :session))
+         (setq qwen-companion-chat-session-id (qwen-companion-daemon-reply-session reply))
          (let ((early (nreverse qwen-companion-chat-state--early-reports)))
            (setq qwen-companion-chat-state--early-reports nil)
            (pcase-dolist (`(,method . ,payload) early)
@@ -275,17 +282,18 @@ That also brings back a session that has ended or was left."
   (qwen-companion-chat-call
    'daemon-load (list :session qwen-companion-chat-session-id)
    (lambda (reply)
-     (when-let* ((error (plist-get reply :error)))
+     (when-let* ((error (qwen-companion-daemon-reply-error reply)))
        (qwen-companion-backend-notice error)
        ;; Nothing more will be told of it.
-       (when (memq (plist-get qwen-companion-chat-session :state) '(nil disconnected off))
+       (when (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
+                   '(nil disconnected off))
          (qwen-companion-chat-state--set 'off error))))))
 
 (defun qwen-companion-chat-leave-session ()
   "Leave the session of this chat, which is being killed.
 Other clients keep the session."
   (when (and qwen-companion-chat-session-id
-             (not (memq (plist-get qwen-companion-chat-session :state) '(off closed dead))))
+             (not (qwen-companion-chat-session-ended-p)))
     (qwen-companion-backend-call
      'daemon-close (list :session qwen-companion-chat-session-id :end nil)))
   (unless (or qwen-companion-chat-state--requests

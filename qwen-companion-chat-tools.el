@@ -39,6 +39,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-options)
 (require 'qwen-companion-untrusted)
 
@@ -55,12 +56,16 @@
   "Return the tool ID of this chat as it was told last, or nil."
   (gethash id qwen-companion-chat-tools--told))
 
+(defun qwen-companion-chat-tools-title (tool)
+  "Return the title of TOOL, else its name, nil where it has neither."
+  (or (qwen-companion-daemon-tool-title tool) (qwen-companion-daemon-tool-name tool)))
+
 ;;; One line and what is below it
 
 (defun qwen-companion-chat-tools-show (tool)
   "Show TOOL, a call of a tool as it is told."
-  (puthash (plist-get tool :id) tool qwen-companion-chat-tools--told)
-  (let ((id (list 'tool (plist-get tool :id))))
+  (puthash (qwen-companion-daemon-tool-id tool) tool qwen-companion-chat-tools--told)
+  (let ((id (list 'tool (qwen-companion-daemon-tool-id tool))))
     (qwen-companion-chat-blocks-add
      tool id
      (concat (qwen-companion-chat-tools--line tool)
@@ -69,7 +74,7 @@
 
 (defun qwen-companion-chat-tools--line (tool)
   "Return the line about TOOL and its state."
-  (let ((status (plist-get tool :status))
+  (let ((status (qwen-companion-daemon-tool-status tool))
         (duration (qwen-companion-chat-tools--duration tool)))
     (concat (propertize (format "%-9s" status)
                         'face (pcase status
@@ -78,7 +83,7 @@
                                 ('running 'warning)
                                 (_ 'shadow)))
             " "
-            (propertize (or (plist-get tool :title) (plist-get tool :name) "A tool")
+            (propertize (or (qwen-companion-chat-tools-title tool) "A tool")
                         'wrap-prefix (make-string 10 ?\s)
                         ;; What is over does not ask for attention.
                         'face (if (memq status '(done failed)) 'default 'bold))
@@ -87,54 +92,59 @@
 
 (defun qwen-companion-chat-tools--duration (tool)
   "Return how long TOOL took, nil when that is not known."
-  (when-let* ((started (plist-get tool :started))
-              (ended (plist-get tool :ended)))
+  (when-let* ((started (qwen-companion-daemon-tool-started tool))
+              (ended (qwen-companion-daemon-tool-ended tool)))
     (format "%.1f s" (/ (max 0 (- ended started)) 1000.0))))
 
 (defun qwen-companion-chat-tools--body (tool)
   "Return what is known of TOOL, lines below the first."
   (concat
-   (when-let* ((name (plist-get tool :name)))
+   (when-let* ((name (qwen-companion-daemon-tool-name tool)))
      (concat (propertize "Tool: " 'face 'shadow) name
-             (when-let* ((type (plist-get tool :type)))
+             (when-let* ((type (qwen-companion-daemon-tool-type tool)))
                (format " (%s)" type))
              "\n"))
-   (qwen-companion-chat-tools--text tool "Command" :command :command-more 'input)
-   (unless (plist-get tool :command)
-     (qwen-companion-chat-tools--text tool "Input" :input :input-more 'input))
+   (qwen-companion-chat-tools--text
+    tool "Command" 'input
+    (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-command-more tool))
+   (unless (qwen-companion-daemon-tool-command tool)
+     (qwen-companion-chat-tools--text
+      tool "Input" 'input
+      (qwen-companion-daemon-tool-input tool) (qwen-companion-daemon-tool-input-more tool)))
    (mapconcat (lambda (diff) (qwen-companion-chat-tools--diff tool diff))
-              (plist-get tool :diffs) "")
+              (qwen-companion-daemon-tool-diffs tool) "")
    (qwen-companion-chat-tools--more "more changes that cannot be shown here"
-                                    (plist-get tool :diffs-more))
-   (mapconcat #'qwen-companion-chat-tools--place (plist-get tool :places) "")
-   (qwen-companion-chat-tools--more "more files" (plist-get tool :places-more))
-   (qwen-companion-chat-tools--text tool "Output" :output :output-more 'output)))
+                                    (qwen-companion-daemon-tool-diffs-more tool))
+   (mapconcat #'qwen-companion-chat-tools--place (qwen-companion-daemon-tool-places tool) "")
+   (qwen-companion-chat-tools--more "more files" (qwen-companion-daemon-tool-places-more tool))
+   (qwen-companion-chat-tools--text
+    tool "Output" 'output
+    (qwen-companion-daemon-tool-output tool) (qwen-companion-daemon-tool-output-more tool))))
 
-(defun qwen-companion-chat-tools--text (tool name key more part)
-  "Return the text KEY of TOOL under the title NAME.
-The value of MORE is how many characters of it are left out; the whole
-is fetched as PART."
-  (if-let* ((text (plist-get tool key)))
+(defun qwen-companion-chat-tools--text (tool name part text more)
+  "Return TEXT, PART of TOOL, under the title NAME, \"\" where TEXT is nil.
+MORE is the number of characters that are left out, nil for none."
+  (if text
       (concat (propertize (concat name ":\n") 'face 'shadow)
               (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
               ;; Without the face: of a fold, the last newline is seen.
               "\n"
-              (when-let* ((count (plist-get tool more)))
+              (when more
                 (concat (qwen-companion-chat-blocks-button
-                         (format "%d more characters; show all" count)
+                         (format "%d more characters; show all" more)
                          #'qwen-companion-chat-tools-show-whole
-                         (plist-get tool :id) part
-                         (or (plist-get tool :title) (plist-get tool :name)))
+                         (qwen-companion-daemon-tool-id tool) part
+                         (qwen-companion-chat-tools-title tool))
                         "\n")))
     ""))
 
 (defun qwen-companion-chat-tools--diff (tool diff)
   "Return a line about DIFF, a change of a file by TOOL."
-  (let ((old (plist-get diff :old-size))
-        (new (plist-get diff :new-size)))
+  (let ((old (qwen-companion-daemon-diff-old-size diff))
+        (new (qwen-companion-daemon-diff-new-size diff)))
     (concat (propertize "Change: " 'face 'shadow)
             (qwen-companion-chat-blocks-button
-             (plist-get diff :path)
+             (qwen-companion-daemon-diff-path diff)
              #'qwen-companion-chat-tools-show-changes tool (list diff))
             (cond ((not old) (format "  a new file of %d characters" new))
                   ;; Which of both it is, the daemon does not always say.
@@ -151,8 +161,8 @@ is fetched as PART."
 (defun qwen-companion-chat-tools--place (place)
   "Return a line about PLACE in a file of the daemon's host.
 Where that is this machine, it is a way to the file."
-  (let* ((path (plist-get place :path))
-         (line (plist-get place :line))
+  (let* ((path (qwen-companion-daemon-place-path place))
+         (line (qwen-companion-daemon-place-line place))
          (text (if line (format "%s:%d" path line) path)))
     (concat (propertize "File: " 'face 'shadow)
             (if (and (qwen-companion-daemon-local-p)
@@ -206,7 +216,7 @@ with nil."
     (qwen-companion-chat-call
      'daemon-fetch (list :session qwen-companion-chat-session-id :tool tool :part part :index index)
      (lambda (reply)
-       (when-let* ((error (plist-get reply :error)))
+       (when-let* ((error (qwen-companion-daemon-reply-error reply)))
          (setq qwen-companion-chat-tools--fetches
                (cl-remove key qwen-companion-chat-tools--fetches
                           :key #'car :test #'equal))
@@ -215,8 +225,10 @@ with nil."
 
 (defun qwen-companion-chat-tools-on-text (payload)
   "Hand the text in PAYLOAD to who waits for it."
-  (let* ((key (list (plist-get payload :session) (plist-get payload :tool)
-                    (plist-get payload :part) (plist-get payload :index)))
+  (let* ((key (list (qwen-companion-daemon-tool-text-session payload)
+                    (qwen-companion-daemon-tool-text-tool payload)
+                    (qwen-companion-daemon-tool-text-part payload)
+                    (qwen-companion-daemon-tool-text-index payload)))
          (waiting (cl-remove key qwen-companion-chat-tools--fetches
                              :key #'car :test-not #'equal)))
     (setq qwen-companion-chat-tools--fetches
@@ -296,20 +308,21 @@ DELETE is as for `filter-buffer-substring'."
 (defun qwen-companion-chat-tools-show-plan (plan)
   "Show PLAN of the model."
   (qwen-companion-chat-blocks-add
-   plan (list 'plan (plist-get plan :turn))
+   plan (list 'plan (qwen-companion-daemon-change-turn plan))
    (concat (propertize "Plan\n" 'face 'bold)
-           (mapconcat #'qwen-companion-chat-tools--step (plist-get plan :steps) ""))))
+           (mapconcat #'qwen-companion-chat-tools--step
+                      (qwen-companion-daemon-plan-steps plan) ""))))
 
 (defun qwen-companion-chat-tools--step (step)
   "Return the line of STEP of a plan."
   (pcase-let ((`(,box . ,face)
-               (pcase (plist-get step :status)
+               (pcase (qwen-companion-daemon-step-status step)
                  ('done '("[x]" . shadow))
                  ('running '("[-]" . bold))
                  (_ '("[ ]" . default)))))
     (propertize (format "%s %s\n" box
                         ;; One line for each step, whatever is in it.
-                        (string-join (split-string (plist-get step :text)) " "))
+                        (string-join (split-string (qwen-companion-daemon-step-text step)) " "))
                 'face face)))
 
 ;;; Changes of files
@@ -321,14 +334,14 @@ DELETE is as for `filter-buffer-substring'."
   "Get both texts of DIFF, a change by TOOL, both plists.
 CALLBACK is called with OLD and NEW in the current buffer, or with nil
 twice where they could not be had."
-  (let ((id (plist-get tool :id))
-        (index (plist-get diff :index)))
+  (let ((id (qwen-companion-daemon-tool-id tool))
+        (index (qwen-companion-daemon-diff-index diff)))
     (qwen-companion-chat-tools-fetch
      id 'new index
      (lambda (new)
        (cond ((not new) (funcall callback nil nil))
              ;; A new file.
-             ((not (plist-get diff :old-size)) (funcall callback "" new))
+             ((not (qwen-companion-daemon-diff-old-size diff)) (funcall callback "" new))
              (t (qwen-companion-chat-tools-fetch
                  id 'old index
                  (lambda (old) (funcall callback old (and old new))))))))))
@@ -361,7 +374,8 @@ is alive then.  It gets nil when there is no room for them on the disk."
   "Get DIFF, a change by TOOL, as lines for a conversation.
 CALLBACK is called in the current buffer with the lines, with `large'
 where that would be too many, or with `failed'."
-  (if (> (+ (or (plist-get diff :old-size) 0) (plist-get diff :new-size))
+  (if (> (+ (or (qwen-companion-daemon-diff-old-size diff) 0)
+            (qwen-companion-daemon-diff-new-size diff))
          qwen-companion-chat-tools--diff-limit)
       (funcall callback 'large)
     (qwen-companion-chat-tools--fetch-sides
@@ -409,7 +423,7 @@ with nil when one is not to be had."
             ((not new) (funcall callback nil))
             ((save-current-buffer
                (qwen-companion-chat-tools--ediff
-                (plist-get (car diffs) :path) old new))
+                (qwen-companion-daemon-diff-path (car diffs)) old new))
              (funcall callback t))
             (t (qwen-companion-chat-tools--show-each-change tool diffs callback)))))
       (qwen-companion-chat-tools--show-each-change tool diffs callback))))
@@ -431,7 +445,7 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
                 (funcall callback nil)
               (display-buffer
                (let ((file-name-handler-alist nil))
-                 (qwen-companion-compare-buffer (plist-get (car diffs) :path) output)))
+                 (qwen-companion-compare-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
               (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
 
 (defun qwen-companion-chat-tools--side-buffer (path kind text)

@@ -42,6 +42,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-chat-time-format nil
@@ -95,7 +96,7 @@ A cons; they differ where another buffer had the name.")
 
 (defun qwen-companion-chat--name ()
   "Return what the current buffer should be called."
-  (let ((title (plist-get qwen-companion-chat-session :title))
+  (let ((title (qwen-companion-daemon-session-title qwen-companion-chat-session))
         ;; Not as a file's name: it may look like one of another host.
         (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
                                           "[/\\]" t)))))
@@ -149,10 +150,10 @@ What goes on must have room behind it in 80 columns."
 
 (defun qwen-companion-chat--usage-text ()
   "Return how much of the model's context is used, and what the last answer cost."
-  (let ((used (plist-get qwen-companion-chat-session :used))
-        (size (plist-get qwen-companion-chat-session :size))
-        (input (plist-get qwen-companion-chat--usage :input))
-        (output (plist-get qwen-companion-chat--usage :output)))
+  (let ((used (qwen-companion-daemon-session-used qwen-companion-chat-session))
+        (size (qwen-companion-daemon-session-size qwen-companion-chat-session))
+        (input (qwen-companion-daemon-usage-input qwen-companion-chat--usage))
+        (output (qwen-companion-daemon-usage-output qwen-companion-chat--usage)))
     (delq nil
           (list (and used (if size
                               (format "context %s of %s (%d%%)"
@@ -172,10 +173,10 @@ What goes on must have room behind it in 80 columns."
 
 (defun qwen-companion-chat--update ()
   "Compute the header line and the mode line."
-  (let* ((state (plist-get qwen-companion-chat-session :state))
+  (let* ((state (qwen-companion-daemon-session-state qwen-companion-chat-session))
          (trouble (qwen-companion-chat-trouble))
-         (clients (plist-get qwen-companion-chat-session :clients))
-         (queued (length (plist-get qwen-companion-chat-session :queue)))
+         (clients (qwen-companion-daemon-session-clients qwen-companion-chat-session))
+         (queued (length (qwen-companion-daemon-session-queue qwen-companion-chat-session)))
          (place (qwen-companion-chat--locality)))
     (setq qwen-companion-chat--header
           ;; What a narrow window must not lose comes first.
@@ -235,9 +236,9 @@ What goes on must have room behind it in 80 columns."
     (setq qwen-companion-chat--places (qwen-companion-chat--where)))
   (qwen-companion-chat-blocks-clear)
   (qwen-companion-chat--forget-conversation)
-  (setq qwen-companion-chat--batches-left (plist-get payload :batches))
+  (setq qwen-companion-chat--batches-left (qwen-companion-daemon-reset-batches payload))
   (qwen-companion-chat--arrived)
-  (when-let* ((text (plist-get payload :text)))
+  (when-let* ((text (qwen-companion-daemon-reset-text payload)))
     (qwen-companion-backend-notice text)))
 
 (defun qwen-companion-chat--forget-conversation ()
@@ -283,7 +284,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--on-turn (payload)
   "Show what is new in PAYLOAD."
   (qwen-companion-chat-blocks-changing
-    (dolist (change (plist-get payload :changes))
+    (dolist (change (qwen-companion-daemon-report-changes payload))
       ;; One that fails must not cost the others.
       (condition-case err
           (qwen-companion-chat--show change)
@@ -297,7 +298,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--show (change)
   "Show CHANGE of the conversation."
-  (pcase (plist-get change :kind)
+  (pcase (qwen-companion-daemon-change-kind change)
     ('text (qwen-companion-chat--show-text change))
     ('tool (qwen-companion-chat-tools-show change)
            (qwen-companion-chat-permissions-on-tool change))
@@ -306,7 +307,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
             (qwen-companion-chat--update))
     ('end (qwen-companion-chat--show-end change))
     ('note (qwen-companion-chat--show-note
-            change (plist-get change :note) (plist-get change :text)))
+            change (qwen-companion-daemon-note-note change) (qwen-companion-daemon-note-text change)))
     (kind (qwen-companion-chat--show-note change 'unsupported (format "%s" kind)))))
 
 ;;; What is said
@@ -314,7 +315,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 (defun qwen-companion-chat--time (change)
   "Return the time of CHANGE as the user wants to see it, else \"\"."
   (if-let* ((format qwen-companion-chat-time-format)
-            (time (plist-get change :time)))
+            (time (qwen-companion-daemon-change-time change)))
       (concat "  " (format-time-string format (/ time 1000)))
     ""))
 
@@ -324,17 +325,17 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
    ;; No text from outside has this character, so none can look like a heading.
    ;; Before an empty string, Emacs would not leave point after a command.
    (propertize "\f" 'display '(space :width 0))
-   (propertize (concat (pcase (plist-get change :by)
+   (propertize (concat (pcase (qwen-companion-daemon-text-by change)
                          ('other "Somebody else")
                          (_ "You"))
                        (qwen-companion-chat--time change)
                        "\n")
                'face 'qwen-companion-chat-heading
-               'qwen-companion-chat-turn (or (plist-get change :turn) t))))
+               'qwen-companion-chat-turn (or (qwen-companion-daemon-change-turn change) t))))
 
 (defun qwen-companion-chat--begin-text (change text)
   "Begin the block for the text of CHANGE, which is TEXT; return its name."
-  (let* ((voice (plist-get change :voice))
+  (let* ((voice (qwen-companion-daemon-text-voice change))
          (id (qwen-companion-chat-blocks-next-id change voice))
          (head (qwen-companion-chat--head change)))
     (qwen-companion-chat-blocks-add
@@ -345,8 +346,8 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--head (change)
   "Return what stands above the text of CHANGE, whole lines."
-  (pcase (plist-get change :voice)
-    ('user (concat "\n" (if (plist-get change :parent)
+  (pcase (qwen-companion-daemon-text-voice change)
+    ('user (concat "\n" (if (qwen-companion-daemon-text-parent change)
                             (propertize "To the agent:\n" 'face 'shadow)
                           (qwen-companion-chat--heading change))))
     ('thought (propertize (concat "Thought" (qwen-companion-chat--time change) "\n")
@@ -361,8 +362,8 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (let* ((text (qwen-companion-backend-text change))
          (groups (qwen-companion-chat-blocks-groups-of change))
          (group (car groups))
-         (voice (list (plist-get change :voice) (plist-get change :by)))
-         (alone (plist-get change :background))
+         (voice (list (qwen-companion-daemon-text-voice change) (qwen-companion-daemon-text-by change)))
+         (alone (qwen-companion-daemon-text-background change))
          (goes-on (and (not alone) (equal voice (qwen-companion-chat-group-voice group))))
          (id (if goes-on
                  (qwen-companion-chat-group-last group)
@@ -373,21 +374,21 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
        id (if (cdr groups)
               (qwen-companion-chat-blocks-indent text "  ")
             text)
-       (plist-get change :voice)))
-    (when (eq 'thought (plist-get change :voice))
+       (qwen-companion-daemon-text-voice change)))
+    (when (eq 'thought (qwen-companion-daemon-text-voice change))
       (qwen-companion-chat-blocks-make-foldable id t))))
 
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, unless it is as it should be."
-  (let ((text (plist-get change :text)))
-    (when-let* ((said (pcase (plist-get change :outcome)
+  (let ((text (qwen-companion-daemon-end-text change)))
+    (when-let* ((said (pcase (qwen-companion-daemon-end-outcome change)
                         ('done nil)
                         ('cancelled "Cancelled")
                         ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
                         ('failed (if text (format "Failed: %s" text) "Failed"))
                         (_ (format "Ended: %s" text)))))
       (qwen-companion-chat-blocks-add
-       change (list 'end (plist-get change :turn))
+       change (list 'end (qwen-companion-daemon-change-turn change))
        (propertize said 'face 'warning)))))
 
 (defun qwen-companion-chat--show-note (change note text)
@@ -484,14 +485,14 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--waits-p ()
   "Return non-nil when a tool waits for an answer in this chat."
-  (eq 'waiting (plist-get qwen-companion-chat-session :state)))
+  (eq 'waiting (qwen-companion-daemon-session-state qwen-companion-chat-session)))
 
 (easy-menu-define qwen-companion-chat-menu qwen-companion-chat-mode-map
   "Menu of a chat."
   '("Chat"
     ["Send the Prompt" qwen-companion-chat-send]
     ["Cancel" qwen-companion-chat-cancel
-     :active (memq (plist-get qwen-companion-chat-session :state) '(busy waiting))]
+     :active (memq (qwen-companion-daemon-session-state qwen-companion-chat-session) '(busy waiting))]
     "---"
     ["Answer the Question..." qwen-companion-chat-answer
      :active (qwen-companion-chat--waits-p)]
@@ -640,7 +641,7 @@ none any more, have it again in the way in which the chat had it."
     (qwen-companion-chat-connect-daemon chat)
     (let ((buffer (or chat (qwen-companion-chat-make-buffer nil))))
       (with-current-buffer buffer
-        (when (eq 'off (plist-get qwen-companion-chat-session :state))
+        (when (eq 'off (qwen-companion-daemon-session-state qwen-companion-chat-session))
           (qwen-companion-chat-open-session qwen-companion-chat-session-id)))
       (pop-to-buffer buffer)
       (goto-char (point-max)))))

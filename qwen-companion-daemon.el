@@ -35,6 +35,7 @@
 (require 'subr-x)
 (require 'url-parse)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
@@ -87,26 +88,26 @@ The payload is without the token.")
 `off' when none is wanted; `starting' or `connecting'; `connected';
 `unreachable', which is tried again; `refused', which is not."
   (cond ((not qwen-companion-daemon--wanted) 'off)
-        ((plist-get qwen-companion-daemon--report :state))
+        ((qwen-companion-daemon-connection-state qwen-companion-daemon--report))
         (t 'connecting)))
 
 (defun qwen-companion-daemon-description ()
   "Return what the user should know of the connection, a string or nil."
-  (pcase (plist-get qwen-companion-daemon--report :state)
+  (pcase (qwen-companion-daemon-connection-state qwen-companion-daemon--report)
     ('nil nil)
     ('connected
      (format "qwen serve at %s, workspace %s: files, commands, MCP servers, skills and credentials are those of %s"
-             (plist-get qwen-companion-daemon--report :host)
-             (plist-get qwen-companion-daemon--report :workspace)
+             (qwen-companion-daemon-connection-host qwen-companion-daemon--report)
+             (qwen-companion-daemon-connection-workspace qwen-companion-daemon--report)
              (if (qwen-companion-daemon-local-p)
                  "this machine, as the daemon has them"
                "the machine that the daemon is on")))
-    (_ (plist-get qwen-companion-daemon--report :text))))
+    (_ (qwen-companion-daemon-connection-text qwen-companion-daemon--report))))
 
 (defun qwen-companion-daemon-workspace ()
   "Return the daemon's workspace, a directory of its host, nil when unknown.
 That is the daemon's word for it, which may look like a remote name."
-  (plist-get qwen-companion-daemon--report :workspace))
+  (qwen-companion-daemon-connection-workspace qwen-companion-daemon--report))
 
 (defun qwen-companion-daemon-way ()
   "Return how the daemon came to be used, (COMMAND ROOT), nil when there is none.
@@ -121,11 +122,11 @@ COMMAND called with ROOT has it again."
 (defun qwen-companion-daemon-local-p ()
   "Return non-nil when the daemon is known to be on this machine.
 Its files are those of this machine then."
-  (plist-get qwen-companion-daemon--report :local))
+  (qwen-companion-daemon-connection-local qwen-companion-daemon--report))
 
 (defun qwen-companion-daemon-place ()
   "Return in a few words where the daemon is, and that all it has is there."
-  (let ((host (or (plist-get qwen-companion-daemon--report :host) "qwen serve")))
+  (let ((host (or (qwen-companion-daemon-connection-host qwen-companion-daemon--report) "qwen serve")))
     (if (qwen-companion-daemon-local-p)
         (format "On this machine (%s)" host)
       (format "At %s: files, tools and keys are those of its machine" host))))
@@ -161,7 +162,7 @@ Its files are those of this machine then."
 (defun qwen-companion-daemon--on-state (payload)
   "Use the state of the connection in PAYLOAD."
   ;; `off' is about the connection before this one, which was left.
-  (unless (eq 'off (plist-get payload :state))
+  (unless (eq 'off (qwen-companion-daemon-connection-state payload))
     (let ((before (qwen-companion-daemon-state)))
       (setq qwen-companion-daemon--report payload)
       (unless (eq before (qwen-companion-daemon-state))

@@ -1,0 +1,96 @@
+;;; qwen-companion-daemon-messages.el --- Read the daemon's messages  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Accessors for the property lists that the Python process sends about the
+;; daemon.  `qwen_companion/daemon/messages.py' says what each of them means;
+;; a test compares the keys below with its classes.
+
+;;; Code:
+
+(defmacro qwen-companion-daemon-messages--define (name class &rest keys)
+  "Define functions for KEYS in the property lists that the Python CLASS writes.
+Their names begin with qwen-companion-daemon-, followed by NAME and the
+key; each returns the value of its key, nil where there is none."
+  (declare (indent 2))
+  `(progn
+     ,@(mapcar
+        (lambda (key)
+          `(defsubst ,(intern (format "qwen-companion-daemon-%s-%s" name key)) (message)
+             ,(format "Return the value of `:%s' in MESSAGE, written by `%s'." key class)
+             (plist-get message ,(intern (format ":%s" key)))))
+        keys)))
+
+(qwen-companion-daemon-messages--define connection DaemonState
+  state text host local workspace)
+(qwen-companion-daemon-messages--define sessions DaemonSessions
+  sessions)
+(qwen-companion-daemon-messages--define listed ListedSession
+  id title updated clients busy)
+(qwen-companion-daemon-messages--define session SessionInfo
+  state text title model mode used size clients queue)
+(qwen-companion-daemon-messages--define choices SessionChoices
+  models modes model-writes)
+(qwen-companion-daemon-messages--define choice Choice
+  id name description)
+(qwen-companion-daemon-messages--define report Turns
+  session changes)
+(qwen-companion-daemon-messages--define reset Reset
+  batches text)
+(qwen-companion-daemon-messages--define change Change
+  kind turn time)
+(qwen-companion-daemon-messages--define text TextChange
+  voice by parent background text)
+(qwen-companion-daemon-messages--define end EndChange
+  outcome text)
+(qwen-companion-daemon-messages--define note NoteChange
+  note text)
+(qwen-companion-daemon-messages--define usage UsageChange
+  input output)
+(qwen-companion-daemon-messages--define plan PlanChange
+  steps)
+(qwen-companion-daemon-messages--define step PlanStep
+  text status)
+(qwen-companion-daemon-messages--define tool ToolChange
+  id status name title type parent command command-more input input-more output
+  output-more revision diffs diffs-more places places-more started ended)
+(qwen-companion-daemon-messages--define diff DiffInfo
+  index path old-size new-size)
+(qwen-companion-daemon-messages--define place FilePosition
+  path line)
+(qwen-companion-daemon-messages--define permission Permission
+  permission state turn tool title options message questions by label)
+(qwen-companion-daemon-messages--define option Option
+  id label allows lasting writes)
+(qwen-companion-daemon-messages--define question AskedQuestion
+  text header multiple choices)
+(qwen-companion-daemon-messages--define answer QuestionChoice
+  label description)
+(qwen-companion-daemon-messages--define tool-text ToolText
+  session tool part index)
+(qwen-companion-daemon-messages--define commands SlashCommands
+  commands)
+(qwen-companion-daemon-messages--define command SlashCommand
+  name description hint)
+(qwen-companion-daemon-messages--define reply Reply
+  request error problem session)
+
+(provide 'qwen-companion-daemon-messages)
+;;; qwen-companion-daemon-messages.el ends here
