@@ -109,6 +109,7 @@ lint-python: build
 	@$(VENV)/pyright --warnings
 
 lint-elisp: build
+	@$(EMACS) -Q --batch -l scripts/structure.el -f structure-check
 	@printf '%s\n' $(ALL_ELISP) | xargs -P $(CORES) -n 1 $(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-file
 
 format: build ## Format the Python files

@@ -146,8 +146,6 @@ Emacs, in a tmux, or whose process is not known."
 (declare-function term-mode "term" ())
 (declare-function term-exec "term" (buffer name command startfile switches))
 (declare-function term-char-mode "term" ())
-(declare-function qwen-companion-mode "qwen-companion" (&optional arg))
-(defvar qwen-companion-mode)
 (defvar vterm-shell)
 (defvar vterm-kill-buffer-on-exit)
 
@@ -187,15 +185,17 @@ Emacs, in a tmux, or whose process is not known."
               (qwen-companion-terminal--buffers-for directory)))
 
 (defun qwen-companion-terminal-program ()
-  "Return the program of the CLI and its arguments, or explain what is missing."
+  "Return the program of the CLI and its arguments, `qwen-companion-qwen-command'.
+Signal a `user-error' that says what is missing when there is no program."
   (let ((program (car qwen-companion-qwen-command)))
     (unless (and program (executable-find program))
       (user-error "No program `%s' found; install it with `npm install -g @qwen-code/qwen-code', or customize `qwen-companion-qwen-command'"
                   program))
     qwen-companion-qwen-command))
 
-(defun qwen-companion-terminal--command ()
-  "Return the program and arguments to run, or explain what is missing."
+(defun qwen-companion-terminal-command ()
+  "Return the program and arguments to run.
+Signal a `user-error' that says what is missing when there is no program."
   (append (qwen-companion-terminal-program)
           (when qwen-companion-approval-mode
             (list "--approval-mode" qwen-companion-approval-mode))))
@@ -214,7 +214,7 @@ A terminal in which one has ended there makes room."
   (let* ((default-directory (file-name-as-directory directory))
          (name (generate-new-buffer-name
                 (qwen-companion-terminal--name directory)))
-         (command (qwen-companion-terminal--command))
+         (command (qwen-companion-terminal-command))
          (buffer (if (eq (qwen-companion-terminal--kind) 'vterm)
                      (qwen-companion-terminal--vterm name command)
                    (qwen-companion-terminal--term name command))))
@@ -257,35 +257,17 @@ When the CLI has failed, what it said last stays readable."
     (term-char-mode)
     buffer))
 
-;;;###autoload
-(defun qwen-companion-run (directory)
-  "Start Qwen Code in a terminal in the project, or go to it.
-The CLI runs in the root of the current project, or in the current
-directory where there is no project; with a prefix argument, ask for the
-DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
-`qwen-companion-qwen-command', `qwen-companion-approval-mode' and
-`qwen-companion-terminal'."
-  (interactive
-   (list (if current-prefix-arg
-             (read-directory-name "Run Qwen Code in: " nil nil t)
-           (or (qwen-companion-roots-of default-directory)
-               default-directory))))
-  (when (file-remote-p directory)
-    (user-error "Qwen Code runs on this machine only; %s is remote" directory))
-  (let ((directory (directory-file-name (expand-file-name directory))))
-    (unless (file-directory-p directory)
-      (user-error "No directory %s" directory))
-    (if-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
-        (pop-to-buffer buffer)
-      (qwen-companion-terminal--command)
-      (unless qwen-companion-mode
-        (qwen-companion-mode 1))
-      (when (eq (qwen-companion-state) 'error)
-        (user-error "The companion is not running: %s"
-                    (qwen-companion-backend-failure)))
-      (cl-pushnew directory qwen-companion-terminal--waiting :test #'equal)
-      (qwen-companion-roots-add directory)
-      (qwen-companion-terminal-published))))
+(defun qwen-companion-terminal-go-to (directory)
+  "Select the terminal of the CLI running in DIRECTORY; return nil without one."
+  (when-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
+    (pop-to-buffer buffer)))
+
+(defun qwen-companion-terminal-open (directory)
+  "Start the CLI in a terminal in DIRECTORY, a name without final slash.
+The terminal opens when the discovery files name DIRECTORY."
+  (cl-pushnew directory qwen-companion-terminal--waiting :test #'equal)
+  (qwen-companion-roots-add directory)
+  (qwen-companion-terminal-published))
 
 (provide 'qwen-companion-terminal)
 ;;; qwen-companion-terminal.el ends here

@@ -34,19 +34,18 @@
 ;;
 ;; The rules we keep: Emacs shows diffs with Ediff and `diff-mode', knows
 ;; projects by project.el and files by their buffers; we add none of that
-;; anew.  What the user types is never taken from him, and no text is ever
-;; lost.
+;; anew.  User input is never discarded, and no text is lost.
 
 ;;; Code:
 
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
-(require 'qwen-companion-proposal)
-(require 'qwen-companion-review)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-merge)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
 (require 'qwen-companion-review-ediff)
 (require 'qwen-companion-review-list)
 (require 'qwen-companion-review-unified)
@@ -68,8 +67,7 @@
 
 (defun qwen-companion--lighter ()
   "Return the text for the mode line: state, CLIs, proposals, unsaved text.
-And the daemon, once one was asked for, and what it asks: nothing of it is
-loaded before."
+Include the daemon's state and requests once its files are loaded."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-proposals))))
     (pcase (qwen-companion-state)
@@ -96,8 +94,8 @@ loaded before."
 
 (defun qwen-companion--lighter-parts ()
   "Return the text for the mode line as a mode line construct.
-A string that a minor mode gives has the properties of its first
-character for all of it; hence one for each part that has its own."
+Emacs gives all of a minor mode's string the properties of its first
+character, so each part with properties of its own is a string."
   (let ((text (qwen-companion--lighter))
         (start 0)
         parts)
@@ -123,10 +121,10 @@ character for all of it; hence one for each part that has its own."
     (delivered . qwen-companion-proposal-on-delivered)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged))
-  "What the Python process may call.")
+  "The methods that the Python process may call: (METHOD . FUNCTION).")
 
 (defun qwen-companion--on-published (payload)
-  "Use the news about the discovery files in PAYLOAD: they are on disk now."
+  "Handle the `published' message PAYLOAD: discovery files are on disk."
   (qwen-companion-backend-on-published payload)
   (qwen-companion-roots-on-published payload)
   (qwen-companion-follow-update)
@@ -136,51 +134,49 @@ character for all of it; hence one for each part that has its own."
   nil)
 
 (defun qwen-companion--on-sessions (payload)
-  "Use the news about the connected CLIs in PAYLOAD."
+  "Handle the `sessions' message PAYLOAD: CLIs have come, gone or changed."
   (qwen-companion-backend-on-sessions payload)
   (qwen-companion-follow-update)
   (qwen-companion-inspector-changed)
   nil)
 
 (defun qwen-companion--state-changed (state)
-  "Take what names a server away from new terminals when STATE is `error'."
+  "When STATE is `error', restore the environment of new terminals."
   (when (eq state 'error)
     (qwen-companion-terminal-restore-environment)))
 
 (defun qwen-companion--connected ()
-  "Tell a Python process that has just come up what it must know."
+  "Send a new Python process all that the previous one was told."
   (qwen-companion-context-resend)
   (qwen-companion-proposal-resend)
   (qwen-companion-inspector-resend))
+
+(defconst qwen-companion--hooks
+  '((qwen-companion-backend-connected-hook . qwen-companion--connected)
+    (qwen-companion-backend-disconnected-hook . qwen-companion-merge-fail-all)
+    (qwen-companion-backend-call-failed-functions . qwen-companion-proposal-on-call-failed)
+    (qwen-companion-state-functions . qwen-companion-follow-update)
+    (qwen-companion-state-functions . qwen-companion--state-changed)
+    (qwen-companion-disk-written-functions . qwen-companion-review-file-written)
+    (qwen-companion-disk-written-functions . qwen-companion-rescue-file-written)
+    (kill-emacs-hook . qwen-companion--disable)
+    (after-delete-frame-functions . qwen-companion-review-frame-deleted))
+  "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion--enable ()
   "Start everything."
   (setq qwen-companion-backend-methods qwen-companion--methods
         qwen-companion-backend-proposals-function #'qwen-companion-proposal-known)
-  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
-  (add-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-merge-fail-all)
-  (add-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-proposal-on-call-failed)
-  (add-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
-  (add-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
-  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-review-file-written)
-  (add-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
-  (add-hook 'kill-emacs-hook #'qwen-companion--disable)
-  (add-hook 'after-delete-frame-functions #'qwen-companion-review-frame-deleted)
+  (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
+    (add-hook hook function))
   (qwen-companion-follow-enable)
   (qwen-companion-context-enable)
   (qwen-companion-backend-start))
 
 (defun qwen-companion--disable ()
   "Stop everything and leave nothing behind."
-  (remove-hook 'kill-emacs-hook #'qwen-companion--disable)
-  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-rescue-file-written)
-  (remove-hook 'qwen-companion-disk-written-functions #'qwen-companion-review-file-written)
-  (remove-hook 'after-delete-frame-functions #'qwen-companion-review-frame-deleted)
-  (remove-hook 'qwen-companion-backend-call-failed-functions #'qwen-companion-proposal-on-call-failed)
-  (remove-hook 'qwen-companion-backend-disconnected-hook #'qwen-companion-merge-fail-all)
-  (remove-hook 'qwen-companion-state-functions #'qwen-companion--state-changed)
-  (remove-hook 'qwen-companion-state-functions #'qwen-companion-follow-update)
-  (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion--connected)
+  (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
+    (remove-hook hook function))
   (qwen-companion-merge-forget)
   (qwen-companion-inspector-forget)
   (qwen-companion-proposal-end-all)
@@ -217,6 +213,34 @@ its file in a way that is left to you."
   (if qwen-companion-mode
       (qwen-companion--enable)
     (qwen-companion--disable)))
+
+;;;###autoload
+(defun qwen-companion-run (directory)
+  "Start Qwen Code in a terminal in the project, or go to it.
+The CLI runs in the root of the current project, or in the current
+directory where there is no project; with a prefix argument, ask for the
+DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
+`qwen-companion-qwen-command', `qwen-companion-approval-mode' and
+`qwen-companion-terminal'."
+  (interactive
+   (list (if current-prefix-arg
+             (read-directory-name "Run Qwen Code in: " nil nil t)
+           (or (qwen-companion-roots-of default-directory)
+               default-directory))))
+  (when (file-remote-p directory)
+    (user-error "Qwen Code runs on this machine only; %s is remote" directory))
+  (let ((directory (directory-file-name (expand-file-name directory))))
+    (unless (file-directory-p directory)
+      (user-error "No directory %s" directory))
+    (unless (qwen-companion-terminal-go-to directory)
+      ;; Nothing is turned on for a CLI that cannot be started.
+      (qwen-companion-terminal-command)
+      (unless qwen-companion-mode
+        (qwen-companion-mode 1))
+      (when (eq (qwen-companion-state) 'error)
+        (user-error "The companion is not running: %s"
+                    (qwen-companion-backend-failure)))
+      (qwen-companion-terminal-open directory))))
 
 (provide 'qwen-companion)
 ;;; qwen-companion.el ends here

@@ -190,9 +190,9 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
   (let ((qwen-companion-qwen-command '("sh" "-x")))
     (let ((qwen-companion-approval-mode "default"))
       (should (equal '("sh" "-x" "--approval-mode" "default")
-                     (qwen-companion-terminal--command))))
+                     (qwen-companion-terminal-command))))
     (let ((qwen-companion-approval-mode nil))
-      (should (equal '("sh" "-x") (qwen-companion-terminal--command))))))
+      (should (equal '("sh" "-x") (qwen-companion-terminal-command))))))
 
 (defmacro qwen-companion-terminal-test-with-process (&rest body)
   "Run BODY with a running `process' in `buffer', and its `pid'."

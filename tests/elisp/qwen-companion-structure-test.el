@@ -1,0 +1,87 @@
+;;; qwen-companion-structure-test.el --- Tests of how files use each other  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Code:
+
+(require 'ert)
+
+(eval-and-compile
+  (load (expand-file-name "scripts/structure.el"
+                          (locate-dominating-file
+                           (or load-file-name
+                               (bound-and-true-p byte-compile-current-file)
+                               buffer-file-name)
+                           "Makefile"))
+        nil t))
+
+(ert-deftest qwen-companion-structure-test-nothing-is-found ()
+  (should-not (structure-findings (file-name-directory (locate-library "qwen-companion")))))
+
+(defun qwen-companion-structure-test--findings (files)
+  "Return the findings in FILES, an alist of (NAME . FORMS)."
+  (let ((directory (make-temp-file "structure-" t)))
+    (unwind-protect
+        (progn
+          (pcase-dolist (`(,name . ,forms) files)
+            (with-temp-file (expand-file-name (concat name ".el") directory)
+              (mapc (lambda (form) (prin1 form (current-buffer))) forms)))
+          (mapcar #'cdr (structure-findings directory)))
+      (delete-directory directory t))))
+
+(ert-deftest qwen-companion-structure-test-circles-are-found ()
+  "Also where one file is only declared or autoloaded."
+  (dolist (door '((declare-function qwen-companion-a-do "qwen-companion-a" ())
+                  (require 'qwen-companion-a)
+                  (defun qwen-companion-c () (require 'qwen-companion-a))
+                  (autoload 'qwen-companion-a-do "qwen-companion-a")))
+    (should (equal '("circle: qwen-companion-a > qwen-companion-b > qwen-companion-a")
+                   (qwen-companion-structure-test--findings
+                    `(("qwen-companion-a" (require 'qwen-companion-b))
+                      ("qwen-companion-b" ,door))))))
+  (should-not (qwen-companion-structure-test--findings
+               '(("qwen-companion" (require 'qwen-companion-a) (require 'qwen-companion-b))
+                 ("qwen-companion-a" (require 'qwen-companion-b))
+                 ("qwen-companion-b" (require 'cl-lib))))))
+
+(ert-deftest qwen-companion-structure-test-private-names-of-others-are-found ()
+  (dolist (use '((qwen-companion-a--do)
+                 (setq x 'qwen-companion-a--do)
+                 (setq x #'qwen-companion-a--do)
+                 (setq x `(,(qwen-companion-a--do)))
+                 (setq x [qwen-companion-a--do])
+                 (setq x '(1 . qwen-companion-a--do))))
+    (should (equal '("private to qwen-companion-a: qwen-companion-a--do")
+                   (qwen-companion-structure-test--findings
+                    `(("qwen-companion-a-b" ,use))))))
+  (should (equal '("private to qwen-companion-a: make-qwen-companion-a--thing")
+                 (qwen-companion-structure-test--findings
+                  '(("qwen-companion" (make-qwen-companion-a--thing))))))
+  (should-not (qwen-companion-structure-test--findings
+               '(("qwen-companion" (defun qwen-companion--do () (qwen-companion-a-do)))
+                 ("qwen-companion-a"
+                  (defun qwen-companion-a-do () (make-qwen-companion-a--thing)))))))
+
+(ert-deftest qwen-companion-structure-test-declared-variables-of-others-are-found ()
+  (dolist (definition '((defcustom qwen-companion-a nil "Doc.")
+                        (defvar qwen-companion-a nil)
+                        (defvar-local qwen-companion-a nil)
+                        (define-minor-mode qwen-companion-a "Doc.")))
+    (should (equal '("variable of qwen-companion-a declared: qwen-companion-a")
+                   (qwen-companion-structure-test--findings
+                    `(("qwen-companion-a" ,definition)
+                      ("qwen-companion-b" (defvar qwen-companion-a)))))))
+  (should-not (qwen-companion-structure-test--findings
+               '(("qwen-companion-a" (defvar qwen-companion-a) (defvar qwen-companion-a nil))
+                 ("qwen-companion-b" (defvar auth-sources))))))
+
+(ert-deftest qwen-companion-structure-test-forms-without-a-star-are-found ()
+  (dolist (name '(if-let when-let and-let))
+    (should (equal (list (format "without a star: %s" name))
+                   (qwen-companion-structure-test--findings
+                    `(("qwen-companion-a" (defun qwen-companion-a () (,name ((x 1)) x)))))))))
+
+(provide 'qwen-companion-structure-test)
+;;; qwen-companion-structure-test.el ends here
