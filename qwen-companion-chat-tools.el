@@ -445,7 +445,7 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
                 (funcall callback nil)
               (display-buffer
                (let ((file-name-handler-alist nil))
-                 (qwen-companion-compare-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
+                 (qwen-companion-compare-make-buffer (qwen-companion-daemon-diff-path (car diffs)) output)))
               (qwen-companion-chat-tools--show-each-change tool (cdr diffs) callback)))))))))
 
 (defun qwen-companion-chat-tools--side-buffer (path kind text)

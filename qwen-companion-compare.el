@@ -81,9 +81,9 @@ CALLBACK is called with that buffer, or with nil when they are the same."
    qwen-companion-compare--script
    (lambda (output)
      (funcall callback (unless (string-empty-p output)
-                         (qwen-companion-compare-buffer path output))))))
+                         (qwen-companion-compare-make-buffer path output))))))
 
-(defun qwen-companion-compare-buffer (path output)
+(defun qwen-companion-compare-make-buffer (path output)
   "Return a buffer with OUTPUT of diff, which is about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"

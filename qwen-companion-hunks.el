@@ -63,32 +63,32 @@ brought back, because the place where they were has changed.  CLEAN is
 non-nil when nothing but dropping has changed the proposal, so that it
 is unchanged when all is brought back.  ASKED are the ticks of which a
 comparison is under way, if any."
-  old new changes ticks stranded clean asked)
+  old new changes ticks stranded clean requested-ticks)
 
 ;;; Lines
 
-(defvar-local qwen-companion-hunks--known nil
+(defvar-local qwen-companion-hunks--line-cache nil
   "A line and where it begins: (TICK LINE POSITION), in the text at TICK.
 The lines of a long text are not counted from its start each time.")
 
 (defun qwen-companion-hunks-goto (line)
   "Go to the start of LINE in the current buffer, or to its end.
 The buffer is not narrowed."
-  (pcase-let ((`(,tick ,known ,position) qwen-companion-hunks--known))
+  (pcase-let ((`(,tick ,known ,position) qwen-companion-hunks--line-cache))
     (unless (and (eql tick (buffer-chars-modified-tick))
                  ;; Nearer than the start.
                  (< (abs (- line known)) line))
       (setq known 1 position (point-min)))
     (goto-char position)
     (when (and (zerop (forward-line (- line known))) (bolp))
-      (qwen-companion-hunks--note line))))
+      (qwen-companion-hunks--cache-line line))))
 
-(defun qwen-companion-hunks--note (line)
+(defun qwen-companion-hunks--cache-line (line)
   "Remember that LINE begins at point."
-  (setq qwen-companion-hunks--known
+  (setq qwen-companion-hunks--line-cache
         (list (buffer-chars-modified-tick) line (point))))
 
-(defun qwen-companion-hunks--forward (count)
+(defun qwen-companion-hunks--forward-lines (count)
   "Go COUNT lines forward; none means to stay, also behind an open last line."
   (unless (zerop count)
     (forward-line count)))
@@ -101,7 +101,7 @@ The buffer is not narrowed."
         (widen)
         (qwen-companion-hunks-goto line)
         (let ((start (point)))
-          (qwen-companion-hunks--forward count)
+          (qwen-companion-hunks--forward-lines count)
           (cons start (point)))))))
 
 (defun qwen-companion-hunks-lines (buffer line count)
@@ -118,7 +118,7 @@ The buffer is not narrowed."
   (+ (cl-count ?\n text)
      (if (or (string-empty-p text) (string-suffix-p "\n" text)) 0 1)))
 
-(defun qwen-companion-hunks-size (buffer)
+(defun qwen-companion-hunks-line-count (buffer)
   "Return how many lines BUFFER has; a last one may lack its line feed."
   (with-current-buffer buffer
     (save-restriction
@@ -138,10 +138,10 @@ feed had to be added so that no two lines became one."
         (widen)
         (qwen-companion-hunks-goto line)
         (let ((start (point)))
-          (qwen-companion-hunks--forward count)
+          (qwen-companion-hunks--forward-lines count)
           (let ((before (and (not (string-empty-p text))
                              (save-excursion (goto-char start) (not (bolp)))))
-                (after (and (qwen-companion-hunks-open-p text) (not (eobp)))))
+                (after (and (qwen-companion-hunks-unterminated-p text) (not (eobp)))))
             (prog1 (cons (buffer-substring-no-properties start (point))
                          (or before after))
               (undo-boundary)
@@ -150,28 +150,28 @@ feed had to be added so that no two lines became one."
               (undo-boundary)
               (goto-char start)
               (when (bolp)
-                (qwen-companion-hunks--note line)))))))))
+                (qwen-companion-hunks--cache-line line)))))))))
 
 ;;; Comparing
 
-(defun qwen-companion-hunks--now (difference)
+(defun qwen-companion-hunks--current-ticks (difference)
   "Return a value that is another one when a text of DIFFERENCE is."
   (cons (buffer-chars-modified-tick (qwen-companion-hunks-old difference))
         (buffer-chars-modified-tick (qwen-companion-hunks-new difference))))
 
-(defun qwen-companion-hunks-fresh-p (difference)
+(defun qwen-companion-hunks-up-to-date-p (difference)
   "Return non-nil when DIFFERENCE is that of the texts as they are now."
   (equal (qwen-companion-hunks-ticks difference)
-         (qwen-companion-hunks--now difference)))
+         (qwen-companion-hunks--current-ticks difference)))
 
 (defun qwen-companion-hunks-compare (difference callback)
   "Bring DIFFERENCE up to date; return at once.
 CALLBACK is called, unless a buffer has been killed meanwhile, with
 non-nil when that is done, with nil when the texts cannot be compared.
 Nothing more is done when that is under way already."
-  (let ((now (qwen-companion-hunks--now difference)))
-    (unless (equal now (qwen-companion-hunks-asked difference))
-      (setf (qwen-companion-hunks-asked difference) now)
+  (let ((now (qwen-companion-hunks--current-ticks difference)))
+    (unless (equal now (qwen-companion-hunks-requested-ticks difference))
+      (setf (qwen-companion-hunks-requested-ticks difference) now)
       (qwen-companion-merge-compare
        (qwen-companion-hunks-old difference)
        (qwen-companion-hunks-new difference)
@@ -181,13 +181,13 @@ Nothing more is done when that is under way already."
 (defun qwen-companion-hunks--compared (difference ticks found callback)
   "Bring DIFFERENCE up to date with FOUND, the answer of TICKS.
 CALLBACK is as in `qwen-companion-hunks-compare'."
-  (when (and (equal ticks (qwen-companion-hunks-asked difference))
+  (when (and (equal ticks (qwen-companion-hunks-requested-ticks difference))
              (buffer-live-p (qwen-companion-hunks-old difference))
              (buffer-live-p (qwen-companion-hunks-new difference)))
-    (setf (qwen-companion-hunks-asked difference) nil)
+    (setf (qwen-companion-hunks-requested-ticks difference) nil)
     (cond
      ((eq found 'failed) (funcall callback nil))
-     ((not (equal ticks (qwen-companion-hunks--now difference)))
+     ((not (equal ticks (qwen-companion-hunks--current-ticks difference)))
       (qwen-companion-hunks-compare difference callback))
      (t
       (unless (and (qwen-companion-hunks-clean difference)
@@ -195,20 +195,20 @@ CALLBACK is as in `qwen-companion-hunks-compare'."
                           (cdr (qwen-companion-hunks-ticks difference))))
         (setf (qwen-companion-hunks-clean difference)
               (not (buffer-modified-p (qwen-companion-hunks-new difference)))))
-      (qwen-companion-hunks--adopt difference found)
+      (qwen-companion-hunks--update difference found)
       (setf (qwen-companion-hunks-ticks difference) ticks)
       (funcall callback t)))))
 
-(defun qwen-companion-hunks--adopt (difference found)
+(defun qwen-companion-hunks--update (difference found)
   "Bring DIFFERENCE up to date with FOUND, see `qwen-companion-merge-compare'.
 What was dropped before stays so, and what was split where it can."
   (let* ((before (qwen-companion-hunks-ticks difference))
-         (now (qwen-companion-hunks--now difference))
+         (now (qwen-companion-hunks--current-ticks difference))
          (old-same (equal (car before) (car now)))
          (new-same (equal (cdr before) (cdr now)))
          (known (qwen-companion-hunks-changes difference))
          (dropped (cl-remove-if-not #'qwen-companion-hunks-change-text known))
-         (kept (qwen-companion-hunks--split-again
+         (kept (qwen-companion-hunks--reapply-splits
                 found (and old-same
                            (cl-remove-if #'qwen-companion-hunks-change-text
                                          known)))))
@@ -217,11 +217,11 @@ What was dropped before stays so, and what was split where it can."
           (if dropped
               (qwen-companion-hunks--merge
                difference kept dropped
-               (qwen-companion-hunks--behind known)
+               (qwen-companion-hunks--after-insertion known)
                (cond (new-same 'new) (old-same 'old)))
             kept))))
 
-(defun qwen-companion-hunks--split-again (found known)
+(defun qwen-companion-hunks--reapply-splits (found known)
   "Return FOUND as a list of structs, divided where the ones KNOWN are.
 Any division into runs of lines is as good as another, so the numbers
 of lines decide."
@@ -254,7 +254,7 @@ of lines decide."
                       changes)))))
     (nreverse changes)))
 
-(defun qwen-companion-hunks--behind (known)
+(defun qwen-companion-hunks--after-insertion (known)
   "Return those dropped of KNOWN that follow an insertion at the same place."
   (let (behind previous)
     (dolist (change known behind)
@@ -284,12 +284,12 @@ come after an insertion at the same place."
       (dolist (change dropped)
         (let ((start (at change)) (end (+ (at change) (size change))) back)
           (while (and rest (<= (+ (at (car rest)) (size (car rest))) start))
-            (setq back (or back (qwen-companion-hunks--brought-back-p
+            (setq back (or back (qwen-companion-hunks--restored-p
                                  difference change (car rest))))
             (pop rest))
           (cond
            ((or back
-                (and rest (qwen-companion-hunks--brought-back-p
+                (and rest (qwen-companion-hunks--restored-p
                            difference change (car rest)))))
            ((and side
                  (not (and rest
@@ -297,7 +297,7 @@ come after an insertion at the same place."
                            (< start (+ (at (car rest)) (size (car rest)))))))
             (push change fitting))
            (t (push change (qwen-companion-hunks-stranded difference))))))
-      (qwen-companion-hunks--place
+      (qwen-companion-hunks--recompute-positions
        (sort (append kept (nreverse fitting))
              (lambda (a b)
                (cond ((/= (at a) (at b)) (< (at a) (at b)))
@@ -306,7 +306,7 @@ come after an insertion at the same place."
                      (t (< (rank a) (rank b))))))
        side))))
 
-(defun qwen-companion-hunks--brought-back-p (difference change other)
+(defun qwen-companion-hunks--restored-p (difference change other)
   "Return non-nil when OTHER is what CHANGE, dropped, was before.
 Then it was brought back by other means, such as undo; see DIFFERENCE."
   (and (= (qwen-companion-hunks-change-old change)
@@ -316,7 +316,7 @@ Then it was brought back by other means, such as undo; see DIFFERENCE."
        (equal (qwen-companion-hunks-change-text change)
               (qwen-companion-hunks-proposed-lines difference other))))
 
-(defun qwen-companion-hunks--place (all side)
+(defun qwen-companion-hunks--recompute-positions (all side)
   "Return ALL, each with its place on the other side than SIDE counted anew.
 That is needed for those that are dropped only."
   (let ((delta 0))
@@ -430,7 +430,7 @@ HUNK belongs to DIFFERENCE."
   "Give the lines of HUNK in the proposal the text on disk.
 DIFFERENCE, to which it belongs, must be up to date; it no longer is
 when line feeds had to be added."
-  (qwen-companion-hunks--turn
+  (qwen-companion-hunks--apply-and-shift
    difference hunk
    (lambda (change)
      (pcase-let ((`(,lines . ,mended)
@@ -450,7 +450,7 @@ when line feeds had to be added."
   "Give the lines of HUNK, which is dropped, the proposed text again.
 DIFFERENCE, to which it belongs, must be up to date; it no longer is
 when line feeds had to be added."
-  (qwen-companion-hunks--turn
+  (qwen-companion-hunks--apply-and-shift
    difference hunk
    (lambda (change)
      (prog1 (cdr (qwen-companion-hunks--replace
@@ -462,7 +462,7 @@ when line feeds had to be added."
              (qwen-companion-hunks-change-new-count change)
              (qwen-companion-hunks-change-text-count change))))))
 
-(defun qwen-companion-hunks--turn (difference hunk function)
+(defun qwen-companion-hunks--apply-and-shift (difference hunk function)
   "Call FUNCTION with each change of HUNK and account for what is moved.
 It returns non-nil when the text is not just that of the change now.
 DIFFERENCE is that to which HUNK belongs."
@@ -477,7 +477,7 @@ DIFFERENCE is that to which HUNK belongs."
           (setq mended (or (funcall function change) mended))
           (cl-incf delta (- (qwen-companion-hunks-change-new-count change)
                             count)))))
-    (pcase-let ((`(,old . ,new) (qwen-companion-hunks--now difference)))
+    (pcase-let ((`(,old . ,new) (qwen-companion-hunks--current-ticks difference)))
       (setf (qwen-companion-hunks-ticks difference)
             ;; To be compared again: what is dropped is found by the disk.
             (cons old (if mended nil new))))
@@ -507,8 +507,8 @@ by itself."
            (first (qwen-companion-hunks--first-lines old removed))
            (tail (substring new (length head))))
       ;; The parts of a text are put together in any choice.
-      (when (or (qwen-companion-hunks-open-p head)
-                (qwen-companion-hunks-open-p first))
+      (when (or (qwen-companion-hunks-unterminated-p head)
+                (qwen-companion-hunks-unterminated-p first))
         (user-error "Not here: a line above has no newline at its end, so that nothing can follow it"))
       (let ((part (make-qwen-companion-hunks-change
                    :old (+ (qwen-companion-hunks-change-old change) removed)
@@ -541,7 +541,7 @@ by itself."
                   (length text))))
     (substring text 0 end)))
 
-(defun qwen-companion-hunks-open-p (text)
+(defun qwen-companion-hunks-unterminated-p (text)
   "Return non-nil when the last line of TEXT lacks its line feed."
   (not (or (string-empty-p text) (string-suffix-p "\n" text))))
 

@@ -91,7 +91,7 @@ FORECAST what the file will then hold: a text, `asked' while that is
 being computed, or `unknown'; both have LF line ends and no byte order
 mark.  When FORECAST is known, BASE is the text to which it is written."
   id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved yours-buffer lossy bidi
+  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved unsaved-copy lossy bidi
   style view difference (arrived (float-time)) ends-lines watch checked
   write base forecast)
 
@@ -102,7 +102,7 @@ mark.  When FORECAST is known, BASE is the text to which it is written."
   "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
 The outcome is the state of the proposal.")
 
-(defvar qwen-companion-proposal--awaited nil
+(defvar qwen-companion-proposal--awaiting-write nil
   "Ended proposals whose CLI may be about to write, oldest first.")
 
 (defvar qwen-companion-proposal-changed-hook nil
@@ -407,7 +407,7 @@ its way is void."
       (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
     (when-let* ((undelivered (cl-find-if older-p qwen-companion-proposal--undelivered
                                          :key #'car)))
-      (qwen-companion-proposal--void
+      (qwen-companion-proposal--discard-outcome
        undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
 
 ;;; Rescued texts
@@ -419,7 +419,7 @@ is on disk needs no keeping."
   (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
                                    (qwen-companion-proposal-text proposal))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
-    (qwen-companion-rescue-keep
+    (qwen-companion-rescue-adopt
      (qwen-companion-proposal-buffer proposal)
      (make-qwen-companion-rescue
       :path (qwen-companion-proposal-path proposal)
@@ -467,8 +467,8 @@ OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; DONE is
 called when PROPOSAL is no longer awaited."
   (let* ((path (qwen-companion-proposal-path proposal))
          (earlier (qwen-companion-proposal--awaited-for path)))
-    (setq qwen-companion-proposal--awaited
-          (append qwen-companion-proposal--awaited (list proposal)))
+    (setq qwen-companion-proposal--awaiting-write
+          (append qwen-companion-proposal--awaiting-write (list proposal)))
     (setf (qwen-companion-proposal-forecast proposal)
           (cond ((null text) 'unknown)
                 ((null earlier) (qwen-companion-proposal--plain-text text)))
@@ -488,7 +488,7 @@ called when PROPOSAL is no longer awaited."
 
 (defun qwen-companion-proposal--awaited-for (path)
   "Return the proposals for PATH whose CLI may be about to write, oldest first."
-  (cl-remove path qwen-companion-proposal--awaited
+  (cl-remove path qwen-companion-proposal--awaiting-write
              :key #'qwen-companion-proposal-path :test-not #'equal))
 
 (defun qwen-companion-proposal-unwritten-before (proposal)
@@ -504,8 +504,8 @@ A list of accepted proposals."
 
 (defun qwen-companion-proposal--forget-write (proposal)
   "Expect no longer that the CLI of PROPOSAL writes."
-  (setq qwen-companion-proposal--awaited
-        (delq proposal qwen-companion-proposal--awaited))
+  (setq qwen-companion-proposal--awaiting-write
+        (delq proposal qwen-companion-proposal--awaiting-write))
   (qwen-companion-disk-forget (qwen-companion-proposal-write proposal))
   (setf (qwen-companion-proposal-write proposal) nil
         (qwen-companion-proposal-base proposal) nil))
@@ -574,12 +574,12 @@ If it lacks some of that, say so in the review."
                         (equal session (qwen-companion-proposal-session proposal)))))
     (unless (or (cl-some of-session-p qwen-companion-proposal--open)
                 (cl-some of-session-p (mapcar #'car qwen-companion-proposal--undelivered)))
-      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-proposal--awaited))
+      (dolist (proposal (cl-remove-if-not of-session-p qwen-companion-proposal--awaiting-write))
         (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
 
 (defun qwen-companion-proposal--stop-write-timeout (session)
   "Do not count the time in which SESSION should write: it waits for an answer."
-  (dolist (proposal qwen-companion-proposal--awaited)
+  (dolist (proposal qwen-companion-proposal--awaiting-write)
     (when (equal session (qwen-companion-proposal-session proposal))
       (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
 
@@ -599,7 +599,7 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
                              (qwen-companion-proposal-client proposal))
                             (qwen-companion-proposal-display-path proposal) how))
      (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
-       (qwen-companion-rescue-expect-late (qwen-companion-proposal-buffer proposal))))))
+       (qwen-companion-rescue-expect-late-write (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal--rescue-changed (proposal text)
   "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
@@ -658,7 +658,7 @@ The Python process could not read its text, for instance."
   (mapc #'qwen-companion-proposal--deliver
         (reverse qwen-companion-proposal--undelivered)))
 
-(defun qwen-companion-proposal-known ()
+(defun qwen-companion-proposal-snapshot ()
   "Return the open proposals for a Python process about to start.
 A list of property lists (:id :session :path :digest); those whose
 outcome is not delivered are still open for it."
@@ -676,7 +676,7 @@ outcome is not delivered are still open for it."
            :key (lambda (undelivered)
                   (qwen-companion-proposal-id (car undelivered)))))
 
-(defun qwen-companion-proposal--void (undelivered reason)
+(defun qwen-companion-proposal--discard-outcome (undelivered reason)
   "End UNDELIVERED, an outcome that came too late, in the state `closed'.
 If it was an acceptance with edits, keep its text; REASON is why it is
 void.  Return that text, or nil for a rejection."
@@ -724,7 +724,7 @@ here at the same time."
       (let* ((reason (qwen-companion-proposal--why-closed
                       proposal (plist-get payload :keeps-edits)))
              (text (if undelivered
-                       (qwen-companion-proposal--void undelivered reason)
+                       (qwen-companion-proposal--discard-outcome undelivered reason)
                      (qwen-companion-proposal-text proposal))))
         (unless undelivered
           (qwen-companion-proposal--end proposal 'closed t)
@@ -735,7 +735,7 @@ here at the same time."
            :optional t
            :stamp (qwen-companion-proposal-stamp proposal)
            :done (lambda (result _how)
-                   (qwen-companion-rescue-waited kept result))))
+                   (qwen-companion-rescue-write-ended kept result))))
         (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
         (and text (qwen-companion-backend-pack-text text))))))
 
@@ -752,7 +752,7 @@ It may have been accepted already, only that the CLI never got to know."
      (undelivered
       (setq proposal (car undelivered))
       (setf (qwen-companion-proposal-edited proposal) nil)
-      (when-let* ((text (qwen-companion-proposal--void undelivered nil)))
+      (when-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil)))
         (qwen-companion-proposal--recreate-buffer proposal text)
         (qwen-companion-proposal--rescue-orphan proposal))))
     (when proposal
@@ -776,12 +776,12 @@ user has edited are kept."
   (dolist (proposal (copy-sequence qwen-companion-proposal--open))
     (qwen-companion-proposal--end proposal 'closed)
     (qwen-companion-proposal--rescue-or-kill proposal "the companion was turned off"))
-  (mapc #'qwen-companion-proposal--forget-write (copy-sequence qwen-companion-proposal--awaited))
+  (mapc #'qwen-companion-proposal--forget-write (copy-sequence qwen-companion-proposal--awaiting-write))
   (setq qwen-companion-proposal--undelivered nil)
   (when qwen-companion-proposal--redeliver-timer
     (cancel-timer qwen-companion-proposal--redeliver-timer)
     (setq qwen-companion-proposal--redeliver-timer nil))
-  (qwen-companion-rescue-expect-nothing))
+  (qwen-companion-rescue-stop-waiting))
 
 (provide 'qwen-companion-proposal)
 ;;; qwen-companion-proposal.el ends here

@@ -46,7 +46,7 @@ last one too.  AWAITED is non-nil while the CLI may be about to write, and
 WATCH tells of changes in the directory of the file if it may be late."
   path reason stamp digest line-end ends-lines awaited watch)
 
-(defvar-local qwen-companion-rescue--about nil
+(defvar-local qwen-companion-rescue--current nil
   "What the text in the current buffer is about, a `qwen-companion-rescue'.")
 
 (defvar qwen-companion-kept-mode-map
@@ -69,7 +69,7 @@ WATCH tells of changes in the directory of the file if it may be late."
 (defun qwen-companion-rescue--header ()
   "Return the header line for the current buffer with its kept text."
   (let ((name (qwen-companion-untrusted-path
-               (qwen-companion-rescue-path qwen-companion-rescue--about))))
+               (qwen-companion-rescue-path qwen-companion-rescue--current))))
     (string-replace
      "%" "%%"
      (format " %s put it into the file's buffer  %s discard  %s compare  %s: %s"
@@ -77,16 +77,16 @@ WATCH tells of changes in the directory of the file if it may be late."
              (substitute-command-keys "\\[qwen-companion-kept-discard]")
              (substitute-command-keys "\\[qwen-companion-kept-difference]")
              name
-             (qwen-companion-rescue-reason qwen-companion-rescue--about)))))
+             (qwen-companion-rescue-reason qwen-companion-rescue--current)))))
 
-(defun qwen-companion-rescue-keep (buffer about)
+(defun qwen-companion-rescue-adopt (buffer about)
   "Keep the text in BUFFER, which is ABOUT a `qwen-companion-rescue'.
 Tell the user."
   (with-current-buffer buffer
     (setq buffer-read-only nil
           ;; Emacs asks about it before it exits.
           buffer-offer-save t
-          qwen-companion-rescue--about about)
+          qwen-companion-rescue--current about)
     (set-buffer-modified-p t)
     (rename-buffer
      (format "*qwen-companion kept: %s*"
@@ -100,13 +100,13 @@ Tell the user."
 (defun qwen-companion-rescue-buffers ()
   "Return the buffers with kept texts."
   (cl-remove-if-not
-   (lambda (buffer) (buffer-local-value 'qwen-companion-rescue--about buffer))
+   (lambda (buffer) (buffer-local-value 'qwen-companion-rescue--current buffer))
    (buffer-list)))
 
 (defun qwen-companion-rescue--path (buffer)
   "Return the file that the kept text in BUFFER is about."
   (qwen-companion-rescue-path
-   (buffer-local-value 'qwen-companion-rescue--about buffer)))
+   (buffer-local-value 'qwen-companion-rescue--current buffer)))
 
 ;;; When the CLI has written
 
@@ -116,7 +116,7 @@ One that is what the file now holds goes.  If the file holds what the
 CLI had proposed, the user is told that the edits can now be applied."
   (dolist (buffer (qwen-companion-rescue-buffers))
     (when (equal path (qwen-companion-rescue--path buffer))
-      (let ((about (buffer-local-value 'qwen-companion-rescue--about buffer)))
+      (let ((about (buffer-local-value 'qwen-companion-rescue--current buffer)))
         (cond
          ((qwen-companion-rescue--on-disk-p buffer)
           (message (if (qwen-companion-rescue-watch about)
@@ -127,12 +127,12 @@ CLI had proposed, the user is told that the edits can now be applied."
          ((and (qwen-companion-rescue-awaited about)
                (equal (qwen-companion-disk-digest path)
                       (qwen-companion-rescue-digest about)))
-          (qwen-companion-rescue--say-missing about)))))))
+          (qwen-companion-rescue--report-missing-edits about)))))))
 
-(defun qwen-companion-rescue-expect-late (buffer)
+(defun qwen-companion-rescue-expect-late-write (buffer)
   "Let the text kept in BUFFER go when the CLI writes it after all.
 It may wait for an answer that only its terminal knows of."
-  (let* ((about (buffer-local-value 'qwen-companion-rescue--about buffer))
+  (let* ((about (buffer-local-value 'qwen-companion-rescue--current buffer))
          (path (qwen-companion-rescue-path about))
          (stamp (qwen-companion-disk-stamp path)))
     (setf (qwen-companion-rescue-watch about)
@@ -147,28 +147,28 @@ It may wait for an answer that only its terminal knows of."
 
 (defun qwen-companion-rescue--unwatch ()
   "Watch no longer for the text kept in the current buffer."
-  (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--about)))
-    (setf (qwen-companion-rescue-watch qwen-companion-rescue--about) nil)
+  (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--current)))
+    (setf (qwen-companion-rescue-watch qwen-companion-rescue--current) nil)
     (qwen-companion-disk-unwatch watch)))
 
-(defun qwen-companion-rescue-expect-nothing ()
+(defun qwen-companion-rescue-stop-waiting ()
   "Wait for no CLI to write a kept text: the companion stops."
   (dolist (buffer (qwen-companion-rescue-buffers))
     (with-current-buffer buffer
-      (setf (qwen-companion-rescue-awaited qwen-companion-rescue--about) nil)
+      (setf (qwen-companion-rescue-awaited qwen-companion-rescue--current) nil)
       (qwen-companion-rescue--unwatch))))
 
-(defun qwen-companion-rescue-waited (buffer result)
+(defun qwen-companion-rescue-write-ended (buffer result)
   "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
 RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
   (when-let* (((buffer-live-p buffer))
-              (about (buffer-local-value 'qwen-companion-rescue--about buffer))
+              (about (buffer-local-value 'qwen-companion-rescue--current buffer))
               ((qwen-companion-rescue-awaited about)))
     (if (eq result 'changed)
-        (qwen-companion-rescue--say-missing about)
+        (qwen-companion-rescue--report-missing-edits about)
       (setf (qwen-companion-rescue-awaited about) nil))))
 
-(defun qwen-companion-rescue--say-missing (about)
+(defun qwen-companion-rescue--report-missing-edits (about)
   "Say once that the text ABOUT which this is was not written."
   (setf (qwen-companion-rescue-awaited about) nil)
   (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
@@ -176,7 +176,7 @@ RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
 
 (defun qwen-companion-rescue--on-disk-p (buffer)
   "Return non-nil when the text kept in BUFFER is in its file."
-  (let ((about (buffer-local-value 'qwen-companion-rescue--about buffer))
+  (let ((about (buffer-local-value 'qwen-companion-rescue--current buffer))
         (text (qwen-companion-rescue--text buffer)))
     (or (qwen-companion-disk-holds-p (qwen-companion-rescue-path about) text)
         (and (qwen-companion-rescue-ends-lines about)
@@ -188,7 +188,7 @@ RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
   (qwen-companion-disk-text
    buffer
    (qwen-companion-rescue-line-end
-    (buffer-local-value 'qwen-companion-rescue--about buffer))))
+    (buffer-local-value 'qwen-companion-rescue--current buffer))))
 
 ;;; Commands
 
@@ -205,7 +205,7 @@ several."
                                       (file-truename
                                        (qwen-companion-rescue--path kept))))))
          (candidates (cond (buffer (list (get-buffer buffer)))
-                           (qwen-companion-rescue--about (list (current-buffer)))
+                           (qwen-companion-rescue--current (list (current-buffer)))
                            (t (or here all)))))
     (cond
      ((or (null candidates) (not (memq (car candidates) all)))
@@ -220,7 +220,7 @@ several."
   "Return the kept text that the user wants to VERB: ask if it is ambiguous."
   (let ((all (mapcar #'buffer-name (qwen-companion-rescue-buffers))))
     (when (and (cdr all)
-               (not qwen-companion-rescue--about)
+               (not qwen-companion-rescue--current)
                (not buffer-file-name))
       (completing-read (format "%s which text: " verb) all nil t))))
 
@@ -234,7 +234,7 @@ The text is that of the current buffer, else the only one for the
 file visited here, else the only one; BUFFER names another one."
   (interactive (list (qwen-companion-rescue--read "Apply")))
   (let* ((kept (qwen-companion-rescue--find buffer))
-         (about (buffer-local-value 'qwen-companion-rescue--about kept))
+         (about (buffer-local-value 'qwen-companion-rescue--current kept))
          (path (qwen-companion-rescue-path about))
          (stamp (qwen-companion-disk-stamp path)))
     (when (and (qwen-companion-disk-expected-p path)
@@ -251,10 +251,10 @@ file visited here, else the only one; BUFFER names another one."
                (or (equal stamp (qwen-companion-rescue-stamp about))
                    (equal (qwen-companion-disk-digest path)
                           (qwen-companion-rescue-digest about))))
-          (qwen-companion-rescue--put kept target)
-        (qwen-companion-rescue--merge kept target)))))
+          (qwen-companion-rescue--replace-text kept target)
+        (qwen-companion-rescue--show-in-ediff kept target)))))
 
-(defun qwen-companion-rescue--merge (kept target)
+(defun qwen-companion-rescue--show-in-ediff (kept target)
   "Let Ediff show TARGET, the buffer of a file, beside the kept text in KEPT.
 Signal a `user-error' and leave the windows alone if Ediff cannot do that."
   (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path kept)))
@@ -271,10 +271,10 @@ Signal a `user-error' and leave the windows alone if Ediff cannot do that."
         file (error-message-string err))))
     (message "qwen-companion: %s has other changes too; take over what you want" file)))
 
-(defun qwen-companion-rescue--put (kept target)
+(defun qwen-companion-rescue--replace-text (kept target)
   "Make the text of the buffer TARGET that of KEPT, which is killed; show it."
   (let ((line-end (qwen-companion-rescue-line-end
-                   (buffer-local-value 'qwen-companion-rescue--about kept))))
+                   (buffer-local-value 'qwen-companion-rescue--current kept))))
     (with-current-buffer kept (widen))
     (with-current-buffer target
       (when (and (equal line-end "\r\n") (zerop (buffer-size)))

@@ -85,7 +85,7 @@ Emacs draws windows of the system's; with the parameters of
   "Return the help of the current control panel for unsaved text.
 That is a cons cell, short and long, of empty strings where there is none."
   (cond
-   ((qwen-companion-proposal-yours-buffer qwen-companion-proposal-current)
+   ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
     (cons "u without your text   "
           "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n"))
    ((qwen-companion-proposal-unsaved qwen-companion-proposal-current)
@@ -159,7 +159,7 @@ deleted as long as it had it."
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
 
-(defun qwen-companion-review-ediff--divide (window parts split)
+(defun qwen-companion-review-ediff--split (window parts split)
   "Divide WINDOW into PARTS, two or three; return the new windows in order.
 SPLIT is the function that does so, if there is room for what it does."
   (let* ((vertically (eq split #'split-window-vertically))
@@ -177,7 +177,7 @@ SPLIT is the function that does so, if there is room for what it does."
     (cons window
           (if (= parts 2)
               (list rest)
-            (qwen-companion-review-ediff--divide rest (1- parts) split)))))
+            (qwen-companion-review-ediff--split rest (1- parts) split)))))
 
 (defun qwen-companion-review-ediff--layout ()
   "Lay out the windows of the review whose control panel is current.
@@ -186,15 +186,15 @@ Does nothing when they are in order."
     (let* ((control (current-buffer))
            (proposal qwen-companion-proposal-current)
            (view (qwen-companion-proposal-view proposal))
-           (kept (qwen-companion-review-windows-view-kept view))
+           (kept (qwen-companion-review-windows-view-neighbor view))
            (window-min-height 1)
            (window-combination-resize nil)
            (sides (delq nil (list ediff-buffer-A ediff-buffer-B
                                   (and ediff-3way-job ediff-buffer-C))))
            (split ediff-split-window-function)
-           (area (qwen-companion-review-windows-area (and (window-live-p kept) kept)))
+           (area (qwen-companion-review-windows-make-room (and (window-live-p kept) kept)))
            (panel (qwen-companion-review-ediff--panel-window area view))
-           (windows (qwen-companion-review-ediff--divide
+           (windows (qwen-companion-review-ediff--split
                      area (length sides) split)))
       (cl-mapc #'qwen-companion-review-windows-show-buffer windows sides)
       (qwen-companion-review-windows-show-buffer panel control)
@@ -219,7 +219,7 @@ Does nothing when they are in order."
       #'split-window-horizontally
     #'split-window-vertically))
 
-(defun qwen-companion-review-ediff--adopt-control (proposal)
+(defun qwen-companion-review-ediff--set-up-control (proposal)
   "Make the current buffer, a new control panel, that of PROPOSAL."
   (setq qwen-companion-proposal-current proposal)
   (setf (qwen-companion-review-windows-view-control
@@ -229,7 +229,7 @@ Does nothing when they are in order."
               ediff-split-window-function
               (qwen-companion-review-ediff--split-function
                (selected-frame)
-               (if (qwen-companion-proposal-yours-buffer proposal) 3 2))
+               (if (qwen-companion-proposal-unsaved-copy proposal) 3 2))
               ediff-brief-help-message-function
               #'qwen-companion-review-ediff--brief-help
               ediff-long-help-message-function
@@ -266,7 +266,7 @@ were and no buffer or file of Ediff's."
         (qwen-companion-compare-with-ediff
          (delq nil (list (qwen-companion-proposal-disk-buffer proposal)
                          (qwen-companion-proposal-buffer proposal)
-                         (qwen-companion-proposal-yours-buffer proposal)))
+                         (qwen-companion-proposal-unsaved-copy proposal)))
          function
          (qwen-companion-review-windows-control proposal))
       (error
@@ -280,11 +280,11 @@ Signal an error where Ediff cannot compare its texts."
          (ediff-mode-hook
           (cons (lambda ()
                   (setq control (current-buffer))
-                  (qwen-companion-review-ediff--adopt-control proposal))
+                  (qwen-companion-review-ediff--set-up-control proposal))
                 ediff-mode-hook))
          (disk (qwen-companion-proposal-disk-buffer proposal))
          (buffer (qwen-companion-proposal-buffer proposal))
-         (yours (qwen-companion-proposal-yours-buffer proposal))
+         (yours (qwen-companion-proposal-unsaved-copy proposal))
          (startup (list #'qwen-companion-review-ediff--started)))
     (unwind-protect
         (qwen-companion-review-ediff--attempt
@@ -352,7 +352,7 @@ If the user has put other things on the screen meanwhile, they stay."
      (qwen-companion-review-windows-view-frame (qwen-companion-proposal-view proposal))))
   (qwen-companion-review-windows-forget-view proposal))
 
-(cl-defmethod qwen-companion-review-show-third ((_style (eql 'ediff)) proposal)
+(cl-defmethod qwen-companion-review-update-sides ((_style (eql 'ediff)) proposal)
   "Let Ediff compare two texts of PROPOSAL or three, in the same place.
 The part of the review that was selected still is."
   (let* ((view (qwen-companion-proposal-view proposal))

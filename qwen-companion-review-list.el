@@ -73,7 +73,7 @@ lines, or nil where they were not counted.")
                       (file-attributes (file-chase-links path)))
                      qwen-companion-review-list--count-limit))))))
 
-(defun qwen-companion-review-list--count ()
+(defun qwen-companion-review-list--count-next ()
   "Count the next change of which the size is not known, if any."
   (unless (process-live-p qwen-companion-review-list--process)
     (when-let* ((proposal
@@ -91,7 +91,7 @@ lines, or nil where they were not counted.")
                  qwen-companion-review-list--sizes)
         (if (qwen-companion-review-list--countable-p proposal)
             (qwen-companion-review-list--start-diff proposal)
-          (qwen-companion-review-list--count))))))
+          (qwen-companion-review-list--count-next))))))
 
 (defconst qwen-companion-review-list--script
   "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
@@ -162,7 +162,7 @@ lines, or nil where they were not counted.")
                              (qwen-companion-proposal-arrived proposal)))
                          (qwen-companion-review-list--state-text proposal)))))))
 
-(defun qwen-companion-review-list--lines (entry)
+(defun qwen-companion-review-list--line-count (entry)
   "Return the size of the change in the line ENTRY as a number.
 Those that are not counted are the largest."
   (pcase (qwen-companion-review-list--size (qwen-companion-proposal-by-id (car entry)))
@@ -171,7 +171,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--smaller-p (a b)
   "Return non-nil when the change in entry A is smaller than that in B."
-  (< (qwen-companion-review-list--lines a) (qwen-companion-review-list--lines b)))
+  (< (qwen-companion-review-list--line-count a) (qwen-companion-review-list--line-count b)))
 
 (defun qwen-companion-review-list--younger-p (a b)
   "Return non-nil when the proposal of entry A came after that of entry B."
@@ -192,13 +192,13 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--revert ()
   "Prepare the list for being printed."
-  (qwen-companion-review-list--count)
+  (qwen-companion-review-list--count-next)
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
                     (qwen-companion-proposals))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
-(defun qwen-companion-review-list--watch (&rest _)
+(defun qwen-companion-review-list--update-timer (&rest _)
   "Keep the ages right while the list is in a window, and only then."
   (let ((visible (and (qwen-companion-review-list--buffer)
                       (get-buffer-window (qwen-companion-review-list--buffer) t))))
@@ -214,7 +214,7 @@ Those that are not counted are the largest."
 
 (defun qwen-companion-review-list--tick ()
   "Bring the list up to date, or stop where it is no longer seen."
-  (qwen-companion-review-list--watch)
+  (qwen-companion-review-list--update-timer)
   (qwen-companion-review-list--refresh))
 
 (defun qwen-companion-review-list--stop ()
@@ -223,7 +223,7 @@ Those that are not counted are the largest."
     (cancel-timer qwen-companion-review-list--timer)
     (setq qwen-companion-review-list--timer nil)))
 
-(defun qwen-companion-review-list--end ()
+(defun qwen-companion-review-list--clean-up ()
   "Leave nothing behind: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-proposal-changed-hook
                #'qwen-companion-review-list--refresh)
@@ -276,8 +276,8 @@ Those that are not counted are the largest."
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
-  (add-hook 'window-buffer-change-functions #'qwen-companion-review-list--watch nil t)
-  (add-hook 'kill-buffer-hook #'qwen-companion-review-list--end nil t))
+  (add-hook 'window-buffer-change-functions #'qwen-companion-review-list--update-timer nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-review-list--clean-up nil t))
 
 ;;;###autoload
 (defun qwen-companion-diffs ()
@@ -290,7 +290,7 @@ to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-rev
       (unless (derived-mode-p 'qwen-companion-diffs-mode)
         (qwen-companion-diffs-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-review-list--watch)
+    (qwen-companion-review-list--update-timer)
     (revert-buffer)))
 
 (provide 'qwen-companion-review-list)

@@ -56,7 +56,7 @@ With 0, changes that are beside each other are hunks of their own."
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
-(defconst qwen-companion-review-unified--stretch 1000
+(defconst qwen-companion-review-unified--page-lines 1000
   "Lines after which no more hunks are shown until the user wants them.")
 
 (defconst qwen-companion-review-unified--run-limit 1000
@@ -65,7 +65,7 @@ With 0, changes that are beside each other are hunks of their own."
 (defconst qwen-companion-review-unified--refine-limit 5000
   "Characters above which the words of a change are not compared.")
 
-(defconst qwen-companion-review-unified--delay 0.2
+(defconst qwen-companion-review-unified--compare-delay 0.2
   "Seconds after which a text that was changed elsewhere is compared again.")
 
 (defvar-local qwen-companion-review-unified--context nil
@@ -74,7 +74,7 @@ With 0, changes that are beside each other are hunks of their own."
   "Non-nil while hunks that differ in white space only are not shown.")
 (defvar-local qwen-companion-review-unified--hunks nil
   "All hunks, shown or not, in order.")
-(defvar-local qwen-companion-review-unified--next nil
+(defvar-local qwen-companion-review-unified--undrawn nil
   "Those at the end of `qwen-companion-review-unified--hunks' that are to come.")
 (defvar-local qwen-companion-review-unified--state nil
   "Symbol `comparing' or `failed', nil when the hunks are right.")
@@ -82,7 +82,7 @@ With 0, changes that are beside each other are hunks of their own."
   "How many hunks are kept, as shown to the user.")
 (defvar-local qwen-companion-review-unified--keys nil
   "The keys, as shown to the user: (FIRST . OTHERS).")
-(defvar-local qwen-companion-review-unified--place nil
+(defvar-local qwen-companion-review-unified--file-label nil
   "The file with its project, as shown to the user.")
 
 (defvar-local qwen-companion-review-unified--timer nil
@@ -154,7 +154,7 @@ This mode has a hook of its own.
         (run-hooks 'qwen-companion-unified-mode-hook))
       (setq qwen-companion-proposal-current proposal
             qwen-companion-review-unified--context qwen-companion-unified-context
-            qwen-companion-review-unified--place (qwen-companion-review-place proposal)
+            qwen-companion-review-unified--file-label (qwen-companion-review-place proposal)
             qwen-companion-review-unified--keys
             (cons (substitute-command-keys
                    "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
@@ -187,14 +187,14 @@ The count comes early: it must not be pushed off the screen."
                    (qwen-companion-review-line-ends-hint "C-c C-l")
                    (qwen-companion-review-bidi-hint))
            (cdr qwen-companion-review-unified--keys)
-           qwen-companion-review-unified--place
+           qwen-companion-review-unified--file-label
            (qwen-companion-untrusted-text
             (qwen-companion-proposal-client qwen-companion-proposal-current))
            (if (qwen-companion-proposal-edited-p qwen-companion-proposal-current)
                ", edited by you"
              ""))))
 
-(defun qwen-companion-review-unified--count ()
+(defun qwen-companion-review-unified--status-text ()
   "Return how many hunks are kept, or what prevents counting."
   (pcase qwen-companion-review-unified--state
     ('comparing "comparing...")
@@ -224,12 +224,12 @@ The count comes early: it must not be pushed off the screen."
           (qwen-companion-hunks-group
            (qwen-companion-hunks-changes difference)
            qwen-companion-review-unified--context
-           (qwen-companion-hunks-size (qwen-companion-hunks-old difference)))
-          qwen-companion-review-unified--next qwen-companion-review-unified--hunks)
-    (qwen-companion-review-unified--hide)
+           (qwen-companion-hunks-line-count (qwen-companion-hunks-old difference)))
+          qwen-companion-review-unified--undrawn qwen-companion-review-unified--hunks)
+    (qwen-companion-review-unified--mark-hidden)
     (qwen-companion-review-unified--draw-file)
-    (qwen-companion-review-unified--draw-stretch
-     (max shown qwen-companion-review-unified--stretch))
+    (qwen-companion-review-unified--draw-page
+     (max shown qwen-companion-review-unified--page-lines))
     (qwen-companion-review-unified--draw-stranded)
     (goto-char (point-min))
     (or (and change (qwen-companion-review-unified--goto-change change))
@@ -237,32 +237,32 @@ The count comes early: it must not be pushed off the screen."
         (goto-char (or (text-property-any (point-min) (point-max)
                                           'qwen-companion-review-unified-line-ends t)
                        (point-min))))
-    (qwen-companion-review-unified--drawn)))
+    (qwen-companion-review-unified--finish-drawing)))
 
-(defun qwen-companion-review-unified--drawn ()
+(defun qwen-companion-review-unified--finish-drawing ()
   "Finish drawing; point is right here, and has to be so in the windows.
 A character that reorders others may have come, and nothing is to save."
   (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)
-  (qwen-companion-review-unified--note-status)
+  (qwen-companion-review-unified--update-status)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
 
-(defun qwen-companion-review-unified--note-status ()
+(defun qwen-companion-review-unified--update-status ()
   "Let the header line say how many hunks are kept now."
-  (setq qwen-companion-review-unified--status (qwen-companion-review-unified--count))
+  (setq qwen-companion-review-unified--status (qwen-companion-review-unified--status-text))
   (force-mode-line-update))
 
-(defun qwen-companion-review-unified--say (text)
+(defun qwen-companion-review-unified--show-text (text)
   "Show TEXT where the hunks would be."
   (let ((inhibit-read-only t))
     (erase-buffer)
     (insert text "\n")
     (setq qwen-companion-review-unified--hunks nil
-          qwen-companion-review-unified--next nil)
-    (qwen-companion-review-unified--drawn)))
+          qwen-companion-review-unified--undrawn nil)
+    (qwen-companion-review-unified--finish-drawing)))
 
-(defun qwen-companion-review-unified--hide ()
+(defun qwen-companion-review-unified--mark-hidden ()
   "Decide which hunks are not to be shown."
   (dolist (hunk qwen-companion-review-unified--hunks)
     (setf (qwen-companion-hunks-hunk-hidden hunk)
@@ -293,18 +293,18 @@ A character that reorders others may have come, and nothing is to save."
       (unless qwen-companion-review-unified--hunks
         (insert "There is no difference any more.\n")))))
 
-(defun qwen-companion-review-unified--draw-stretch (lines)
+(defun qwen-companion-review-unified--draw-page (lines)
   "Insert the next hunks at point, until LINES lines or more are there.
 Say how many more hunks there are, with a place to press."
   (let ((count 0))
-    (while (and qwen-companion-review-unified--next (< count lines))
-      (let ((hunk (pop qwen-companion-review-unified--next))
+    (while (and qwen-companion-review-unified--undrawn (< count lines))
+      (let ((hunk (pop qwen-companion-review-unified--undrawn))
             (start (point)))
         (unless (qwen-companion-hunks-hunk-hidden hunk)
           (qwen-companion-review-unified--draw-hunk hunk)
           (cl-incf count (count-lines start (point)))))))
   (let ((rest (cl-count-if-not #'qwen-companion-hunks-hunk-hidden
-                               qwen-companion-review-unified--next)))
+                               qwen-companion-review-unified--undrawn)))
     (when (> rest 0)
       (qwen-companion-review-unified--draw-button
        (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
@@ -318,20 +318,20 @@ Say how many more hunks there are, with a place to press."
      start (point)
      (list 'face 'link
            'mouse-face 'highlight
-           'qwen-companion-review-unified-press function))))
+           'qwen-companion-review-unified-action function))))
 
 (defun qwen-companion-review-unified--show-more ()
   "Show the next hunks in place of the line with their number."
   (let ((inhibit-read-only t)
         (place (text-property-any (point-min) (point-max)
-                                  'qwen-companion-review-unified-press
+                                  'qwen-companion-review-unified-action
                                   #'qwen-companion-review-unified--show-more)))
     (when place
       (goto-char place)
       (delete-region place (min (point-max) (1+ (line-end-position))))
       (save-excursion
-        (qwen-companion-review-unified--draw-stretch qwen-companion-review-unified--stretch))
-      (qwen-companion-review-unified--drawn))))
+        (qwen-companion-review-unified--draw-page qwen-companion-review-unified--page-lines))
+      (qwen-companion-review-unified--finish-drawing))))
 
 (defun qwen-companion-review-unified--draw-hunk (hunk)
   "Insert HUNK at point."
@@ -341,7 +341,7 @@ Say how many more hunks there are, with a place to press."
          (limit (unless (qwen-companion-hunks-hunk-whole hunk)
                   qwen-companion-review-unified--run-limit))
          (line (qwen-companion-review-unified--first-line hunk)))
-    (insert (qwen-companion-review-unified--head hunk))
+    (insert (qwen-companion-review-unified--hunk-header hunk))
     (dolist (change (qwen-companion-hunks-hunk-changes hunk))
       (qwen-companion-review-unified--draw-context
        line (qwen-companion-hunks-change-old change))
@@ -382,7 +382,7 @@ The last is that of what was proposed, also when that is dropped."
                    into more
                    finally return (+ count more)))))
 
-(defun qwen-companion-review-unified--head (hunk)
+(defun qwen-companion-review-unified--hunk-header (hunk)
   "Return the header line of HUNK."
   (pcase-let ((`(,old ,old-count ,new ,new-count)
                (qwen-companion-review-unified--extent hunk)))
@@ -432,7 +432,7 @@ where LINE is that of the first one on disk, or (`removed' CHANGE),
       (qwen-companion-review-unified--draw-button
        (format "%d more lines: RET here shows them" left)
        #'qwen-companion-review-unified--show-whole))
-     ((qwen-companion-hunks-open-p text)
+     ((qwen-companion-hunks-unterminated-p text)
       (insert "\\ No newline at end of file\n")))))
 
 (defun qwen-companion-review-unified--show-whole ()
@@ -472,7 +472,7 @@ The lines are no part of the diff."
     (goto-char (car bounds))
     (forward-line offset)
     (move-to-column column)
-    (qwen-companion-review-unified--drawn)))
+    (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--renumber (start)
   "Make the header lines of the hunks that are shown from START on right."
@@ -481,7 +481,7 @@ The lines are no part of the diff."
     (let (hunk)
       (while (and (setq hunk (qwen-companion-review-unified--hunk-at (point)))
                   (not (eobp)))
-        (let ((head (qwen-companion-review-unified--head hunk))
+        (let ((head (qwen-companion-review-unified--hunk-header hunk))
               (end (line-beginning-position 2)))
           (unless (string= head (buffer-substring-no-properties (point) end))
             (delete-region (point) end)
@@ -506,14 +506,14 @@ The lines are no part of the diff."
 (defun qwen-companion-review-unified--goto-hunk (position back)
   "Go to the next hunk after POSITION, or with BACK to the one before.
 Return nil and stay where there is none."
-  (let ((place (qwen-companion-review-unified--edge position back)))
+  (let ((place (qwen-companion-review-unified--boundary position back)))
     (while (and place
                 (not (qwen-companion-review-unified--hunk-at place)))
-      (setq place (qwen-companion-review-unified--edge place back)))
+      (setq place (qwen-companion-review-unified--boundary place back)))
     (when place
       (goto-char place))))
 
-(defun qwen-companion-review-unified--edge (position back)
+(defun qwen-companion-review-unified--boundary (position back)
   "Return the next place after POSITION where a hunk begins or ends.
 With BACK, that before where the hunk at POSITION begins.  Return nil
 at the end of the buffer, or at its beginning."
@@ -673,9 +673,9 @@ when it has answered."
              (< (- (qwen-companion-review-unified--run-end position)
                    (qwen-companion-review-unified--run-start before))
                 qwen-companion-review-unified--refine-limit))
-        (qwen-companion-review-unified--ask-for-words change))))))
+        (qwen-companion-review-unified--request-words change))))))
 
-(defun qwen-companion-review-unified--ask-for-words (change)
+(defun qwen-companion-review-unified--request-words (change)
   "Have the words of CHANGE compared, and what is shown of it coloured then."
   (let* ((buffer (current-buffer))
          (difference (qwen-companion-review-unified--difference))
@@ -725,29 +725,29 @@ These count from 0 and without the signs before the lines."
   "Show how PROPOSAL differs, now or when the texts have been compared."
   (let ((difference (qwen-companion-review-unified--difference proposal)))
     (with-current-buffer (qwen-companion-review-windows-control proposal)
-      (if (qwen-companion-hunks-fresh-p difference)
-          (qwen-companion-review-unified--settle t)
+      (if (qwen-companion-hunks-up-to-date-p difference)
+          (qwen-companion-review-unified--show-result t)
         (unless qwen-companion-review-unified--hunks
-          (qwen-companion-review-unified--say "Comparing the texts..."))
+          (qwen-companion-review-unified--show-text "Comparing the texts..."))
         (setq qwen-companion-review-unified--state 'comparing)
-        (qwen-companion-review-unified--note-status)
+        (qwen-companion-review-unified--update-status)
         (qwen-companion-hunks-compare
          difference
          (lambda (done)
            (when-let* ((buffer (qwen-companion-review-windows-control proposal))
                        ((eq 'unified (qwen-companion-proposal-style proposal))))
              (with-current-buffer buffer
-               (qwen-companion-review-unified--settle done)))))))))
+               (qwen-companion-review-unified--show-result done)))))))))
 
-(defun qwen-companion-review-unified--settle (done)
+(defun qwen-companion-review-unified--show-result (done)
   "Show the hunks if DONE, else that the texts cannot be compared."
   (setq qwen-companion-review-unified--state (if done nil 'failed))
   (if done
       (qwen-companion-review-unified--draw)
-    (qwen-companion-review-unified--say
+    (qwen-companion-review-unified--show-text
      "The texts could not be compared: TAB shows both of them in Ediff, g tries again.")))
 
-(defun qwen-companion-review-unified--watch (proposal on)
+(defun qwen-companion-review-unified--follow-text (proposal on)
   "Notice if ON what is done elsewhere to the text of PROPOSAL, else stop."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when qwen-companion-review-unified--timer
@@ -763,11 +763,11 @@ These count from 0 and without the signs before the lines."
   "See to it that the text, which has been changed, is compared again."
   (unless qwen-companion-review-unified--timer
     (setq qwen-companion-review-unified--timer
-          (run-at-time qwen-companion-review-unified--delay nil
-                       #'qwen-companion-review-unified--text-settled
+          (run-at-time qwen-companion-review-unified--compare-delay nil
+                       #'qwen-companion-review-unified--compare-again
                        qwen-companion-proposal-current))))
 
-(defun qwen-companion-review-unified--text-settled (proposal)
+(defun qwen-companion-review-unified--compare-again (proposal)
   "Compare the text of PROPOSAL again, if it was not changed by ourselves."
   (when (qwen-companion-review-windows-control proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -776,7 +776,7 @@ These count from 0 and without the signs before the lines."
 
 (defun qwen-companion-review-unified--revert (&rest _)
   "Compare the texts anew."
-  (setf (qwen-companion-hunks-asked (qwen-companion-review-unified--difference)) nil)
+  (setf (qwen-companion-hunks-requested-ticks (qwen-companion-review-unified--difference)) nil)
   (qwen-companion-review-unified--update qwen-companion-proposal-current))
 
 ;;; Front end
@@ -788,17 +788,17 @@ These count from 0 and without the signs before the lines."
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (or (qwen-companion-review-windows-view-control view)
                      (qwen-companion-review-unified--make-buffer proposal)))
-         (kept (qwen-companion-review-windows-view-kept view)))
+         (kept (qwen-companion-review-windows-view-neighbor view)))
     (setf (qwen-companion-proposal-view proposal) view
           (qwen-companion-review-windows-view-control view) buffer)
     (with-selected-frame frame
       (unless (get-buffer-window buffer frame)
         (qwen-companion-review-windows-show-buffer
-         (qwen-companion-review-windows-area (and (window-live-p kept) kept))
+         (qwen-companion-review-windows-make-room (and (window-live-p kept) kept))
          buffer)))
-    (when (qwen-companion-proposal-yours-buffer proposal)
-      (qwen-companion-review-show-third 'unified proposal))
-    (qwen-companion-review-unified--watch proposal t)
+    (when (qwen-companion-proposal-unsaved-copy proposal)
+      (qwen-companion-review-update-sides 'unified proposal))
+    (qwen-companion-review-unified--follow-text proposal t)
     (qwen-companion-review-unified--update proposal)
     (qwen-companion-review-windows-select proposal select selected buffer)))
 
@@ -806,14 +806,14 @@ These count from 0 and without the signs before the lines."
   "Take PROPOSAL off the screen; the windows return as they were.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
-  (qwen-companion-review-unified--watch proposal nil)
+  (qwen-companion-review-unified--follow-text proposal nil)
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (kill-buffer buffer))
   (qwen-companion-review-windows-forget-view proposal))
 
-(cl-defmethod qwen-companion-review-show-third ((_style (eql 'unified)) proposal)
+(cl-defmethod qwen-companion-review-update-sides ((_style (eql 'unified)) proposal)
   "Show the third party of PROPOSAL below the hunks, or take it away there."
-  (let* ((yours (qwen-companion-proposal-yours-buffer proposal))
+  (let* ((yours (qwen-companion-proposal-unsaved-copy proposal))
          (window (get-buffer-window (qwen-companion-review-windows-control proposal) t))
          (third (and window
                      (cl-find-if (lambda (other)
@@ -833,7 +833,7 @@ If the user has put other things on the screen meanwhile, they stay."
 (cl-defmethod qwen-companion-review-refresh ((_style (eql 'unified)) proposal)
   "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
   (when (and (qwen-companion-review-windows-control proposal)
-             (not (qwen-companion-hunks-fresh-p
+             (not (qwen-companion-hunks-up-to-date-p
                    (qwen-companion-review-unified--difference proposal))))
     (qwen-companion-review-unified--update proposal)))
 
@@ -847,22 +847,22 @@ If the user has put other things on the screen meanwhile, they stay."
           (when there
             (goto-char (text-property-any (point-min) (point-max)
                                           'qwen-companion-review-unified-line-ends t))
-            (qwen-companion-review-unified--drawn)))))))
+            (qwen-companion-review-unified--finish-drawing)))))))
 
 ;;; Commands
 
-(defun qwen-companion-review-unified--ready ()
+(defun qwen-companion-review-unified--ensure-ready ()
   "Signal a `user-error' unless the hunks are those of the texts as they are."
   (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "The texts are being compared; a moment"))
-    (_ (unless (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+    (_ (unless (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
          (qwen-companion-review-unified--update qwen-companion-proposal-current)
          (user-error "The text has been changed elsewhere; look at what is shown now")))))
 
-(defun qwen-companion-review-unified--here ()
+(defun qwen-companion-review-unified--hunk-at-point ()
   "Return the hunk at point, or signal a `user-error'."
-  (qwen-companion-review-unified--ready)
+  (qwen-companion-review-unified--ensure-ready)
   (or (qwen-companion-review-unified--hunk-at (point))
       (user-error (if (get-text-property (point) 'qwen-companion-review-unified-stranded)
                       "The place of this hunk was edited, so it cannot be brought back; its text stays here"
@@ -875,7 +875,7 @@ If the user has put other things on the screen meanwhile, they stay."
     (let ((back (< (or count 1) 0)))
       (unless (or (qwen-companion-review-unified--goto-hunk (point) back)
                   (and (not back)
-                       qwen-companion-review-unified--next
+                       qwen-companion-review-unified--undrawn
                        (let ((place (point)))
                          (qwen-companion-review-unified--show-more)
                          (goto-char place)
@@ -887,7 +887,7 @@ If the user has put other things on the screen meanwhile, they stay."
   (interactive "p")
   (qwen-companion-unified-next (- (or count 1))))
 
-(defun qwen-companion-review-unified--turn-line-ends (as-on-disk)
+(defun qwen-companion-review-unified--set-line-ends (as-on-disk)
   "Make the change of line ends, if point is on it, AS-ON-DISK.
 Return nil if point is elsewhere."
   (when (get-text-property (point) 'qwen-companion-review-unified-line-ends)
@@ -902,26 +902,26 @@ Return nil if point is elsewhere."
   "Drop the hunk at point: it will not be in what is accepted.
 \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] brings it back."
   (interactive)
-  (unless (qwen-companion-review-unified--turn-line-ends t)
-    (let ((hunk (qwen-companion-review-unified--here)))
+  (unless (qwen-companion-review-unified--set-line-ends t)
+    (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
       (when (qwen-companion-hunks-dropped-p hunk)
         (user-error "This hunk is dropped already; u brings it back"))
       (qwen-companion-hunks-drop (qwen-companion-review-unified--difference) hunk)
-      (qwen-companion-review-unified--turned hunk))))
+      (qwen-companion-review-unified--show-changed hunk))))
 
 (defun qwen-companion-unified-restore ()
   "Bring back the hunk at point, which is dropped."
   (interactive)
-  (unless (qwen-companion-review-unified--turn-line-ends nil)
-    (let ((hunk (qwen-companion-review-unified--here)))
+  (unless (qwen-companion-review-unified--set-line-ends nil)
+    (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
       (unless (qwen-companion-hunks-dropped-p hunk)
         (user-error "This hunk is not dropped; k drops it"))
       (qwen-companion-hunks-restore (qwen-companion-review-unified--difference) hunk)
-      (qwen-companion-review-unified--turned hunk))))
+      (qwen-companion-review-unified--show-changed hunk))))
 
-(defun qwen-companion-review-unified--turned (hunk)
+(defun qwen-companion-review-unified--show-changed (hunk)
   "Show that HUNK has been dropped or brought back."
-  (if (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+  (if (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
       (qwen-companion-review-unified--redraw hunk (list hunk))
     (qwen-companion-review-unified--update qwen-companion-proposal-current))
   (run-hooks 'qwen-companion-proposal-changed-hook))
@@ -930,7 +930,7 @@ Return nil if point is elsewhere."
   "Split the hunk before the line at point.
 In the unchanged lines between two changes, that is between these."
   (interactive)
-  (let* ((hunk (qwen-companion-review-unified--here))
+  (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
          (changes (qwen-companion-hunks-hunk-changes hunk))
          (difference (qwen-companion-review-unified--difference))
          (begin
@@ -984,13 +984,13 @@ In the unchanged lines between two changes, that is between these."
     (setcdr cell (cons second (cdr cell)))
     (qwen-companion-review-unified--redraw hunk (list first second))
     (goto-char (car (qwen-companion-review-unified--bounds second)))
-    (qwen-companion-review-unified--drawn)))
+    (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-unified-toggle-space ()
   "Do not show hunks that differ in white space only, or show them again.
 They are kept or dropped all the same."
   (interactive)
-  (qwen-companion-review-unified--ready)
+  (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--ignore-space
         (not qwen-companion-review-unified--ignore-space))
   (qwen-companion-review-unified--draw))
@@ -999,7 +999,7 @@ They are kept or dropped all the same."
   "Show one more line of context around the hunks, or COUNT more.
 Hunks that come to touch are joined, but for those you have split."
   (interactive "p")
-  (qwen-companion-review-unified--ready)
+  (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--context
         (max 0 (+ qwen-companion-review-unified--context (or count 1))))
   (qwen-companion-review-unified--draw)
@@ -1015,7 +1015,7 @@ Without context, each change is a hunk."
   "Accept the proposal as it is shown, without what is dropped."
   (interactive)
   (unless (eq qwen-companion-review-unified--state 'failed)
-    (qwen-companion-review-unified--ready))
+    (qwen-companion-review-unified--ensure-ready))
   (qwen-companion-diff-accept qwen-companion-proposal-current))
 
 (defun qwen-companion-unified-visit ()
@@ -1023,9 +1023,9 @@ Without context, each change is a hunk."
 Where there is no file yet, go to it in the proposed text.  On a line
 that stands for others, show these."
   (interactive)
-  (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-press)))
+  (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-action)))
       (funcall press)
-    (let ((lines (qwen-companion-review-unified--lines-here))
+    (let ((lines (qwen-companion-review-unified--lines-at-point))
           (path (qwen-companion-proposal-path qwen-companion-proposal-current)))
       (if (file-exists-p path)
           (pop-to-buffer (find-file-noselect path))
@@ -1035,13 +1035,13 @@ that stands for others, show these."
       (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
 
-(defun qwen-companion-review-unified--lines-here ()
+(defun qwen-companion-review-unified--lines-at-point ()
   "Return the lines (OLD . NEW) on disk and in the proposal that point is at."
-  (qwen-companion-review-unified--ready)
+  (qwen-companion-review-unified--ensure-ready)
   (pcase (qwen-companion-review-unified--source-at (point))
     (`(context ,line . ,index)
      (let ((old (+ line index)))
-       (cons old (+ old (qwen-companion-review-unified--shift old)))))
+       (cons old (+ old (qwen-companion-review-unified--line-shift old)))))
     (`(removed ,change . ,index)
      (cons (+ (qwen-companion-hunks-change-old change) index)
            (qwen-companion-hunks-change-new change)))
@@ -1055,7 +1055,7 @@ that stands for others, show these."
                    (qwen-companion-hunks-change-new change)))
          (cons 1 1)))))
 
-(defun qwen-companion-review-unified--shift (line)
+(defun qwen-companion-review-unified--line-shift (line)
   "Return by how much LINE on disk, an unchanged one, is moved in the proposal."
   (cl-loop for change in (qwen-companion-hunks-changes
                           (qwen-companion-review-unified--difference))
@@ -1068,13 +1068,13 @@ that stands for others, show these."
 With a prefix argument WHOLE, or outside of the hunks, edit all of the
 proposed text."
   (interactive "P")
-  (qwen-companion-review-unified--ready)
+  (qwen-companion-review-unified--ensure-ready)
   (let* ((proposal qwen-companion-proposal-current)
          (hunk (and (not whole) (qwen-companion-review-unified--hunk-at (point)))))
     (cond
      ((null hunk)
       (qwen-companion-review-edit proposal nil nil
-                           (cdr (qwen-companion-review-unified--lines-here))))
+                           (cdr (qwen-companion-review-unified--lines-at-point))))
      ((qwen-companion-hunks-dropped-p hunk)
       (user-error "This hunk is dropped; u brings it back"))
      (t

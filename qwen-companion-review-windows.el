@@ -35,7 +35,7 @@
 (defconst qwen-companion-review-windows-tight-height 9
   "Lines below which a review takes the place of the side windows too.")
 
-(defconst qwen-companion-review-windows-kept-height 6
+(defconst qwen-companion-review-windows-neighbor-height 6
   "Lines the window beside a review keeps at least.")
 
 (cl-defstruct (qwen-companion-review-windows-view (:copier nil))
@@ -45,7 +45,7 @@ was shown, KEPT the window that stays visible beside it (nil when it has
 FRAME for itself), BEFORE how FRAME looked, POINT a marker for point in
 the window that was selected there, which BEFORE does not tell, and
 PANEL-FRAME the frame of CONTROL when it has one of its own."
-  control frame kept before point panel-frame)
+  control frame neighbor before point panel-frame)
 
 (defun qwen-companion-review-windows-control (proposal)
   "Return the buffer that has the keys of PROPOSAL's review, if it is alive."
@@ -59,24 +59,24 @@ PANEL-FRAME the frame of CONTROL when it has one of its own."
   "Return the frame in which PROPOSAL is to be shown now.
 That of the terminal in which its CLI runs, else the selected frame.
 Where that has too little room, the largest one that has enough."
-  (let ((frame (or (qwen-companion-review-frame-for proposal)
+  (let ((frame (or (qwen-companion-review-arrival-frame proposal)
                    (selected-frame)))
         (best nil))
     (if (qwen-companion-review-windows--roomy-p frame)
         frame
       (dolist (other (frame-list) (or best frame))
-        (when (and (qwen-companion-review-windows--candidate-p other frame)
+        (when (and (qwen-companion-review-windows--substitute-p other frame)
                    (or (null best)
-                       (> (qwen-companion-review-windows--area other)
-                          (qwen-companion-review-windows--area best))))
+                       (> (qwen-companion-review-windows--frame-size other)
+                          (qwen-companion-review-windows--frame-size best))))
           (setq best other))))))
 
 (defun qwen-companion-review-windows--roomy-p (frame)
   "Return non-nil when FRAME has room for a review and a window beside it."
   (>= (frame-height frame)
-      (+ qwen-companion-review-windows-kept-height qwen-companion-review-windows-least-height)))
+      (+ qwen-companion-review-windows-neighbor-height qwen-companion-review-windows-least-height)))
 
-(defun qwen-companion-review-windows--candidate-p (frame small)
+(defun qwen-companion-review-windows--substitute-p (frame small)
   "Return non-nil when FRAME can take the place of the frame SMALL."
   (and (not (eq frame small))
        (qwen-companion-review-windows--roomy-p frame)
@@ -89,26 +89,26 @@ Where that has too little room, the largest one that has enough."
        (not (eq 'only (frame-parameter frame 'minibuffer)))
        (not (frame-parameter frame 'unsplittable))))
 
-(defun qwen-companion-review-windows--area (frame)
+(defun qwen-companion-review-windows--frame-size (frame)
   "Return how many characters FRAME has room for."
   (* (frame-height frame) (frame-width frame)))
 
-(defun qwen-companion-review-windows-buffers (proposal)
+(defun qwen-companion-review-windows--buffers (proposal)
   "Return the live buffers that are parts of the review of PROPOSAL."
   (cl-remove-if-not
    #'buffer-live-p
    (list (qwen-companion-proposal-disk-buffer proposal)
          (qwen-companion-proposal-buffer proposal)
-         (qwen-companion-proposal-yours-buffer proposal)
+         (qwen-companion-proposal-unsaved-copy proposal)
          (qwen-companion-review-windows-control proposal))))
 
-(defun qwen-companion-review-windows-visible-p (proposal frame)
+(defun qwen-companion-review-windows--visible-p (proposal frame)
   "Return non-nil when a part of the review of PROPOSAL is in FRAME.
 A frame, or any value that `get-buffer-window' takes for one."
   (cl-some (lambda (buffer) (get-buffer-window buffer frame))
-           (qwen-companion-review-windows-buffers proposal)))
+           (qwen-companion-review-windows--buffers proposal)))
 
-(defun qwen-companion-review-windows-kept (proposal frame select)
+(defun qwen-companion-review-windows--neighbor (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
 The selected one, unless SELECT is non-nil: then that of the terminal."
   (if select
@@ -123,14 +123,14 @@ It takes over what is known of FRAME when the review is in it already."
         (view (make-qwen-companion-review-windows-view
                :control (qwen-companion-review-windows-control proposal)
                :frame frame
-               :kept (qwen-companion-review-windows-kept proposal frame select)))
+               :neighbor (qwen-companion-review-windows--neighbor proposal frame select)))
         (selected (frame-selected-window frame)))
     (when old
       (setf (qwen-companion-review-windows-view-panel-frame view)
             (qwen-companion-review-windows-view-panel-frame old)))
     (if (and old
              (eq frame (qwen-companion-review-windows-view-frame old))
-             (qwen-companion-review-windows-visible-p proposal frame))
+             (qwen-companion-review-windows--visible-p proposal frame))
         (setf (qwen-companion-review-windows-view-before view)
               (qwen-companion-review-windows-view-before old)
               (qwen-companion-review-windows-view-point view)
@@ -142,9 +142,9 @@ It takes over what is known of FRAME when the review is in it already."
               (copy-marker (window-point selected)))))
     view))
 
-(defun qwen-companion-review-windows-beside (proposal frame)
+(defun qwen-companion-review-windows--others (proposal frame)
   "Return the windows of FRAME that show no part of PROPOSAL's review."
-  (let ((parts (qwen-companion-review-windows-buffers proposal)))
+  (let ((parts (qwen-companion-review-windows--buffers proposal)))
     (cl-remove-if (lambda (window) (memq (window-buffer window) parts))
                   (window-list frame 'no-minibuffer))))
 
@@ -162,7 +162,7 @@ So does an active minibuffer: what is typed into it goes on."
       (when (frame-live-p frame)
         (select-frame frame 'norecord)))))
 
-(defun qwen-companion-review-windows-put-back (view beside terminals)
+(defun qwen-companion-review-windows--restore-layout (view beside terminals)
   "Make the frame of VIEW look as before the review.
 BESIDE are the windows that were there beside the review: what the user
 has put into them stays, and so do their points.  TERMINALS, buffers
@@ -193,14 +193,14 @@ that may have been out of sight, are shown where their output is now."
             (set-window-point window
                               (with-current-buffer terminal (point)))))))))
 
-(defun qwen-companion-review-windows-tab-back (proposal view)
+(defun qwen-companion-review-windows--restore-tab (proposal view)
   "Take PROPOSAL's review out of a tab of the frame of VIEW.
 The tab is not the selected one; it looks as before when it is again."
   (when-let* ((frame (qwen-companion-review-windows-view-frame view))
               ((frame-live-p frame))
               (tab (cl-some (lambda (buffer)
                               (tab-bar-get-buffer-tab buffer frame t))
-                            (qwen-companion-review-windows-buffers proposal)))
+                            (qwen-companion-review-windows--buffers proposal)))
               (configuration (assq 'wc tab)))
     (setcdr configuration (qwen-companion-review-windows-view-before view))
     (when-let* ((point (assq 'wc-point tab)))
@@ -213,18 +213,18 @@ If the user has put other things on the screen meanwhile, they stay."
     (let ((frame (qwen-companion-review-windows-view-frame view)))
       (cond
        ((not (frame-live-p frame)))
-       ((qwen-companion-review-windows-visible-p proposal frame)
-        (let ((beside (qwen-companion-review-windows-beside proposal frame))
+       ((qwen-companion-review-windows--visible-p proposal frame)
+        (let ((beside (qwen-companion-review-windows--others proposal frame))
               (terminals (qwen-companion-review-terminals proposal)))
-          (qwen-companion-review-windows-put-back view beside terminals)
+          (qwen-companion-review-windows--restore-layout view beside terminals)
           (when (and (active-minibuffer-window)
                      read-minibuffer-restore-windows)
-            (qwen-companion-review-windows-after-minibuffer
+            (qwen-companion-review-windows--after-minibuffer
              (lambda ()
-               (qwen-companion-review-windows-put-back view beside terminals))))))
-       (t (qwen-companion-review-windows-tab-back proposal view))))))
+               (qwen-companion-review-windows--restore-layout view beside terminals))))))
+       (t (qwen-companion-review-windows--restore-tab proposal view))))))
 
-(defun qwen-companion-review-windows-after-minibuffer (function)
+(defun qwen-companion-review-windows--after-minibuffer (function)
   "Call FUNCTION when the active minibuffer has been left.
 Emacs makes all frames look then as when it was entered."
   (letrec ((leave (lambda ()
@@ -234,7 +234,7 @@ Emacs makes all frames look then as when it was entered."
 
 ;;; Windows of a review
 
-(defun qwen-companion-review-windows-clear-area (kept)
+(defun qwen-companion-review-windows--clear (kept)
   "Return the window that is there when all but KEPT and side windows go.
 It is KEPT itself, unless that is a side window."
   (if (window-parameter kept 'window-side)
@@ -255,10 +255,10 @@ It is KEPT itself, unless that is a side window."
           before
         (frame-first-window (window-frame window))))))
 
-(defun qwen-companion-review-windows-area (kept)
+(defun qwen-companion-review-windows-make-room (kept)
   "Return the window to divide for the review.
 KEPT, nil or a live window, stays visible if there is room for both."
-  (let* ((area (qwen-companion-review-windows-clear-area
+  (let* ((area (qwen-companion-review-windows--clear
                 (or kept (qwen-companion-review-windows--ordinary (selected-window)))))
          (height (window-total-height area)))
     (cond
@@ -266,10 +266,10 @@ KEPT, nil or a live window, stays visible if there is room for both."
            (>= height qwen-companion-review-windows-tight-height))
       area)
      ((and (eq area kept)
-           (>= height (+ qwen-companion-review-windows-kept-height
+           (>= height (+ qwen-companion-review-windows-neighbor-height
                          qwen-companion-review-windows-least-height)))
       (split-window kept
-                    (max qwen-companion-review-windows-kept-height
+                    (max qwen-companion-review-windows-neighbor-height
                          (min (/ height 3)
                               (- height qwen-companion-review-windows-least-height)))
                     'above))
@@ -307,8 +307,8 @@ that cannot be changed takes no harm from it."
 
 (cl-defmethod qwen-companion-review-visible-p (_style proposal)
   "Return non-nil when a part of the review of PROPOSAL is on the screen."
-  (cl-some #'qwen-companion-review-seen-window
-           (qwen-companion-review-windows-buffers proposal)))
+  (cl-some #'qwen-companion-review-visible-window
+           (qwen-companion-review-windows--buffers proposal)))
 
 (cl-defmethod qwen-companion-review-frame (_style proposal)
   "Return the frame in which PROPOSAL was shown last, live or not."

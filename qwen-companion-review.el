@@ -95,9 +95,9 @@ STYLE is the front end that shows it.")
   "Return the frame in which PROPOSAL was shown last, live or not.
 STYLE is the front end that shows it.")
 
-(cl-defgeneric qwen-companion-review-show-third (style proposal)
+(cl-defgeneric qwen-companion-review-update-sides (style proposal)
   "Show PROPOSAL, which is on the screen, with its third party or without.
-That is the buffer `qwen-companion-proposal-yours-buffer', just made, or
+That is the buffer `qwen-companion-proposal-unsaved-copy', just made, or
 nil: the one that was there is about to be killed.  STYLE is the front
 end that shows it.")
 
@@ -138,9 +138,9 @@ buffers say so by themselves."
 A third party just goes."
   (let ((proposal qwen-companion-proposal-current))
     (cond
-     ((eq (current-buffer) (qwen-companion-proposal-yours-buffer proposal))
-      (setf (qwen-companion-proposal-yours-buffer proposal) nil)
-      (qwen-companion-review--update-third proposal))
+     ((eq (current-buffer) (qwen-companion-proposal-unsaved-copy proposal))
+      (setf (qwen-companion-proposal-unsaved-copy proposal) nil)
+      (qwen-companion-review--update-sides proposal))
      ((qwen-companion-proposal-open-p proposal)
       (qwen-companion-proposal-decide proposal 'rejected)))))
 
@@ -404,7 +404,7 @@ What the user has edited or not saved is said as long as that is so."
   '(after-save-hook after-revert-hook)
   "Hooks that run when a text is saved, also where no key was pressed.")
 
-(defvar-local qwen-companion-review--source nil
+(defvar-local qwen-companion-review--copied-from nil
   "What the current buffer, a third party, is a copy of: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
@@ -451,19 +451,19 @@ A text that is no longer unsaved may be on disk now."
   "Return the part of a header line about unsaved text, KEY being for that."
   (let ((proposal qwen-companion-proposal-current))
     (cond
-     ((qwen-companion-proposal-yours-buffer proposal)
+     ((qwen-companion-proposal-unsaved-copy proposal)
       (format "  %s without your text" key))
      ((qwen-companion-proposal-unsaved proposal)
       (concat "  " key " " (propertize "your unsaved text" 'face 'warning))))))
 
 (defun qwen-companion-review--outdated-p ()
   "Return non-nil when the current buffer is a copy of a text that has changed."
-  (pcase qwen-companion-review--source
+  (pcase qwen-companion-review--copied-from
     (`(,buffer . ,tick)
      (and (buffer-live-p buffer)
           (/= tick (buffer-chars-modified-tick buffer))))))
 
-(defun qwen-companion-review--make-yours (proposal)
+(defun qwen-companion-review--make-unsaved-copy (proposal)
   "Make the third party of PROPOSAL from the user's unsaved text."
   (let ((unsaved (qwen-companion-proposal-unsaved proposal))
         (yours (qwen-companion-proposal-make-buffer proposal "yours")))
@@ -473,28 +473,28 @@ A text that is no longer unsaved may be on disk now."
       (qwen-companion-review--set-mode (qwen-companion-proposal-path proposal))
       (set-buffer-modified-p nil)
       (setq buffer-read-only t
-            qwen-companion-review--source
+            qwen-companion-review--copied-from
             (cons unsaved (buffer-chars-modified-tick unsaved)))
       (qwen-companion-review--set-header
        (format "your unsaved text in %s" (buffer-name unsaved))))
-    (setf (qwen-companion-proposal-yours-buffer proposal) yours)))
+    (setf (qwen-companion-proposal-unsaved-copy proposal) yours)))
 
-(defun qwen-companion-review--drop-yours (proposal)
+(defun qwen-companion-review--remove-unsaved-copy (proposal)
   "Kill the buffer of the third party of PROPOSAL, if there is one."
-  (when-let* ((yours (qwen-companion-proposal-yours-buffer proposal)))
-    (setf (qwen-companion-proposal-yours-buffer proposal) nil)
+  (when-let* ((yours (qwen-companion-proposal-unsaved-copy proposal)))
+    (setf (qwen-companion-proposal-unsaved-copy proposal) nil)
     (with-current-buffer yours
       (qwen-companion-review-buffer-mode -1))
-    (qwen-companion-review--update-third proposal)
+    (qwen-companion-review--update-sides proposal)
     (kill-buffer yours)))
 
-(defun qwen-companion-review--update-third (proposal)
+(defun qwen-companion-review--update-sides (proposal)
   "Show PROPOSAL with its third party or without, if it is on the screen.
 If the user has put other things there, it has to be opened again."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
     (if (qwen-companion-review-visible-p
          (qwen-companion-proposal-style proposal) proposal)
-        (qwen-companion-review-show-third
+        (qwen-companion-review-update-sides
          (qwen-companion-proposal-style proposal) proposal)
       (setf (qwen-companion-proposal-state proposal) 'pending)
       (qwen-companion-review-hide
@@ -516,7 +516,7 @@ not answered, but may be about to."
     (qwen-companion-review--unwatch-disk proposal)
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
-    (qwen-companion-review--drop-yours proposal)
+    (qwen-companion-review--remove-unsaved-copy proposal)
     (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (qwen-companion-review-buffer-mode -1)))
@@ -527,7 +527,7 @@ not answered, but may be about to."
 
 (add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-review--ended)
 
-(defconst qwen-companion-review--late 1.5
+(defconst qwen-companion-review--late-key-seconds 1.5
   "Seconds in which keys for a review that has ended by itself are caught.")
 
 (defun qwen-companion-review--catch-keys (proposal)
@@ -542,7 +542,7 @@ key only, and for a moment."
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject))
       (dolist (key (where-is-internal command (list qwen-companion-review-buffer-mode-map)))
         (define-key map key late)))
-    (run-at-time qwen-companion-review--late nil (set-transient-map map))))
+    (run-at-time qwen-companion-review--late-key-seconds nil (set-transient-map map))))
 
 ;;; Showing without disturbing
 
@@ -559,7 +559,7 @@ key only, and for a moment."
             (qwen-companion-proposal-client proposal))
            (qwen-companion-proposal-display-path proposal)
            (qwen-companion-review-warning-hint proposal)
-           (if (and (qwen-companion-review--ediff-p) (not (qwen-companion-review-shown)))
+           (if (and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
                "; it waits until the Ediff session is over"
              ""))
   (qwen-companion-review-schedule)
@@ -632,7 +632,7 @@ change the file."
    (qwen-companion-backend-session
     (qwen-companion-proposal-session proposal))))
 
-(defun qwen-companion-review-seen-window (buffer)
+(defun qwen-companion-review-visible-window (buffer)
   "Return a window of BUFFER that can be seen, or nil.
 It may be on any terminal: `get-buffer-window' with the argument
 `visible' knows the selected frame's only."
@@ -644,12 +644,12 @@ It may be on any terminal: `get-buffer-window' with the argument
                        (memq (tty-top-frame frame) (list nil frame)))))
               (get-buffer-window-list buffer 'nomini t)))
 
-(defun qwen-companion-review-frame-for (proposal)
+(defun qwen-companion-review-arrival-frame (proposal)
   "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
 That of its terminal, else the selected one.  When the terminal is in
 a tab that is not selected there is none."
   (let ((terminals (qwen-companion-review-terminals proposal)))
-    (if-let* ((window (cl-some #'qwen-companion-review-seen-window terminals)))
+    (if-let* ((window (cl-some #'qwen-companion-review-visible-window terminals)))
         (window-frame window)
       (unless (cl-some (lambda (buffer) (tab-bar-get-buffer-tab buffer t t))
                        terminals)
@@ -673,9 +673,9 @@ a tab that is not selected there is none."
       track-mouse
       (not (qwen-companion-context-frame-p))
       (qwen-companion-review-shown)
-      (qwen-companion-review--ediff-p)))
+      (qwen-companion-review--ediff-visible-p)))
 
-(defun qwen-companion-review--ediff-p ()
+(defun qwen-companion-review--ediff-visible-p ()
   "Return non-nil when an Ediff session is on the screen."
   (cl-some (lambda (buffer)
              (and (buffer-live-p buffer)
@@ -704,7 +704,7 @@ a tab that is not selected there is none."
   "Show the oldest unseen proposal that can be, unless that would disturb."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
-    (when-let* ((proposal (cl-find-if #'qwen-companion-review-frame-for
+    (when-let* ((proposal (cl-find-if #'qwen-companion-review-arrival-frame
                                       (qwen-companion-review--unseen))))
       (qwen-companion-review--display proposal qwen-companion-diff-select))))
 
@@ -783,7 +783,7 @@ when there is none or several."
            (let ((path (expand-file-name file)))
              (cl-remove path (qwen-companion-proposals) :test-not #'equal
                         :key #'qwen-companion-proposal-path)))
-          (t (qwen-companion-review--here)))))
+          (t (qwen-companion-review--candidates)))))
     (cond
      ((null candidates)
       (user-error (if file "Nothing is proposed for %s" "Nothing to %s: no proposal waits")
@@ -805,7 +805,7 @@ when there is none or several."
      (eq buffer (qwen-companion-review--own-terminal proposal)))
    (qwen-companion-proposals)))
 
-(defun qwen-companion-review--here ()
+(defun qwen-companion-review--candidates ()
   "Return the proposals that a command in the current buffer may be about."
   (if qwen-companion-proposal-current
       (list qwen-companion-proposal-current)
@@ -814,7 +814,7 @@ when there is none or several."
 
 (defun qwen-companion-review--read (verb)
   "Return what the user wants to VERB: ask only when it is ambiguous."
-  (let ((candidates (qwen-companion-review--here)))
+  (let ((candidates (qwen-companion-review--candidates)))
     (when (cdr candidates)
       (let ((choices (qwen-companion-review--choices candidates)))
         (alist-get (completing-read (format "%s which proposal: " verb)
@@ -917,14 +917,14 @@ that waits; FILE names another one by its file."
   (let ((proposal (qwen-companion-review--find file "compare with your text")))
     (qwen-companion-review-check-unsaved)
     (cond
-     ((qwen-companion-proposal-yours-buffer proposal)
-      (qwen-companion-review--drop-yours proposal))
+     ((qwen-companion-proposal-unsaved-copy proposal)
+      (qwen-companion-review--remove-unsaved-copy proposal))
      ((null (qwen-companion-proposal-unsaved proposal))
       (user-error "You have no unsaved text of %s"
                   (qwen-companion-proposal-display-path proposal)))
      (t
-      (qwen-companion-review--make-yours proposal)
-      (qwen-companion-review--update-third proposal)
+      (qwen-companion-review--make-unsaved-copy proposal)
+      (qwen-companion-review--update-sides proposal)
       (unless (eq proposal (qwen-companion-review-shown))
         (qwen-companion-diff-open proposal))))))
 

@@ -166,7 +166,7 @@ character, so each part with properties of its own is a string."
 (defun qwen-companion--enable ()
   "Start everything."
   (setq qwen-companion-backend-methods qwen-companion--methods
-        qwen-companion-backend-proposals-function #'qwen-companion-proposal-known)
+        qwen-companion-backend-proposals-function #'qwen-companion-proposal-snapshot)
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (add-hook hook function))
   (qwen-companion-follow-enable)

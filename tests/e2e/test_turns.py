@@ -215,13 +215,13 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     edit_proposal(stage)
     # The proposal is selected when its review ends: the key comes too late for it, and nothing else gets it.
     stage.screen.keys("C-x", "o", "C-x", "o")
-    stage.emacs.eval("(setq qwen-companion-review--late 600)")
+    stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 600)")
     for process in stage.sandbox.clis():
         process.send_signal(signal.SIGKILL)
     wait_for_kept_edits(stage)
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("greeting.py has ended before you answered")
-    stage.emacs.eval("(setq qwen-companion-review--late 1.5)")
+    stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 1.5)")
     stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING

@@ -151,7 +151,7 @@ is kept."
         (should-not (qwen-companion-proposal-on-close close)))
       (should (eq 'closed (qwen-companion-proposal-state proposal)))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
-      (should-not (qwen-companion-proposal-known))
+      (should-not (qwen-companion-proposal-snapshot))
       (should (= 1 (length (qwen-companion-proposal-test--outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-reject-while-the-cli-closes ()
@@ -161,7 +161,7 @@ is kept."
       (should-not (qwen-companion-proposal-on-close
                    (list :id (qwen-companion-proposal-id proposal))))
       (should-not (qwen-companion-proposal-test--kept))
-      (should-not (qwen-companion-proposal-known)))))
+      (should-not (qwen-companion-proposal-snapshot)))))
 
 (ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
   "The CLI gets the text as it is now; what was edited is kept too."
@@ -269,7 +269,7 @@ is kept."
         (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept)))
         (should (equal (list (qwen-companion-proposal-id newer))
                        (mapcar (lambda (known) (plist-get known :id))
-                               (qwen-companion-proposal-known))))
+                               (qwen-companion-proposal-snapshot))))
         ;; What comes next is compared with the disk, not with the void text.
         (qwen-companion-review--prepare newer)
         (with-current-buffer (qwen-companion-proposal-disk-buffer newer)
@@ -436,13 +436,13 @@ is kept."
                                  :session "session-1"
                                  :path (expand-file-name "a.txt")
                                  :digest (secure-hash 'sha256 "two\n")))
-                     (qwen-companion-proposal-known)))
+                     (qwen-companion-proposal-snapshot)))
       (qwen-companion-proposal-resend)
       (should (equal '((accepted "two\n") (accepted "two\n"))
                      (qwen-companion-proposal-test--outcomes)))
       (qwen-companion-proposal-on-delivered
        (list :id (qwen-companion-proposal-id proposal)))
-      (should-not (qwen-companion-proposal-known))
+      (should-not (qwen-companion-proposal-snapshot))
       (qwen-companion-proposal-resend)
       (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 
@@ -952,8 +952,8 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-proposal-test--edit proposal "mine\n")
       (should (equal ""
                      (qwen-companion-test-messages
-                       (cl-letf (((symbol-function 'qwen-companion-rescue-keep)
-                                  (let ((keep (symbol-function 'qwen-companion-rescue-keep)))
+                       (cl-letf (((symbol-function 'qwen-companion-rescue-adopt)
+                                  (let ((keep (symbol-function 'qwen-companion-rescue-adopt)))
                                     (lambda (&rest arguments)
                                       (let (said)
                                         (setq said (qwen-companion-test-messages

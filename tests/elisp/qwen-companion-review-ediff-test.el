@@ -955,7 +955,7 @@
                     ((symbol-function 'tty-top-frame) #'ignore)
                     ((symbol-function 'frame-parent) #'ignore)
                     ((symbol-function 'frame-parameter) #'ignore)
-                    ((symbol-function 'qwen-companion-review-frame-for) #'ignore))
+                    ((symbol-function 'qwen-companion-review-arrival-frame) #'ignore))
             (should (eq (or chosen small)
                         (qwen-companion-review-windows-frame proposal)))))))))
 

@@ -649,7 +649,7 @@ A text that is nil removes the line."
         (funcall end)
         (should (compare-window-configurations before (current-window-configuration)))
         (should-not (get-buffer "*qwen-companion hunks: a.txt*"))
-        (should-not (cl-find #'qwen-companion-review-unified--text-settled timer-list
+        (should-not (cl-find #'qwen-companion-review-unified--compare-again timer-list
                              :key #'timer--function))))))
 
 (ert-deftest qwen-companion-review-unified-test-a-killed-view-puts-aside ()
@@ -909,7 +909,7 @@ LINE-END is what ends the lines in the file."
                                       (string-prefix-p "\\" (car lines)))
                                   "\n"
                                 line-end))))))))
-      (setq place (qwen-companion-review-unified--edge place nil)))
+      (setq place (qwen-companion-review-unified--boundary place nil)))
     patch))
 
 (defun qwen-companion-review-unified-test--patched (old patch)

@@ -204,13 +204,13 @@ PLAIN is non-nil when both sides are shown without carriage returns."
 (defun hunks-fuzz--check (proposal old new)
   "Compare what is shown of PROPOSAL with what would be sent.
 OLD is on disk, NEW was proposed."
-  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-press
+  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-action
                                          #'qwen-companion-review-unified--show-more)))
            (when place
              (goto-char place)
              (qwen-companion-review-unified-test--press "RET")
              t)))
-  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-press
+  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-action
                                  #'qwen-companion-review-unified--show-whole))
   (let ((sent (qwen-companion-proposal-text proposal))
         (shown (hunks-fuzz--shown))

@@ -515,7 +515,7 @@ That is when the user has edited it, or ALWAYS."
               (view (qwen-companion-review-windows-control proposal)))
     (with-current-buffer view
       ;; As the commands do first.
-      (unless (qwen-companion-hunks-fresh-p (qwen-companion-review-unified--difference))
+      (unless (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
         (qwen-companion-review-unified--revert)))
     (let ((text (with-current-buffer (qwen-companion-proposal-buffer proposal)
                   (buffer-substring-no-properties (point-min) (point-max))))
@@ -571,7 +571,7 @@ They are compared now, when it is said."
                                    qwen-companion-disk--writes)
                       (cl-count-if (lambda (buffer)
                                      (qwen-companion-rescue-watch
-                                      (buffer-local-value 'qwen-companion-rescue--about
+                                      (buffer-local-value 'qwen-companion-rescue--current
                                                           buffer)))
                                    (qwen-companion-rescue-buffers)))))
       (unless (= watches (apply #'+ (mapcar #'length (hash-table-values
