@@ -7,6 +7,7 @@
 ;;; Code:
 
 (require 'ert)
+(require 'seq)
 
 (eval-and-compile
   (load (expand-file-name "scripts/structure.el"
@@ -82,6 +83,29 @@
     (should (equal (list (format "without a star: %s" name))
                    (qwen-companion-structure-test--findings
                     `(("qwen-companion-a" (defun qwen-companion-a () (,name ((x 1)) x)))))))))
+
+;;; What package-vc compiles
+
+(ert-deftest qwen-companion-structure-test-package-vc-compiles-the-package-only ()
+  "It takes all of a checkout but what .elpaignore names."
+  (let* ((root (file-name-directory (locate-library "qwen-companion")))
+         (ignored (with-temp-buffer
+                    (insert-file-contents (expand-file-name ".elpaignore" root))
+                    (mapcar (lambda (line) (wildcard-to-regexp (concat root line)))
+                            (split-string (buffer-string) "\n" t))))
+         ;; It enters no hidden directory.
+         (files (directory-files-recursively
+                 root "\\.el\\'" nil
+                 (lambda (directory)
+                   (not (string-prefix-p "." (file-name-nondirectory directory))))))
+         (compiled (seq-remove (lambda (file)
+                                 (seq-some (lambda (regexp) (string-match-p regexp file))
+                                           ignored))
+                               files)))
+    (should (member (expand-file-name "qwen-companion.el" root) compiled))
+    (should-not (seq-remove (lambda (file) (equal root (file-name-directory file)))
+                            compiled))
+    (should-not (equal files compiled))))
 
 (provide 'qwen-companion-structure-test)
 ;;; qwen-companion-structure-test.el ends here
