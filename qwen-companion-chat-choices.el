@@ -163,7 +163,7 @@ gets a number."
 (defun qwen-companion-chat-choices--check ()
   "Refuse, with the reason, where nothing can be chosen."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
-    (user-error "This is no chat"))
+    (user-error "Not in a chat buffer"))
   (unless qwen-companion-chat-session-id
     (user-error "There is no session yet"))
   (when-let* ((trouble (qwen-companion-chat-trouble)))
@@ -234,8 +234,8 @@ CURRENT is the one in use, CATEGORY that of the completion."
     (unless (or (not settings)
                 (y-or-n-p (format "Use %s, which rewrites %s on the daemon's host? "
                                   (qwen-companion-chat-choices--name model) settings)))
-      (user-error "The model stays %s"
-                  (or (qwen-companion-chat-choices--current-name 'model) "what it is")))
+      (user-error "The model is still %s"
+                  (or (qwen-companion-chat-choices--current-name 'model) "the same")))
     model))
 
 (defun qwen-companion-chat-choices--set (kind id)

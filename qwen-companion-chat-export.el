@@ -289,7 +289,7 @@ conversation is cut there too.  An existing file is asked about."
    (list (read-file-name "Export to (.md or .org): " nil nil nil "chat.md"))
    qwen-companion-chat-mode)
   (unless (derived-mode-p 'qwen-companion-chat-mode)
-    (user-error "This is no chat"))
+    (user-error "Not in a chat buffer"))
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region (qwen-companion-chat-export--document
                    (if (string-suffix-p ".org" file t) 'org 'md))

@@ -494,7 +494,7 @@ Other links are about files of the daemon's host, or are no links."
                     (qwen-companion-chat-markdown--last-code)))
            (code (and place (get-text-property place 'qwen-companion-chat-code))))
       (unless code
-        (user-error "There is no code block in this chat"))
+        (user-error "No code block in this chat"))
       (pcase-let ((`(,start . ,end)
                    (qwen-companion-chat-markdown--extent
                     code (next-single-property-change
@@ -523,7 +523,7 @@ That is at point in the buffer with a file that was used last."
   (let ((code (qwen-companion-chat-markdown--code-here))
         (buffer (cl-find-if #'buffer-file-name (buffer-list))))
     (unless buffer
-      (user-error "No buffer with a file to insert it into"))
+      (user-error "No file buffer to insert the code into"))
     (with-selected-window (or (get-buffer-window buffer) (display-buffer buffer))
       (barf-if-buffer-read-only)
       (push-mark nil t)

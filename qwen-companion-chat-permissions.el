@@ -113,8 +113,8 @@ one before it has failed."
                     ('project "writes a rule into the settings of the workspace on the daemon's host")
                     ('user "writes a rule into the user's settings on the daemon's host")
                     ('unknown (if (qwen-companion-daemon-option-lasting option)
-                                  "is meant to last; what it writes on the daemon's host is not known"
-                                "of a sort that is not known here; it may do more than this once"))
+                                  "lasting; what it writes on the daemon's host is not known"
+                                "an unknown kind of option; it may allow more than this once"))
                     (_ (and (qwen-companion-daemon-option-lasting option)
                             "holds for the rest of this session")))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
@@ -250,12 +250,12 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                (qwen-companion-chat-permissions--diff-lines item tool)))
      (qwen-companion-chat-permissions--option-lines item active)
      (cond
-      (held (propertize "  Held: the connection is lost.  It is checked again when it is back.\n"
+      (held (propertize "  Held: the connection is lost.  This is checked again after reconnecting.\n"
                         'face 'warning))
-      (sent (propertize "  Your answer is under way.\n" 'face 'shadow))
+      (sent (propertize "  Your answer is being sent.\n" 'face 'shadow))
       (front
-       (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  no answer: dismiss it\n"))
-      (t (propertize "  This waits until the one above is answered.\n" 'face 'shadow)))
+       (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  dismiss without an answer\n"))
+      (t (propertize "  Waits until the question above is answered.\n" 'face 'shadow)))
      (if-let* ((problem (qwen-companion-chat-permissions--item-problem item)))
          (propertize (format "  %s\n" (qwen-companion-chat-tools-visible problem))
                      'face 'error)
@@ -281,7 +281,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                ('nobody "closed, and nobody has answered")
                (_ (if label
                       (format "closed with \"%s\"" (qwen-companion-chat-tools-visible label))
-                    "closed without an answer that is known here"))))
+                    "closed; the answer is not known here"))))
      'face 'shadow)))
 
 ;;; In the conversation
@@ -432,7 +432,7 @@ in the front end that `qwen-companion-diff-style' names."
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (qwen-companion-daemon-tool-diffs tool)
                 (qwen-companion-chat-permissions--given tool))
-      (user-error "There is nothing more to see of this"))
+      (user-error "There is nothing more to show"))
     (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
            (revision (qwen-companion-daemon-tool-revision tool))
            (note (lambda (shown)
@@ -463,9 +463,9 @@ Signal a `user-error' when there is none."
   "Refuse, with the reason, when ITEM cannot be answered now."
   (cond
    ((qwen-companion-chat-permissions--held-p item)
-    (user-error "The connection to the daemon is lost; this is checked again when it is back"))
+    (user-error "The connection to the daemon is lost; this is checked again after reconnecting"))
    ((qwen-companion-chat-permissions--item-sent item)
-    (user-error "Your answer is under way"))
+    (user-error "Your answer is being sent"))
    ((not (eq item (car qwen-companion-chat-permissions--items)))
     (user-error "An older question waits; answer that first"))
    ((let ((age (- (float-time)
@@ -483,7 +483,7 @@ Signal a `user-error' when there is none."
         (allows (qwen-companion-daemon-option-allows option)))
     (when allows
       (when (qwen-companion-daemon-tool-diffs-more (qwen-companion-chat-permissions--tool item))
-        (user-error "Not allowed from here: some of the changes cannot be shown; it can be rejected"))
+        (user-error "Some of the changes cannot be shown here; this can only be rejected"))
       (when-let* ((reason (qwen-companion-chat-permissions--unseen item)))
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys
@@ -505,7 +505,7 @@ Signal a `user-error' when there is none."
                   (memq item qwen-companion-chat-permissions--items))
          (setf (qwen-companion-chat-permissions--item-sent item) nil
                (qwen-companion-chat-permissions--item-problem item)
-               (concat "Your answer was not taken: " (qwen-companion-daemon-reply-error reply)))
+               (concat "Your answer was not accepted: " (qwen-companion-daemon-reply-error reply)))
          (qwen-companion-chat-permissions--draw item))))))
 
 (defun qwen-companion-chat-permissions--answer-number (item number)
@@ -529,7 +529,7 @@ Signal a `user-error' when there is none."
                                                    (qwen-companion-chat-permissions--writes
                                                     option)))
                                           number))
-                   '(("0 no answer: dismiss it" . 0)))))
+                   '(("0 dismiss without an answer" . 0)))))
     (alist-get (completing-read
                 (format "%s: " (qwen-companion-untrusted-line
                                 (or (qwen-companion-daemon-permission-title report)
@@ -719,7 +719,7 @@ With ANSWER nil, the user is asked for one."
 (defun qwen-companion-chat-permissions--form-check (answers)
   "Refuse ANSWERS of which one is missing."
   (when-let* ((open (cl-position nil answers)))
-    (user-error "Question %d has no answer yet; RET on a line chooses it" (1+ open))))
+    (user-error "Question %d has no answer yet; choose one with RET" (1+ open))))
 
 (provide 'qwen-companion-chat-permissions)
 ;;; qwen-companion-chat-permissions.el ends here

@@ -320,7 +320,7 @@ It is quoted as it is in the buffer, saved or not.  The chat is the one
 used last; with a prefix argument, choose."
   (interactive)
   (when (derived-mode-p 'qwen-companion-chat-mode)
-    (user-error "This is a chat; go to the buffer that is to be sent"))
+    (user-error "This is a chat; go to the buffer to send"))
   (save-restriction
     (widen)
     (qwen-companion-chat-send--require-text (point-min) (point-max))
@@ -356,7 +356,7 @@ last; with a prefix argument, choose."
   (qwen-companion-chat-send--require-local (list file))
   (when-let* ((buffer (find-buffer-visiting file)))
     (when (buffer-modified-p buffer)
-      (message "%s has unsaved text; what is on disk will be read" buffer)))
+      (message "%s has unsaved text; the daemon will read the file on disk" buffer)))
   (qwen-companion-chat-send--files (list file)))
 
 ;;;###autoload
@@ -366,7 +366,7 @@ The daemon reads them, from its own disk, when the prompt is sent.  The
 chat is the one used last; a prefix argument is Dired's."
   (interactive)
   (unless (derived-mode-p 'dired-mode)
-    (user-error "This is no Dired buffer"))
+    (user-error "Not in a Dired buffer"))
   (let ((files (dired-get-marked-files nil current-prefix-arg nil nil t))
         (current-prefix-arg nil))
     (qwen-companion-chat-send--require-local files)
@@ -415,7 +415,7 @@ choose."
   (unless (or (bound-and-true-p flymake-mode) (bound-and-true-p flycheck-mode))
     (user-error "Neither Flymake nor Flycheck is on in this buffer"))
   (let ((found (or (qwen-companion-chat-send--diagnostics start end)
-                   (user-error "Nothing was found here")))
+                   (user-error "No diagnostics here")))
         (name (qwen-companion-chat-send--what)))
     (qwen-companion-chat-send--put
      (mapconcat (pcase-lambda (`(,line ,level ,text))
@@ -476,7 +476,7 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
   "Return why no prompt can be sent now, a string, nil when it can."
   (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
     ((guard (not qwen-companion-chat-session-id)) "There is no session yet")
-    ('off "The daemon was left; M-x qwen-companion-chat here connects again")
+    ('off "Disconnected from the daemon; M-x qwen-companion-chat here connects again")
     ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
     ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
 
@@ -525,7 +525,7 @@ What is not taken comes back into the prompt."
 See the option of the same name."
   (interactive)
   (cond ((< (point) qwen-companion-chat-blocks-prompt-start)
-         (user-error "This is the conversation; the prompt is below it"))
+         (user-error "The conversation is read-only; the prompt is below it"))
         ((eq qwen-companion-chat-return 'send) (qwen-companion-chat-send))
         (t (newline nil t))))
 

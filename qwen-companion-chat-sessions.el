@@ -188,7 +188,7 @@ That is newer than what was listed.  With no chat, there is nothing."
                   (vector ""
                           (if (eq (qwen-companion-daemon-state) 'connected)
                               "No session yet"
-                            (format "The daemon is not connected (%s)"
+                            (format "Not connected to a daemon (%s)"
                                     (qwen-companion-daemon-state)))
                           "" "" "")))))
 
@@ -226,7 +226,7 @@ That is newer than what was listed.  With no chat, there is nothing."
   "Leave the session ID; with END non-nil, end it for all its clients.
 Its chat, if it has one here, stays and says so."
   (unless (eq (qwen-companion-daemon-state) 'connected)
-    (user-error "The daemon is not connected (%s)" (qwen-companion-daemon-state)))
+    (user-error "Not connected to a daemon (%s)" (qwen-companion-daemon-state)))
   (with-current-buffer (or (qwen-companion-chat-buffer id) (current-buffer))
     (qwen-companion-chat-call
      'daemon-close (list :session id :end end)

@@ -80,7 +80,7 @@ FUNCTION is called in the chat with the payload of the report.")
 What to do comes first: the reason may be longer than the line."
   (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
-      ('off (concat (if text "No session" "The daemon was left")
+      ('off (concat (if text "No session" "Disconnected from the daemon")
                     (if (memq (qwen-companion-state) '(off error))
                         "; M-x qwen-companion-mode, then M-x qwen-companion-chat here"
                       "; M-x qwen-companion-chat here")
@@ -220,7 +220,7 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat-state--on-left ()
   "Tell all chats that Emacs has disconnected from the daemon."
-  (qwen-companion-chat-state--fail-requests "The daemon was left.")
+  (qwen-companion-chat-state--fail-requests "Disconnected from the daemon.")
   (qwen-companion-chat-state--set-all 'off nil)
   (qwen-companion-chat-state--unwatch))
 
@@ -278,7 +278,7 @@ That also brings back a session that has ended or was left."
   (unless qwen-companion-chat-session-id
     (user-error "There is no session yet"))
   (when (eq 'off (qwen-companion-daemon-state))
-    (user-error "The daemon was left; M-x qwen-companion-chat here connects again"))
+    (user-error "Disconnected from the daemon; M-x qwen-companion-chat here connects again"))
   (qwen-companion-chat-call
    'daemon-load (list :session qwen-companion-chat-session-id)
    (lambda (reply)

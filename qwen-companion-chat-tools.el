@@ -188,7 +188,7 @@ than the daemon: from another host, out of an archive, or from a device."
   "Visit the file PATH of this machine, at LINE if non-nil, in another window."
   (find-file-other-window
    (or (qwen-companion-chat-tools--here path)
-       (user-error "%s is not there any more" (qwen-companion-untrusted-text path))))
+       (user-error "%s no longer exists" (qwen-companion-untrusted-text path))))
   (when line
     (push-mark nil t)
     (let ((position (save-restriction
@@ -269,7 +269,7 @@ Emacs goes through all of a line to show any of it: the end of one of
       (qwen-companion-untrusted-show-bidi-controls)
       (when broken
         (setq-local header-line-format
-                    (format " Lines are broken after %d characters; what is copied has them whole"
+                    (format " Lines are broken after %d characters; copied text has them whole"
                             qwen-companion-chat-tools--line-limit)
                     filter-buffer-substring-function #'qwen-companion-chat-tools--copied)))
     (goto-char (point-min))

@@ -396,18 +396,18 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (qwen-companion-chat-blocks-add
    change (qwen-companion-chat-blocks-next-id change 'note)
    (pcase note
-     ('unsupported (propertize (format "Unsupported: %s; this cannot be shown here" text)
+     ('unsupported (propertize (format "Unsupported: %s; it cannot be shown here" text)
                                'face 'warning))
-     ('injected (format "Told in between: %s" text))
+     ('injected (format "Sent during the turn: %s" text))
      ('suggestion (concat "Suggested: " (qwen-companion-chat-blocks-button text #'qwen-companion-chat--use text)))
      ('setting (propertize (format "A setting was rewritten on the daemon's host: %s" text)
                            'face 'warning))
-     ('truncated (propertize (format "What came before is not told here: %s events" text)
+     ('truncated (propertize (format "%s earlier events are not shown" text)
                              'face 'warning))
      ('rewound (propertize
                 (if (equal text "0")
-                    "The session was rewound to its beginning; what is above is forgotten"
-                  (format "The session was rewound to the end of turn %s; what came after that is forgotten"
+                    "The session was rewound to its beginning; everything above is forgotten"
+                  (format "The session was rewound to the end of turn %s; everything after it is forgotten"
                           text))
                 'face 'warning))
      ('model-failed (propertize (format "The model was not changed: %s" text) 'face 'warning))

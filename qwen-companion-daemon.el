@@ -198,7 +198,7 @@ What comes after the connection was given up is late and dropped."
     ('error (user-error "The companion is not running: %s"
                         (qwen-companion-backend-failure))))
   (unless (memq (qwen-companion-daemon-state) '(off refused))
-    (user-error "There is a daemon already (%s); M-x qwen-companion-daemon-stop leaves it"
+    (user-error "Already using a daemon (%s); M-x qwen-companion-daemon-stop disconnects from it"
                 (qwen-companion-daemon-state))))
 
 (defun qwen-companion-daemon--want (method payload)
@@ -273,7 +273,7 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
   (qwen-companion-daemon--check)
   (let ((url (or qwen-companion-daemon-url (getenv "QWEN_IDE_DAEMON_URL"))))
     (unless url
-      (user-error "No daemon is named; customize `qwen-companion-daemon-url', or start one with M-x qwen-companion-daemon-start"))
+      (user-error "No daemon URL is set; customize `qwen-companion-daemon-url', or start a daemon with M-x qwen-companion-daemon-start"))
     (qwen-companion-daemon--look-up-token url)
     (qwen-companion-daemon--want 'daemon-connect (list :url url :root root))))
 
@@ -310,7 +310,7 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
   "Leave the daemon; one that `qwen-companion-daemon-start' started ends."
   (interactive)
   (unless qwen-companion-daemon--wanted
-    (user-error "There is no daemon to leave"))
+    (user-error "Not connected to a daemon"))
   (qwen-companion-backend-call 'daemon-disconnect nil)
   (qwen-companion-daemon--forget))
 

@@ -58,7 +58,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         screen = stage.screen.wait_for("Held: the connection is lost.")
         assert not re.search(r"C-c \d", screen)
         stage.screen.keys("C-c", "3")
-        stage.screen.wait_for("The connection to the daemon is lost; this is checked again when it is back")
+        stage.screen.wait_for("The connection to the daemon is lost; this is checked again after reconnecting")
         portal.call(network.mend)
         stage.screen.wait_for("C-c 3  Allow")
         answer(stage, "Allow")

@@ -136,7 +136,7 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     screen = stage.screen.wait_for("(x) postgres")
     assert "( ) sqlite" in screen
     answer(stage, "Submit")
-    stage.screen.wait_for("Question 2 has no answer yet; RET on a line chooses it")
+    stage.screen.wait_for("Question 2 has no answer yet; choose one with RET")
     assert not stage.model.next_request().tool_results
     press_on(stage, "Enter", "red", last=True)
     stage.screen.wait_for("[x] red")
@@ -158,7 +158,7 @@ def test_a_form_is_filled_in(stage: Stage) -> None:
     stage.screen.keys("M->")
     send(stage, "ask me again")
     stage.screen.wait_for("Asks:1")
-    answer(stage, "no answer: dismiss it")
+    answer(stage, "dismiss without an answer")
     stage.screen.wait_for("Ask user 1 question: you dismissed it")
     wait_until_idle(stage)
     assert re.search("^failed +Ask user 1 question", stage.emacs.buffer_text(CHAT), re.MULTILINE)

@@ -81,7 +81,7 @@ def test_texts_and_files_are_sent_with_what_the_user_says_of_them(stage: Stage) 
     # Of a file the daemon reads what is on its disk, and the user is told that this is not all.
     visit(stage, "greeting.py")
     put(stage, "qwen-companion-chat-send-file", "@greeting.py")
-    assert "unsaved text; what is on disk will be read" in stage.emacs.buffer_text("*Messages*")
+    assert "unsaved text; the daemon will read the file on disk" in stage.emacs.buffer_text("*Messages*")
     stage.screen.type("what is it?")
     stage.model.say("A program.")
     stage.screen.keys("C-c", "C-c")

@@ -331,7 +331,7 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     stage.screen.type("no")
     stage.screen.keys("Enter")
     stage.emacs.command("qwen-companion-daemon-stop")
-    stage.screen.wait_for("The daemon was left; M-x qwen-companion-chat here tries again")
+    stage.screen.wait_for("Disconnected from the daemon; M-x qwen-companion-chat here tries again")
     assert stage.emacs.buffer_text(chat) == shown
     stage.screen.keys("C-x", "k", "Enter")
     stage.screen.wait_for("The prompt has not been sent; kill the chat?")

@@ -125,7 +125,7 @@ A list of the prompt and, for each that was offered, what the line says."
   (qwen-companion-chat-choices-test-with
     (qwen-companion-chat-choices-test-answering nil
       (qwen-companion-chat-choices-test-choosing "Second"
-        (should (equal "The model stays scripted"
+        (should (equal "The model is still scripted"
                        (qwen-companion-chat-choices-test--refused
                         #'qwen-companion-chat-set-model)))))))
 
@@ -192,7 +192,7 @@ A list of the prompt and, for each that was offered, what the line says."
         (should (string-prefix-p said (qwen-companion-chat-choices-test--refused command))))))
   (qwen-companion-chat-choices-test-with
     (qwen-companion-daemon-stop)
-    (should (string-prefix-p "The daemon was left"
+    (should (string-prefix-p "Disconnected from the daemon"
                              (qwen-companion-chat-choices-test--refused
                               #'qwen-companion-chat-set-mode))))
   (qwen-companion-chat-test-with
@@ -204,7 +204,7 @@ A list of the prompt and, for each that was offered, what the line says."
                    (qwen-companion-chat-choices-test--refused
                     #'qwen-companion-chat-set-model))))
   (with-temp-buffer
-    (should (equal "This is no chat"
+    (should (equal "Not in a chat buffer"
                    (cadr (should-error (call-interactively #'qwen-companion-chat-set-mode)
                                        :type 'user-error))))))
 

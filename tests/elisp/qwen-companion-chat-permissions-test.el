@@ -87,7 +87,7 @@
                     "C-c 2  Always Allow for user: touch \\*  writes a rule into the user's settings"
                     "C-c 3  Allow\n"
                     "C-c 4  Reject\n"
-                    "C-c 0  no answer"))
+                    "C-c 0  dismiss without an answer"))
       (should (qwen-companion-chat-permissions-test--shown-p text)))
     (qwen-companion-chat-permissions-test--press "C-c 3")
     (should (equal '((:session "s" :permission "p1" :option "o3" :answers nil))
@@ -102,11 +102,11 @@
                 (:id "y" :label "For now" :allows t :lasting t)
                 (:id "z" :label "Of a new sort" :allows t :writes unknown)))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c 1  Something new  is meant to last; what it writes .* not known"))
+             "C-c 1  Something new  lasting; what it writes .* not known"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c 2  For now  holds for the rest of this session"))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c 3  Of a new sort  of a sort that is not known here; it may do more"))
+             "C-c 3  Of a new sort  an unknown kind of option; it may allow more"))
     (should (equal "There is no option 4"
                    (qwen-companion-chat-permissions-test--refused
                     #'qwen-companion-chat-permissions-test--press "C-c 4")))
@@ -205,7 +205,7 @@
     (should (equal "o4" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))
     (goto-char (point-min))
     (search-forward "Permission: ")
-    (should (string-match-p "under way"
+    (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-permissions-test--press "RET")))))
 
@@ -217,7 +217,7 @@
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
     (qwen-companion-chat-permissions-test--ask :permission "p2" :title "rm -rf /")
-    (should (qwen-companion-chat-permissions-test--shown-p "waits until the one above"))
+    (should (qwen-companion-chat-permissions-test--shown-p "Waits until the question above"))
     (goto-char (point-min))
     (search-forward "rm -rf")
     (search-forward "Allow\n")
@@ -270,7 +270,7 @@
                    (me "Reject" "touch x: you answered \"Reject\"")
                    (me nil "touch x: you dismissed it")
                    (nobody nil "touch x: closed, and nobody has answered")
-                   (nil nil "touch x: closed without an answer that is known here")))
+                   (nil nil "touch x: closed; the answer is not known here")))
     (qwen-companion-chat-permissions-test-with
       (qwen-companion-chat-permissions-test--tool)
       (qwen-companion-chat-permissions-test--ask)
@@ -295,12 +295,12 @@
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
     (qwen-companion-chat-permissions-test--press "C-c 3")
-    (should (string-match-p "under way"
+    (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-permissions-test--press "C-c 3")))
     (qwen-companion-chat-test-reply 'daemon-answer :error "The daemon is busy." :problem 'busy)
     (should (qwen-companion-chat-permissions-test--shown-p
-             "Your answer was not taken: The daemon is busy\\."))
+             "Your answer was not accepted: The daemon is busy\\."))
     (qwen-companion-chat-permissions-test--press "C-c 3")
     (should (= 2 (length (qwen-companion-chat-permissions-test--sent))))
     ;; It was answered elsewhere in between: nothing is left to say.
@@ -551,7 +551,7 @@
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "one\n")
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (should (string-match-p "Not allowed from here"
+      (should (string-match-p "can only be rejected"
                               (qwen-companion-chat-permissions-test--refused
                                #'qwen-companion-chat-permissions-test--press "C-c 3")))
       (qwen-companion-chat-permissions-test--press "C-c 4")

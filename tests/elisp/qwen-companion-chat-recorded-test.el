@@ -168,7 +168,7 @@ folded, indented, an option or a choice, and whether a button is in them."
   '(("  C-c 1  Allow All Edits  holds for the rest of this session" option)
     ("  C-c 2  Allow" option)
     ("  C-c 3  Reject" option)
-    ("  C-c 0  no answer: dismiss it"))
+    ("  C-c 0  dismiss without an answer"))
   "The options that a change of a file has.")
 
 ;;; Turns
@@ -328,7 +328,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                       option)
                      ("  C-c 3  Allow" option)
                      ("  C-c 4  Reject" option)
-                     ("  C-c 0  no answer: dismiss it"))
+                     ("  C-c 0  dismiss without an answer"))
                    (qwen-companion-chat-recorded-test--from "Permission"))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "run")
@@ -357,7 +357,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("    [ ] an answer of your own" choice)
                      ("  C-c 1  Submit" option)
                      ("  C-c 2  Cancel" option)
-                     ("  C-c 0  no answer: dismiss it"))
+                     ("  C-c 0  dismiss without an answer"))
                    (qwen-companion-chat-recorded-test--from "Asked")))
     (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c 1"))
       (qwen-companion-chat-recorded-test--press "RET" choice))
@@ -452,10 +452,10 @@ folded, indented, an option or a choice, and whether a button is in them."
 (ert-deftest qwen-companion-chat-recorded-test-told-in-between ()
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "inject")
-    (should (equal '(("Told in between: also this")
+    (should (equal '(("Sent during the turn: also this")
                      ("")
                      ("I have heard." answer))
-                   (qwen-companion-chat-recorded-test--from "Told")))
+                   (qwen-companion-chat-recorded-test--from "Sent")))
     (should-not (string-match-p "queued" qwen-companion-chat--header))))
 
 (ert-deftest qwen-companion-chat-recorded-test-failed ()

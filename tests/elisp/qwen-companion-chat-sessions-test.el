@@ -189,7 +189,7 @@
     (let ((asked (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-sessions-test--tell)
       (revert-buffer)
-      (should (equal "The daemon is not connected (unreachable)"
+      (should (equal "Not connected to a daemon (unreachable)"
                      (nth 1 (car (qwen-companion-chat-sessions-test--lines)))))
       (should-error (call-interactively (key-binding "k")) :type 'user-error)
       (should (= asked (length (qwen-companion-test-sent 'daemon-list))))

@@ -131,10 +131,10 @@
                                    (qwen-companion-chat-test-text 'user "One" :by 'me)
                                    '(:kind note :turn nil :note rewound :text "1")
                                    '(:kind note :turn nil :note rewound :text "0"))
-    (should (equal (concat "What came before is not told here: 120 events\n"
+    (should (equal (concat "120 earlier events are not shown\n"
                            "\n\fYou\nOne\n"
-                           "The session was rewound to the end of turn 1; what came after that is forgotten\n"
-                           "The session was rewound to its beginning; what is above is forgotten\n")
+                           "The session was rewound to the end of turn 1; everything after it is forgotten\n"
+                           "The session was rewound to its beginning; everything above is forgotten\n")
                    (qwen-companion-chat-test-conversation)))))
 
 (ert-deftest qwen-companion-chat-test-what-belongs-to-no-turn-is-at-the-end ()
@@ -599,7 +599,7 @@
         (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Readable."))
         (funcall end)
         (should (string-match-p "Readable" (qwen-companion-chat-test-conversation)))
-        (should (string-match-p "The daemon was left" qwen-companion-chat--header))
+        (should (string-match-p "Disconnected from the daemon" qwen-companion-chat--header))
         (insert "precious")
         (should-error (qwen-companion-chat-send) :type 'user-error)
         (should-error (qwen-companion-chat-reload) :type 'user-error)

@@ -194,7 +194,7 @@
       (qwen-companion-chat-tools-test--place file 1)
       (delete-file file)
       (should (string-match-p
-               "is not there any more"
+               "no longer exists"
                (cadr (should-error (qwen-companion-chat-tools-test--push file)
                                    :type 'user-error))))
       (should-not (find-buffer-visiting file)))))
