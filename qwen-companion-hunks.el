@@ -509,7 +509,7 @@ by itself."
       ;; The parts of a text are put together in any choice.
       (when (or (qwen-companion-hunks-unterminated-p head)
                 (qwen-companion-hunks-unterminated-p first))
-        (user-error "Not here: a line above has no newline at its end, so that nothing can follow it"))
+        (user-error "Cannot split here: a line above has no newline at its end, so nothing can follow it"))
       (let ((part (make-qwen-companion-hunks-change
                    :old (+ (qwen-companion-hunks-change-old change) removed)
                    :old-count (- (qwen-companion-hunks-change-old-count change)

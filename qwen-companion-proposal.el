@@ -24,16 +24,16 @@
 ;; closed by the CLI (answered in the terminal), superseded by a newer one,
 ;; or orphaned when the CLI goes away.  The first of these wins.
 ;;
-;; Two invariants hold for whatever is done here:
+;; Two invariants:
 ;; - The text sent with an acceptance is exactly what the review showed.
-;; - No message says something of a file that the file's bytes do not
-;;   bear out.
-;; `make fuzz' checks both, line ends, byte order mark and the end of the
-;; last line too.
+;; - No message makes a claim about a file that the file's bytes do not
+;;   support.
+;; `make fuzz' checks both, including line ends, the byte order mark and the
+;; end of the last line.
 ;;
-;; Here are the proposal, its text and what crosses to the Python process.
-;; Hooks tell of its beginning and its end; qwen-companion-review.el shows
-;; it.
+;; This file has the proposal, its text, and the calls to and from the
+;; Python process.  qwen-companion-review.el shows proposals; it learns of
+;; them by the hooks here.
 
 ;;; Code:
 
@@ -54,62 +54,76 @@
                (:copier nil)
                (:constructor qwen-companion-proposal--make))
   "A new text for a file, proposed by a CLI.
-ID names it to the Python process; SESSION and CLIENT tell which CLI
-it is from; PATH is the file.  STATE is `pending', `shown', `accepted',
-`rejected', `closed', `superseded' or `orphaned'.  SEEN is non-nil when
-it has been shown before.  DIGEST is that of the text as it was
-proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
-was empty, EDITED when the user had edited it at the end.  STAMP is
-that of the file as the review knows it, see `qwen-companion-disk-stamp'.
-LINE-END is what ends a line of the text: \"\\n\" or \"\\r\\n\".  BOM is
-the byte order mark before it, or the empty string.  PROPOSED is what
-both were as it was proposed, (LINE-END . BOM), and ON-DISK what they are
-on disk; LINE-END is `mixed' or nil there as of
-`qwen-companion-disk-line-end', BOM is nil where it cannot be compared.
-AS-ON-DISK is non-nil when the user has dropped these changes, EXACT when
-both buffers hold line ends as they are: they are compared as text.
-NOTE is what the user should know beside all that, a string, or nil.
-REAL and WARNING are from `qwen-companion-risks-examine'.  BUFFER
-holds the proposed text and the user's edits: what is accepted, whatever
-shows it.  DISK-BUFFER (made when it is shown) holds the text on disk.
-UNSAVED is a buffer with unsaved text of the user that visits the file,
-or nil, and YOURS-BUFFER holds a copy of that text while it is a third
-party of the review.  BIDI is non-nil when the
-text had characters that change the order in which others are shown.
-LOSSY is non-nil when the CLI would write U+FFFD
-for what it could not read.  STYLE is the front end that shows it, VIEW
-belongs to that.  DIFFERENCE is what the unified front end knows of both
-texts, and outlives VIEW.  ARRIVED is the time at which it came, in
-seconds since the epoch.  ENDS-LINES is non-nil when the CLI may
-end the last line of what it writes.  WATCH tells of changes in the directory of
-the file while DISK-BUFFER is alive, and CHECKED is the stamp of the file
-as the user last saw it or was warned of it.
 
-When it has ended and its CLI may be about to write: WRITE is that, see
-`qwen-companion-disk-expect'.  BASE is the text on disk before it, and
-FORECAST what the file will then hold: a text, `asked' while that is
-being computed, or `unknown'; both have LF line ends and no byte order
-mark.  When FORECAST is known, BASE is the text to which it is written."
-  id session client path (state 'pending) seen digest empty edited stamp
-  (line-end "\n") (bom "") proposed on-disk as-on-disk exact note real warning buffer disk-buffer unsaved unsaved-copy lossy bidi
-  style view difference (arrived (float-time)) ends-lines watch checked
+Identity:
+ID is a string that names the proposal to the Python process.
+SESSION is the id of the session that proposed it, CLIENT the name of
+that CLI.  PATH is the absolute name of the file.  ARRIVED is the time
+it came, in seconds since the epoch.
+
+State:
+STATE is `pending', `shown', `accepted', `rejected', `closed',
+`superseded' or `orphaned'.  SEEN is non-nil once it has been shown.
+EDITED is non-nil when the user had edited it by the time it ended.
+
+Text:
+BUFFER holds the proposed text with the user's edits; an acceptance
+sends this text, whatever shows it.  DIGEST is that of the text as
+proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
+text was empty.  LINE-END ends a line of the text: \"\\n\" or \"\\r\\n\".
+BOM is its byte order mark, or \"\".  PROPOSED is (LINE-END . BOM) as
+proposed.  ENDS-LINES is non-nil when the CLI may add a newline at the
+end of what it writes.
+
+The file:
+STAMP is the file's state known to the review, see
+`qwen-companion-disk-stamp'; CHECKED is the one the user last saw or was
+warned of.  ON-DISK is (LINE-END . BOM) of the file: LINE-END may also be
+`mixed' or nil, see `qwen-companion-disk-line-end', and BOM is nil where
+it cannot be compared.  AS-ON-DISK is non-nil when the user has chosen
+to keep these.  EXACT is non-nil when lines end in different ways on one
+side: both buffers then hold carriage returns as text.  REAL and WARNING
+are from `qwen-companion-risks-examine'.  LOSSY is non-nil when the text
+has U+FFFD where the CLI could not decode the file.  WATCH is the watch
+on the file's directory while DISK-BUFFER is alive.
+
+The review:
+DISK-BUFFER holds the text on disk once the proposal is shown.  UNSAVED
+is the buffer with the user's unsaved text of the file, or nil;
+UNSAVED-COPY holds a copy of that text while it is part of the review.
+NOTE is a warning for the header line, or nil.  BIDI is non-nil when the
+text had characters that reorder others.  STYLE is the front end, VIEW
+is private to it.  DIFFERENCE is a `qwen-companion-hunks', kept while
+VIEW comes and goes.
+
+The CLI's write, after an answer:
+WRITE is the expected write, see `qwen-companion-disk-expect'.  BASE is
+the text on disk before it.  FORECAST is the text the file will hold
+after it, `asked' while that is being computed, or `unknown'; once it is
+known, BASE is the text it is written over.  Both have LF line ends and
+no byte order mark."
+  id session client path (arrived (float-time))
+  (state 'pending) seen edited
+  buffer digest empty (line-end "\n") (bom "") proposed ends-lines
+  stamp checked on-disk as-on-disk exact real warning lossy watch
+  disk-buffer unsaved unsaved-copy note bidi style view difference
   write base forecast)
 
 (defvar qwen-companion-proposal--open nil
   "The open proposals, oldest first.")
 
 (defvar qwen-companion-proposal--undelivered nil
-  "Outcomes the CLI has not got yet: (PROPOSAL . TEXT), newest first.
-The outcome is the state of the proposal.")
+  "Outcomes the CLI has not received yet, newest first.
+Each is (PROPOSAL . TEXT); the outcome is the state of PROPOSAL.")
 
 (defvar qwen-companion-proposal--awaiting-write nil
   "Ended proposals whose CLI may be about to write, oldest first.")
 
 (defvar qwen-companion-proposal-changed-hook nil
-  "Hook run when the open proposals or the states of some have changed.")
+  "Hook run when the open proposals or the state of one have changed.")
 
 (defvar qwen-companion-proposal-begun-functions nil
-  "Abnormal hook run with each proposal that has come.")
+  "Abnormal hook run with each new proposal.")
 
 (defvar qwen-companion-proposal-ended-functions nil
   "Abnormal hook run when a proposal has ended.
@@ -117,18 +131,18 @@ Each function gets the proposal, the state it was in before, `pending'
 or `shown', and non-nil when it was the CLI that ended it.")
 
 (defvar qwen-companion-proposal-miswritten-functions nil
-  "Abnormal hook run when a file does not hold what was accepted for it.
-Each function gets the buffer with the text that was accepted.")
+  "Abnormal hook run when a file lacks the text accepted for it.
+Each function gets the buffer with the accepted text.")
 
 (defvar-local qwen-companion-proposal-current nil
-  "The proposal that the current buffer is about.")
+  "The proposal that the current buffer belongs to, or nil.")
 
 (defun qwen-companion-proposals ()
-  "Return the proposals that wait for an answer, oldest first."
+  "Return the open proposals, oldest first."
   qwen-companion-proposal--open)
 
 (defun qwen-companion-proposal-open-p (proposal)
-  "Return non-nil when PROPOSAL waits for an answer."
+  "Return non-nil when PROPOSAL is open: it has no answer yet."
   (memq proposal qwen-companion-proposal--open))
 
 (defun qwen-companion-proposal-edited-p (proposal)
@@ -142,20 +156,21 @@ Each function gets the buffer with the text that was accepted.")
            :key #'qwen-companion-proposal-id :test #'equal))
 
 (defun qwen-companion-proposals-of-file (path)
-  "Return the open proposals for the file PATH, whoever made them."
+  "Return the open proposals for the file PATH, of all sessions."
   (let ((truename (file-truename path)))
     (cl-remove truename qwen-companion-proposal--open :test-not #'equal
                :key (lambda (proposal)
                       (file-truename (qwen-companion-proposal-path proposal))))))
 
 (defun qwen-companion-proposal-display-path (proposal)
-  "Return the file of PROPOSAL as shown to the user."
+  "Return the file name of PROPOSAL, safe to display."
   (qwen-companion-untrusted-path (qwen-companion-proposal-path proposal)))
 
 ;;; Its text
 
 (defun qwen-companion-proposal-make-buffer (proposal kind)
-  "Return a new buffer for the side KIND, a string, of PROPOSAL."
+  "Return a new buffer that belongs to PROPOSAL.
+KIND, a string, is part of the buffer's name."
   (let* ((path (qwen-companion-proposal-path proposal))
          (buffer (generate-new-buffer
                   (format "*qwen-companion %s: %s*"
@@ -168,7 +183,7 @@ Each function gets the buffer with the text that was accepted.")
     buffer))
 
 (defun qwen-companion-proposal--fill (proposal payload)
-  "Make the buffer of PROPOSAL from the text in PAYLOAD."
+  "Make the buffer of PROPOSAL and insert the text in PAYLOAD."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
@@ -191,7 +206,7 @@ Each function gets the buffer with the text that was accepted.")
       (setq buffer-offer-save t))))
 
 (defun qwen-companion-proposal-text (proposal)
-  "Return the text of PROPOSAL with the user's edits, exactly."
+  "Return the text of PROPOSAL with the user's edits, as sent when accepted."
   (let ((text (qwen-companion-disk-text
                (qwen-companion-proposal-buffer proposal)
                (qwen-companion-proposal-line-end proposal))))
@@ -202,7 +217,7 @@ Each function gets the buffer with the text that was accepted.")
       (concat (qwen-companion-proposal-bom proposal) text))))
 
 (defun qwen-companion-proposal--recreate-buffer (proposal text)
-  "Give PROPOSAL, whose buffer was killed, a new one with TEXT."
+  "Give PROPOSAL, whose buffer was killed, a new buffer with TEXT."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "proposal")))
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
@@ -213,11 +228,11 @@ Each function gets the buffer with the text that was accepted.")
       (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
 
 (defun qwen-companion-proposal--plain-text (text)
-  "Return TEXT with LF line ends and without a byte order mark."
+  "Return TEXT with LF line ends and no byte order mark."
   (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
 
 (defun qwen-companion-proposal--disk-text (path)
-  "Return the text of the file PATH, plain."
+  "Return the decoded text of the file PATH, with LF line ends."
   (with-temp-buffer
     (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
     (qwen-companion-proposal--plain-text (buffer-string))))
@@ -225,14 +240,14 @@ Each function gets the buffer with the text that was accepted.")
 ;;; Line ends and the byte order mark
 
 (defun qwen-companion-proposal--hide-carriage-returns (proposal)
-  "If every line of PROPOSAL ends in CR LF, let its buffer show LF only."
+  "If all lines of PROPOSAL end in CR LF, convert its buffer to LF."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when (equal "\r\n" (qwen-companion-disk-line-end))
       (qwen-companion-disk-convert-line-ends "\n")
       (setf (qwen-companion-proposal-line-end proposal) "\r\n"))))
 
 (defun qwen-companion-proposal--show-carriage-returns (proposal)
-  "Let the buffer of PROPOSAL hold its line ends as they are, CR included."
+  "Convert the buffer of PROPOSAL from LF back to CR LF, if it was converted."
   (when (equal "\r\n" (qwen-companion-proposal-line-end proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (qwen-companion-disk-convert-line-ends "\r\n"))
@@ -242,10 +257,14 @@ Each function gets the buffer with the text that was accepted.")
 
 (defun qwen-companion-proposal-align-line-ends (proposal bom)
   "Make the current buffer, the disk side of PROPOSAL, comparable with it.
-It holds the text exactly; BOM is the byte order mark before that, or
-nil.  Where lines end in different ways on one side, both sides show it,
-so that each can be dropped by itself; elsewhere it is one change, see
-`qwen-companion-proposal-line-end-summary'."
+The buffer holds the text of the file exactly; BOM is the byte order
+mark before that, or nil where it cannot be compared.
+
+Usually both buffers get LF line ends, and a change from one style to
+the other is a single change, see
+`qwen-companion-proposal-line-end-summary'.  If one side mixes styles,
+both buffers hold carriage returns as text, so that each line can be
+dropped by itself."
   (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
          (disk (qwen-companion-disk-line-end))
          (exact (or (eq disk 'mixed)
@@ -271,8 +290,8 @@ so that each can be dropped by itself; elsewhere it is one change, see
      proposal (qwen-companion-proposal-as-on-disk proposal))))
 
 (defun qwen-companion-proposal--line-end-changes (proposal)
-  "Return how line ends and the byte order mark of PROPOSAL differ from the disk.
-A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
+  "Return where line ends and byte order mark of PROPOSAL differ from the disk.
+A list of (WHAT PROPOSED ON-DISK), strings for the user."
   (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
               (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
     (cl-flet ((name (end) (if (equal end "\n") "LF" "CR LF")))
@@ -289,13 +308,14 @@ A list of (WHAT PROPOSED ON-DISK), strings, as shown to the user."
                  '("byte order mark" "proposed" "not on disk"))))))))
 
 (defun qwen-companion-proposal--no-text-p (proposal)
-  "Return non-nil when PROPOSAL was empty, without even a byte order mark."
+  "Return non-nil when PROPOSAL was empty, without a byte order mark."
   (and (qwen-companion-proposal-empty proposal)
        (string-empty-p (cdr (qwen-companion-proposal-proposed proposal)))))
 
 (defun qwen-companion-proposal-line-end-summary (proposal)
-  "Return a text: how line ends and byte order mark of PROPOSAL change, or nil.
-They are one change of the whole text, which can be dropped."
+  "Describe the line ends and byte order mark of PROPOSAL if they are new.
+Return nil when they are those on disk.  All of that is a single change,
+which the user can drop."
   (when-let* ((changes (qwen-companion-proposal--line-end-changes proposal)))
     (if (qwen-companion-proposal-as-on-disk proposal)
         (concat (mapconcat #'car changes " and ") " as on disk")
@@ -304,9 +324,10 @@ They are one change of the whole text, which can be dropped."
                  changes "; "))))
 
 (defun qwen-companion-proposal-set-line-ends (proposal as-on-disk)
-  "Give PROPOSAL its own line ends and mark, or with AS-ON-DISK those on disk.
-A text without any is given those on disk: it gets line ends when changes
-are dropped."
+  "Set the line ends and byte order mark of PROPOSAL.
+With AS-ON-DISK non-nil they are those on disk, else the proposed ones.
+A text without line ends gets those on disk, for when dropped changes
+bring lines back."
   (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
               (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
     (unless (qwen-companion-proposal--line-end-changes proposal)
@@ -322,7 +343,7 @@ are dropped."
 ;;; The one life
 
 (defun qwen-companion-proposal--refusal (payload)
-  "Return why the proposal in PAYLOAD is not reviewed, a string, or nil."
+  "Return the reason to refuse the proposal in PAYLOAD, or nil to review it."
   (let ((path (plist-get payload :path)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
         (format "Emacs reviews local files with absolute names only, not %s" path)
@@ -336,7 +357,8 @@ are dropped."
                   path size qwen-companion-diff-size-limit))))))
 
 (defun qwen-companion-proposal--begin (payload)
-  "Begin the life of the proposal in PAYLOAD and announce it."
+  "Make the proposal in PAYLOAD and announce it.
+Run `qwen-companion-proposal-begun-functions'."
   (let* ((path (plist-get payload :path))
          (target (qwen-companion-risks-examine
                   path (qwen-companion-roots-published)))
@@ -362,9 +384,9 @@ are dropped."
     (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal)))
 
 (defun qwen-companion-proposal--end (proposal state &optional by-cli)
-  "Let PROPOSAL end in STATE: it is no longer open.
-BY-CLI non-nil means that the user may be about to answer.  Its own
-buffer is left to the caller."
+  "End PROPOSAL in STATE.
+BY-CLI non-nil means that the CLI ended it, perhaps just before the user
+would have answered.  The caller has to deal with the proposal's buffer."
   (let ((before (qwen-companion-proposal-state proposal)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)
@@ -375,7 +397,8 @@ buffer is left to the caller."
                         proposal before by-cli)))
 
 (defun qwen-companion-proposal-decide (proposal outcome &optional text)
-  "End PROPOSAL by the user's OUTCOME, `accepted' (with TEXT) or `rejected'."
+  "End PROPOSAL with the user's OUTCOME and send that to the CLI.
+OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
   (qwen-companion-proposal--end proposal outcome)
   (push (cons proposal text) qwen-companion-proposal--undelivered)
   (when (eq outcome 'accepted)
@@ -387,7 +410,7 @@ buffer is left to the caller."
   (kill-buffer (qwen-companion-proposal-buffer proposal)))
 
 (defun qwen-companion-proposal--note-accepted (accepted)
-  "Say in the other reviews of the same file that ACCEPTED was accepted."
+  "Note in the other reviews of the same file that ACCEPTED was accepted."
   (dolist (other (qwen-companion-proposals-of-file
                   (qwen-companion-proposal-path accepted)))
     (setf (qwen-companion-proposal-note other)
@@ -396,9 +419,9 @@ buffer is left to the caller."
   (force-mode-line-update t))
 
 (defun qwen-companion-proposal--supersede (session path)
-  "End what SESSION has proposed for PATH: a newer proposal has come.
-The CLI waits for the outcome of that one only, so one that is still on
-its way is void."
+  "End the open proposal of SESSION for PATH: a newer one has come.
+The CLI waits for the outcome of the newer one only, so an outcome that
+has not reached it yet is void."
   (let ((older-p (lambda (proposal)
                    (and (equal session (qwen-companion-proposal-session proposal))
                         (equal path (qwen-companion-proposal-path proposal))))))
@@ -413,9 +436,9 @@ its way is void."
 ;;; Rescued texts
 
 (defun qwen-companion-proposal--rescue (proposal reason &optional awaited)
-  "Keep the text of PROPOSAL in a buffer and tell the user; REASON is why.
-AWAITED non-nil means that its CLI may be about to write.  A text that
-is on disk needs no keeping."
+  "Rescue the text of PROPOSAL for REASON and tell the user.
+AWAITED non-nil means that the CLI may be about to write.  If the text
+is on disk already, kill the buffer instead."
   (if (qwen-companion-disk-holds-p (qwen-companion-proposal-path proposal)
                                    (qwen-companion-proposal-text proposal))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
@@ -431,40 +454,32 @@ is on disk needs no keeping."
       :awaited awaited))))
 
 (defun qwen-companion-proposal--rescue-or-kill (proposal reason &optional awaited)
-  "Keep the text of PROPOSAL, for REASON, if the user edited it; else kill it.
+  "Rescue the text of PROPOSAL for REASON if the user edited it; else kill it.
 AWAITED is as in `qwen-companion-proposal--rescue'."
   (if (qwen-companion-proposal-edited proposal)
       (qwen-companion-proposal--rescue proposal reason awaited)
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
 (defun qwen-companion-proposal--rescue-orphan (proposal)
-  "Keep the text of PROPOSAL, whose CLI has gone."
+  "Rescue the text of PROPOSAL, whose session has ended."
   (qwen-companion-proposal--rescue
    proposal
-   (format "%s has gone before it could write %s"
+   (format "%s disconnected before it could write %s"
            (qwen-companion-proposal-client proposal)
            (qwen-companion-proposal-display-path proposal))))
-
-(defun qwen-companion-proposal--why-closed (proposal keeps-edits)
-  "Return a text for PROPOSAL, edited here and answered in the terminal.
-KEEPS-EDITS says whether the CLI then writes the edits."
-  (if keeps-edits
-      "answered in the terminal"
-    (format "answered in the terminal, where %s writes its own text without your edits"
-            (qwen-companion-proposal-client proposal))))
 
 ;;; What the CLI writes
 
 ;; A CLI may ask about several changes before it makes the first one.  It
-;; has made all of them from the text on disk, and some apply one after
-;; the other by what they replace.  So a text that was accepted may never
-;; be on disk as it is; what will be there is computed.  The time in which
-;; the CLI should write begins when it waits for no more answers.
+;; has computed all of them from the text on disk, and some CLIs apply one
+;; after the other by replacing strings.  So an accepted text may never be
+;; on disk as it is; the text that will be there is computed here.  The time
+;; limit for a write starts when the CLI awaits no more answers.
 
 (cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp done)
   "Expect that the CLI of PROPOSAL writes TEXT.
-OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; DONE is
-called when PROPOSAL is no longer awaited."
+OPTIONAL, STAMP and DONE are as in `qwen-companion-disk-expect'; call
+DONE when the wait for PROPOSAL ends."
   (let* ((path (qwen-companion-proposal-path proposal))
          (earlier (qwen-companion-proposal--awaited-for path)))
     (setq qwen-companion-proposal--awaiting-write
@@ -487,12 +502,12 @@ called when PROPOSAL is no longer awaited."
     (qwen-companion-proposal--update-forecasts path)))
 
 (defun qwen-companion-proposal--awaited-for (path)
-  "Return the proposals for PATH whose CLI may be about to write, oldest first."
+  "Return the proposals for PATH whose write is awaited, oldest first."
   (cl-remove path qwen-companion-proposal--awaiting-write
              :key #'qwen-companion-proposal-path :test-not #'equal))
 
 (defun qwen-companion-proposal-unwritten-before (proposal)
-  "Return what the CLI of PROPOSAL has yet to write to the file before it.
+  "Return what the CLI of PROPOSAL has to write to the same file first.
 A list of accepted proposals."
   (cl-remove-if-not
    (lambda (earlier)
@@ -503,7 +518,7 @@ A list of accepted proposals."
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
 (defun qwen-companion-proposal--forget-write (proposal)
-  "Expect no longer that the CLI of PROPOSAL writes."
+  "Stop waiting for the CLI of PROPOSAL to write."
   (setq qwen-companion-proposal--awaiting-write
         (delq proposal qwen-companion-proposal--awaiting-write))
   (qwen-companion-disk-forget (qwen-companion-proposal-write proposal))
@@ -511,7 +526,7 @@ A list of accepted proposals."
         (qwen-companion-proposal-base proposal) nil))
 
 (defun qwen-companion-proposal--update-forecasts (path)
-  "Compute what PATH will hold when all that is awaited was written."
+  "Compute what PATH will hold after each awaited write."
   (let ((rest (qwen-companion-proposal--awaited-for path)) previous)
     (while rest
       (let* ((proposal (pop rest))
@@ -525,7 +540,7 @@ A list of accepted proposals."
         (setq previous proposal)))))
 
 (defun qwen-companion-proposal--forecast (proposal mine)
-  "Compute the forecast of PROPOSAL where MINE is written before it."
+  "Compute the forecast of PROPOSAL, given that MINE is written before it."
   (let* ((write (qwen-companion-proposal-write proposal))
          (path (qwen-companion-proposal-path proposal))
          (theirs (qwen-companion-proposal--plain-text (qwen-companion-disk-accepted write))))
@@ -546,8 +561,8 @@ A list of accepted proposals."
              (qwen-companion-proposal--compare-with-accepted open))))))))
 
 (defun qwen-companion-proposal--compare-with-accepted (proposal)
-  "Find out whether PROPOSAL has what was accepted before and is not written yet.
-If it lacks some of that, say so in the review."
+  "Note in the review of PROPOSAL if it lacks text accepted before.
+Only changes that its CLI has not written yet count."
   (when-let* ((earlier (qwen-companion-proposal-unwritten-before proposal))
               (mine (qwen-companion-proposal-forecast (car (last earlier))))
               ((stringp mine)))
@@ -558,18 +573,14 @@ If it lacks some of that, say so in the review."
        (lambda (merged)
          (unless (equal theirs (and merged (qwen-companion-merge-take-text merged theirs)))
            (setf (qwen-companion-proposal-note proposal)
-                 (qwen-companion-proposal--note-lacking proposal earlier))
+                 (concat "lacks changes accepted before"
+                         (when (cl-some #'qwen-companion-proposal-edited earlier)
+                           (format ", and %s may fail to write it where you edited them"
+                                   (qwen-companion-proposal-client proposal)))))
            (force-mode-line-update t)))))))
 
-(defun qwen-companion-proposal--note-lacking (proposal earlier)
-  "Return a note: PROPOSAL lacks some of EARLIER, proposals accepted before."
-  (concat "lacks changes accepted before"
-          (when (cl-some #'qwen-companion-proposal-edited earlier)
-            (format ", and %s may fail to write it where you edited them"
-                    (qwen-companion-proposal-client proposal)))))
-
 (defun qwen-companion-proposal--start-write-timeout (session)
-  "Count the time in which SESSION should write, unless it waits for answers."
+  "Start the time limit for the writes of SESSION, unless it awaits answers."
   (let ((of-session-p (lambda (proposal)
                         (equal session (qwen-companion-proposal-session proposal)))))
     (unless (or (cl-some of-session-p qwen-companion-proposal--open)
@@ -578,19 +589,19 @@ If it lacks some of that, say so in the review."
         (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
 
 (defun qwen-companion-proposal--stop-write-timeout (session)
-  "Do not count the time in which SESSION should write: it waits for an answer."
+  "Stop the time limit for the writes of SESSION: it awaits an answer."
   (dolist (proposal qwen-companion-proposal--awaiting-write)
     (when (equal session (qwen-companion-proposal-session proposal))
       (qwen-companion-disk-expect-later (qwen-companion-proposal-write proposal)))))
 
 (defun qwen-companion-proposal--write-ended (proposal text result how)
-  "Keep TEXT, which was accepted of PROPOSAL, if it is not on disk.
+  "Rescue TEXT, accepted of PROPOSAL, if it is not on disk.
 RESULT and HOW are as in `qwen-companion-disk-expect'."
   (pcase result
     ('overwritten
      (when (qwen-companion-proposal-edited proposal)
        (qwen-companion-proposal--rescue-accepted
-        proposal text "the change accepted after this one has replaced it, with your edits")))
+        proposal text "a change accepted later has replaced it, with your edits")))
     ('changed (qwen-companion-proposal--rescue-changed proposal text))
     ('unchanged
      (qwen-companion-proposal--rescue-accepted
@@ -602,8 +613,8 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
        (qwen-companion-rescue-expect-late-write (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal--rescue-changed (proposal text)
-  "Keep TEXT, accepted of PROPOSAL, which is not what its file has now.
-If that is what was accepted before, the text is kept with it."
+  "Rescue TEXT, accepted of PROPOSAL: its file has another text.
+If the file holds what was accepted before, rescue both changes together."
   (let* ((path (qwen-companion-proposal-path proposal))
          (file (qwen-companion-proposal-display-path proposal))
          (base (qwen-companion-proposal-base proposal))
@@ -622,14 +633,14 @@ If that is what was accepted before, the text is kept with it."
                             (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal--rescue-accepted (proposal text reason)
-  "Keep TEXT, accepted of PROPOSAL, whose buffer was killed; REASON is why."
+  "Rescue TEXT, accepted of PROPOSAL, whose buffer was killed, for REASON."
   (qwen-companion-proposal--recreate-buffer proposal text)
   (qwen-companion-proposal--rescue proposal reason))
 
 ;;; Outcomes on their way to the CLI
 
 (defun qwen-companion-proposal--deliver (undelivered)
-  "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the CLI."
+  "Send the outcome UNDELIVERED, (PROPOSAL . TEXT), to the Python process."
   (pcase-let ((`(,proposal . ,text) undelivered))
     (qwen-companion-backend-call
      'outcome
@@ -638,14 +649,14 @@ If that is what was accepted before, the text is kept with it."
              (when text (qwen-companion-backend-pack-text text))))))
 
 (defconst qwen-companion-proposal--redeliver-delay 2
-  "Seconds until an outcome is sent again that could not be taken.")
+  "Seconds before an outcome is sent again after a failure.")
 
 (defvar qwen-companion-proposal--redeliver-timer nil
-  "Timer that sends outcomes again, nil while all were taken.")
+  "Timer that sends outcomes again, or nil.")
 
 (defun qwen-companion-proposal-on-call-failed (method _payload)
-  "Send the outcomes again in a while when METHOD was to take one.
-The Python process could not read its text, for instance."
+  "If METHOD is `outcome', schedule that the outcomes are sent again.
+The Python process may have been unable to read the text, for instance."
   (when (and (eq method 'outcome) (not qwen-companion-proposal--redeliver-timer))
     (setq qwen-companion-proposal--redeliver-timer
           (run-at-time qwen-companion-proposal--redeliver-delay nil
@@ -654,14 +665,14 @@ The Python process could not read its text, for instance."
                          (qwen-companion-proposal-resend))))))
 
 (defun qwen-companion-proposal-resend ()
-  "Tell a Python process that has just come up the outcomes it may lack."
+  "Send all outcomes to a new Python process that may lack them."
   (mapc #'qwen-companion-proposal--deliver
         (reverse qwen-companion-proposal--undelivered)))
 
 (defun qwen-companion-proposal-snapshot ()
-  "Return the open proposals for a Python process about to start.
-A list of property lists (:id :session :path :digest); those whose
-outcome is not delivered are still open for it."
+  "Return the open proposals, for a Python process about to start.
+A list of property lists (:id :session :path :digest).  A proposal
+whose outcome is not delivered is open for the Python process."
   (mapcar (lambda (proposal)
             (list :id (qwen-companion-proposal-id proposal)
                   :session (qwen-companion-proposal-session proposal)
@@ -671,15 +682,15 @@ outcome is not delivered are still open for it."
                   qwen-companion-proposal--open)))
 
 (defun qwen-companion-proposal--undelivered-by-id (id)
-  "Return the outcome of the proposal ID that is not delivered, or nil."
+  "Return the undelivered outcome of the proposal ID, or nil."
   (cl-find id qwen-companion-proposal--undelivered :test #'equal
            :key (lambda (undelivered)
                   (qwen-companion-proposal-id (car undelivered)))))
 
 (defun qwen-companion-proposal--discard-outcome (undelivered reason)
-  "End UNDELIVERED, an outcome that came too late, in the state `closed'.
-If it was an acceptance with edits, keep its text; REASON is why it is
-void.  Return that text, or nil for a rejection."
+  "Discard UNDELIVERED, an outcome that came too late, and close its proposal.
+If it is an acceptance with edits, rescue its text for REASON.  Return
+that text, or nil for a rejection."
   (pcase-let ((`(,proposal . ,text) undelivered))
     (setq qwen-companion-proposal--undelivered
           (delq undelivered qwen-companion-proposal--undelivered))
@@ -695,8 +706,9 @@ void.  Return that text, or nil for a rejection."
 ;;; Calls of the Python process
 
 (defun qwen-companion-proposal-on-open (payload)
-  "Take the proposal in PAYLOAD; return nil, or a string: why not.
-One that is known is the same review, proposed again."
+  "Handle the `diff-open' call: begin the proposal in PAYLOAD.
+Return nil, or the reason to refuse it, a string.  If the proposal is
+known already, keep its review."
   (let ((id (plist-get payload :id))
         (path (plist-get payload :path))
         (session (plist-get payload :session)))
@@ -714,15 +726,17 @@ One that is known is the same review, proposed again."
         nil)))))
 
 (defun qwen-companion-proposal-on-close (payload)
-  "Close the proposal in PAYLOAD, answered in the terminal.
-Return its text as a payload, nil when it was not open or was rejected
-here at the same time."
+  "Handle the `diff-close' call: PAYLOAD names a proposal answered elsewhere.
+Return its text as a payload, or nil when it was not open or has just
+been rejected in Emacs."
   (let* ((id (plist-get payload :id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id))
          (proposal (or (car undelivered) (qwen-companion-proposal-by-id id))))
     (when proposal
-      (let* ((reason (qwen-companion-proposal--why-closed
-                      proposal (plist-get payload :keeps-edits)))
+      (let* ((reason (if (plist-get payload :keeps-edits)
+                         "answered in the terminal"
+                       (format "answered in the terminal, where %s writes its own text without your edits"
+                               (qwen-companion-proposal-client proposal))))
              (text (if undelivered
                        (qwen-companion-proposal--discard-outcome undelivered reason)
                      (qwen-companion-proposal-text proposal))))
@@ -740,8 +754,8 @@ here at the same time."
         (and text (qwen-companion-backend-pack-text text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
-  "Keep the text of the proposal in PAYLOAD: its CLI has gone.
-It may have been accepted already, only that the CLI never got to know."
+  "Handle the `diff-orphan' call: rescue the text of the proposal in PAYLOAD.
+Its session has ended; an acceptance may not have reached the CLI."
   (let* ((id (plist-get payload :id))
          (proposal (qwen-companion-proposal-by-id id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
@@ -760,7 +774,7 @@ It may have been accepted already, only that the CLI never got to know."
     nil))
 
 (defun qwen-companion-proposal-on-delivered (payload)
-  "Forget the outcome in PAYLOAD: the CLI has it."
+  "Handle the `delivered' call: forget the outcome in PAYLOAD."
   (when-let* ((undelivered (qwen-companion-proposal--undelivered-by-id
                             (plist-get payload :id))))
     (setq qwen-companion-proposal--undelivered
@@ -771,8 +785,8 @@ It may have been accepted already, only that the CLI never got to know."
 
 (defun qwen-companion-proposal-end-all ()
   "End all reviews because the companion stops.
-Nothing is answered: the CLI still asks in its terminal.  Texts the
-user has edited are kept."
+No answer is sent: the CLI still asks in its terminal.  Texts that the
+user has edited are rescued."
   (dolist (proposal (copy-sequence qwen-companion-proposal--open))
     (qwen-companion-proposal--end proposal 'closed)
     (qwen-companion-proposal--rescue-or-kill proposal "the companion was turned off"))

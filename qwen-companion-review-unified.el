@@ -855,7 +855,7 @@ If the user has put other things on the screen meanwhile, they stay."
   "Signal a `user-error' unless the hunks are those of the texts as they are."
   (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
-    ('comparing (user-error "The texts are being compared; a moment"))
+    ('comparing (user-error "Still comparing; try again in a moment"))
     (_ (unless (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
          (qwen-companion-review-unified--update qwen-companion-proposal-current)
          (user-error "The text has been changed elsewhere; look at what is shown now")))))
@@ -951,7 +951,7 @@ In the unchanged lines between two changes, that is between these."
                    (qwen-companion-hunks-split difference change
                                                removed added))))))))
     (when (or (null begin) (eq begin (car changes)))
-      (user-error "Nothing to split off: go to a line behind the first change of the hunk"))
+      (user-error "Nothing to split off: go to a line after the first change of the hunk"))
     (setf (qwen-companion-hunks-change-cut begin) t)
     (qwen-companion-review-unified--split-hunk hunk begin)))
 

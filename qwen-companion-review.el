@@ -41,19 +41,19 @@
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-diff-arrival 'idle
-  "When a proposal that has arrived is shown.
+  "When to show a proposal that has arrived.
 `idle': after half a second without input, `now': as soon as nothing
 would be disturbed, `command': only by \\[qwen-companion-diff-open].
-It never opens while a command is under way, a minibuffer, a keyboard
-macro or another Ediff session; it waits then.  It also waits while its
-terminal is in a tab that is not selected."
+It never opens during a command, in a minibuffer, a keyboard macro or
+another Ediff session; it waits then.  It also waits while its terminal
+is in a tab that is not selected."
   :group 'qwen-companion
   :type '(choice (const :tag "When idle" idle)
                  (const :tag "At once" now)
                  (const :tag "On command" command)))
 
 (defcustom qwen-companion-diff-select nil
-  "Non-nil means that a review which opens by itself selects its window.
+  "Non-nil means to select a review that opens by itself.
 With nil the selected window stays selected."
   :group 'qwen-companion
   :type 'boolean)
@@ -66,8 +66,8 @@ See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
 
 (defvar qwen-companion-attention-functions nil
   "Abnormal hook run when a proposal arrives.
-Each function gets the proposal, see `qwen-companion-proposal-path'
-and its sisters.")
+Each function gets the proposal, see `qwen-companion-proposal-path' and
+the other accessors of that structure.")
 
 (defconst qwen-companion-review--idle-delay 0.5
   "Seconds without input after which a proposal may open.")
@@ -76,15 +76,15 @@ and its sisters.")
 
 (cl-defgeneric qwen-companion-review-show (style proposal select)
   "Show PROPOSAL with the front end STYLE, a symbol.
-Its buffers are made already.  SELECT non-nil means to select the
-review, else the selected window stays selected.")
+Its buffers exist already.  SELECT non-nil means to select the review;
+else the selected window stays selected.")
 
 (cl-defgeneric qwen-companion-review-hide (style proposal)
-  "Take PROPOSAL off the screen; the windows return as they were.
+  "Remove the review of PROPOSAL from the windows and restore these.
 STYLE is the front end that shows it.  Its buffers stay alive.")
 
 (cl-defgeneric qwen-companion-review-refresh (style proposal)
-  "Compare the two sides of PROPOSAL anew if it is on the screen.
+  "Compare the two sides of PROPOSAL again if it is on the screen.
 STYLE is the front end that shows it.")
 
 (cl-defgeneric qwen-companion-review-visible-p (style proposal)
@@ -96,20 +96,20 @@ STYLE is the front end that shows it.")
 STYLE is the front end that shows it.")
 
 (cl-defgeneric qwen-companion-review-update-sides (style proposal)
-  "Show PROPOSAL, which is on the screen, with its third party or without.
-That is the buffer `qwen-companion-proposal-unsaved-copy', just made, or
-nil: the one that was there is about to be killed.  STYLE is the front
-end that shows it.")
+  "Show PROPOSAL with or without the copy of the user's unsaved text.
+It is on the screen.  `qwen-companion-proposal-unsaved-copy' is a new
+buffer, or nil when the one that was shown is about to be killed.  STYLE
+is the front end that shows it.")
 
 (cl-defgeneric qwen-companion-review-unsaved-changed (_style _proposal)
-  "Tell STYLE that there is, or no longer is, unsaved text to PROPOSAL.
-The header lines of the buffers say so by themselves."
+  "Tell STYLE that the user has, or no longer has, unsaved text for PROPOSAL.
+The header lines of the buffers update themselves."
   nil)
 
 (cl-defgeneric qwen-companion-review-line-ends-changed (_style _proposal)
-  "Tell STYLE that line ends or the byte order mark of PROPOSAL differ otherwise.
-See `qwen-companion-proposal-line-end-summary'; the header lines of the
-buffers say so by themselves."
+  "Tell STYLE that the line ends or byte order mark of PROPOSAL have changed.
+The header lines of the buffers update themselves; see
+`qwen-companion-proposal-line-end-summary'."
   nil)
 
 ;;; Buffers
@@ -121,7 +121,7 @@ buffers say so by themselves."
     (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
     (define-key map (kbd "C-c C-l") #'qwen-companion-diff-toggle-line-ends)
     map)
-  "Keys in the buffers of a review.")
+  "Keymap of the buffers of a review.")
 
 (define-minor-mode qwen-companion-review-buffer-mode
   "Minor mode of the buffers of a review.
@@ -135,7 +135,7 @@ buffers say so by themselves."
 
 (defun qwen-companion-review--buffer-killed ()
   "Reject the proposal whose buffer is being killed.
-A third party just goes."
+If the buffer is the copy of unsaved text, show the review without it."
   (let ((proposal qwen-companion-proposal-current))
     (cond
      ((eq (current-buffer) (qwen-companion-proposal-unsaved-copy proposal))
@@ -145,7 +145,7 @@ A third party just goes."
       (qwen-companion-proposal-decide proposal 'rejected)))))
 
 (defun qwen-companion-review--set-mode (path)
-  "Give the current buffer, a side of a review, the major mode for PATH."
+  "Set the major mode of the current buffer, a side of a review, by PATH."
   (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-untrusted-set-major-mode path)
     ;; The major mode has killed what was local.
@@ -156,8 +156,8 @@ A third party just goes."
 
 (defun qwen-companion-review--insert-disk (path)
   "Insert the text of the file PATH exactly.
-Return the byte order mark before it, \"\" for none, or nil where there
-is no such file or its encoding has no use for one."
+Return its byte order mark, \"\" for none, or nil if there is no such file
+or its encoding uses none."
   (let ((coding (qwen-companion-disk-insert
                  path (qwen-companion-disk-named-coding path) t)))
     (cond ((null coding) (and (file-exists-p path) ""))
@@ -165,10 +165,10 @@ is no such file or its encoding has no use for one."
           ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
 
 (defun qwen-companion-review--prepare (proposal)
-  "Make the other side of PROPOSAL and dress both buffers.
-The other side is the text on disk, from which the CLI has made its
-proposal.  What was accepted before and is not written yet is not in it:
-then the CLI has not seen that either."
+  "Make the disk side of PROPOSAL and set up both buffers.
+The disk side is the text from which the CLI has made its proposal.  It
+lacks what was accepted before and is not written yet, as the CLI has
+not seen that either."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
@@ -192,11 +192,12 @@ then the CLI has not seen that either."
       (let ((modified (buffer-modified-p)))
         (qwen-companion-review--set-mode path)
         (set-buffer-modified-p modified))
-      (qwen-companion-review--describe proposal))))
+      (qwen-companion-review--set-header
+       (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
 
 (defun qwen-companion-review--loses-text-p (proposal)
-  "Return non-nil when the CLI of PROPOSAL could not read all of the file.
-Some CLIs take every file for UTF-8, and what is not for U+FFFD."
+  "Return non-nil when the CLI of PROPOSAL could not decode all of the file.
+Some CLIs read every file as UTF-8, with U+FFFD for invalid bytes."
   (let ((lost-p (lambda (buffer)
                   (with-current-buffer buffer
                     (unless (qwen-companion-untrusted-ascii-p)
@@ -209,9 +210,9 @@ Some CLIs take every file for UTF-8, and what is not for U+FFFD."
 ;;; Line ends and the byte order mark
 
 (defun qwen-companion-diff-toggle-line-ends (&optional file)
-  "Keep line ends and byte order mark as on disk, or take the proposed ones.
-It is for the proposal the current buffer is about, else the only one
-that waits; FILE names another one by its file."
+  "Toggle between the line ends and byte order mark on disk and the proposed.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
   (interactive (list (qwen-companion-review--read "Change the line ends of")))
   (let ((proposal (qwen-companion-review--find file "change")))
     (unless (qwen-companion-proposal-line-end-summary proposal)
@@ -225,36 +226,31 @@ that waits; FILE names another one by its file."
     (run-hooks 'qwen-companion-proposal-changed-hook)))
 
 (defun qwen-companion-review-bidi-hint ()
-  "Return the part of a header line about a text that is turned around, or nil.
-Only a text in which that was seen when the review began is searched."
+  "Return the header line's warning of reordered text, or nil.
+Search only a text that had such characters when the review began."
   (let ((proposal qwen-companion-proposal-current))
     (when-let* (((qwen-companion-proposal-bidi proposal))
                 (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
                              (qwen-companion-untrusted-bidi-control))))
-      (concat "  " (propertize (format "text turned around (U+%04X)" character)
+      (concat "  " (propertize (format "reordered text (U+%04X)" character)
                                'face 'warning)))))
 
 (defun qwen-companion-review-line-ends-hint (key)
-  "Return the part of a header line about line ends, KEY being for these."
+  "Return the header line's part about line ends, with KEY to toggle them."
   (when-let* ((text (qwen-companion-proposal-line-end-summary qwen-companion-proposal-current)))
     (concat "  " key " " (propertize text 'face 'warning))))
 
 ;;; What a review says
 
-(defun qwen-companion-review--describe (proposal)
-  "Give the current buffer, that of PROPOSAL, its header line."
-  (qwen-companion-review--set-header
-   (format "proposed by %s" (qwen-companion-proposal-client proposal))))
-
 (defun qwen-companion-review--loss-hint (proposal)
-  "Return the part of a header line about text of PROPOSAL that would be lost."
+  "Return the header line's warning that PROPOSAL loses text."
   (if (qwen-companion-proposal-lossy proposal)
       (propertize "  loses text (U+FFFD)" 'face 'warning)
     ""))
 
 (defun qwen-companion-review-warnings (proposal)
-  "Return the part of a header line that warns of accepting PROPOSAL.
-It is short: there is not much room beside the keys."
+  "Return the header line's warnings about accepting PROPOSAL.
+They are short: the keys leave little room."
   (concat
    (qwen-companion-review--loss-hint proposal)
    (mapconcat
@@ -271,7 +267,7 @@ It is short: there is not much room beside the keys."
 ;;; The disk side
 
 (defun qwen-companion-review--watch-disk (proposal)
-  "Let the disk side of PROPOSAL follow its file, visited or not."
+  "Keep the disk side of PROPOSAL up to date, even if its file is not visited."
   (qwen-companion-review--unwatch-disk proposal)
   (let ((path (qwen-companion-proposal-path proposal)))
     (setf (qwen-companion-proposal-watch proposal)
@@ -285,14 +281,14 @@ It is short: there is not much room beside the keys."
                (qwen-companion-review-file-written path)))))))
 
 (defun qwen-companion-review--unwatch-disk (proposal)
-  "Let the disk side of PROPOSAL follow its file no longer."
+  "Stop watching the file of PROPOSAL."
   (when-let* ((watch (qwen-companion-proposal-watch proposal)))
     (setf (qwen-companion-proposal-watch proposal) nil)
     (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-review-file-written (path)
-  "Bring the reviews of PATH along if that file was written.
-Only the side that shows the disk changes, never a proposed text."
+  "Update the reviews of the file PATH if it was written.
+Only the disk side changes, never a proposed text."
   (dolist (proposal (qwen-companion-proposals-of-file path))
     (let ((stamp (qwen-companion-disk-stamp path))
           (disk (qwen-companion-proposal-disk-buffer proposal)))
@@ -307,7 +303,7 @@ Only the side that shows the disk changes, never a proposed text."
            (qwen-companion-proposal-style proposal) proposal))))))
 
 (defun qwen-companion-review--refresh-disk (proposal source)
-  "Make the disk side of PROPOSAL hold the text of the buffer SOURCE."
+  "Replace the text of PROPOSAL's disk side by that of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (if (qwen-companion-disk-same-text-p source)
         ;; Only its time has changed: nothing would be overwritten.
@@ -325,7 +321,7 @@ Only the side that shows the disk changes, never a proposed text."
                                    proposal))))
 
 (defun qwen-companion-review--note-writes (proposal)
-  "Note that the file of PROPOSAL, now about to be shown, was written since."
+  "Note if the file of PROPOSAL was written before the review is shown."
   (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
     (unless (equal stamp (qwen-companion-proposal-stamp proposal))
       (setf (qwen-companion-proposal-stamp proposal) stamp
@@ -334,8 +330,8 @@ Only the side that shows the disk changes, never a proposed text."
     (setf (qwen-companion-proposal-checked proposal) stamp)))
 
 (defun qwen-companion-review--check-disk (proposal)
-  "Signal a `user-error' if the file of PROPOSAL was written behind its back.
-That is said once for each change; accepting again accepts."
+  "Signal a `user-error' if the file of PROPOSAL was written unnoticed.
+That happens once for each change: accepting again accepts."
   (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
   (let ((stamp (qwen-companion-proposal-stamp proposal)))
     (unless (equal stamp (qwen-companion-proposal-checked proposal))
@@ -344,8 +340,8 @@ That is said once for each change; accepting again accepts."
                   (qwen-companion-proposal-display-path proposal)))))
 
 (defun qwen-companion-review-place (proposal)
-  "Return the file of PROPOSAL as named in its project, with the project.
-What a link leads to has its real name where that matters."
+  "Return the file name of PROPOSAL relative to its project, with the project.
+If a link leads to another file that matters, return that file's name."
   (let ((path (qwen-companion-proposal-path proposal))
         (real (qwen-companion-proposal-real proposal))
         (root (qwen-companion-roots-of default-directory)))
@@ -357,15 +353,15 @@ What a link leads to has its real name where that matters."
      (t (qwen-companion-proposal-display-path proposal)))))
 
 (defun qwen-companion-review-warning-hint (proposal)
-  "Return the part of a header line that warns of the file of PROPOSAL."
+  "Return the header line's warning about the file of PROPOSAL."
   (if-let* ((warning (qwen-companion-proposal-warning proposal)))
       (concat "  " (propertize warning 'face 'warning))
     ""))
 
 (defun qwen-companion-review--set-header (text)
-  "Give the current buffer a header line with the keys, the file and TEXT.
-The keys come first: a long name must not push them off the screen.
-What the user has edited or not saved is said as long as that is so."
+  "Set the header line of the current buffer to keys, warnings, file and TEXT.
+The keys come first, so that a long name does not push them off the
+screen.  The parts about edits and unsaved text update themselves."
   (setq header-line-format
         (list (substitute-command-keys
                " \\[qwen-companion-diff-accept] accept  \\[qwen-companion-diff-reject] reject")
@@ -395,21 +391,21 @@ What the user has edited or not saved is said as long as that is so."
 ;;; Unsaved text of the user's
 
 (defconst qwen-companion-review--unsaved-delay 0.1
-  "Seconds without input after which unsaved text is looked for.")
+  "Seconds without input before looking for unsaved text.")
 
 (defvar qwen-companion-review--unsaved-timer nil
-  "Timer that looks for unsaved text, nil while no proposal waits.")
+  "Timer that looks for unsaved text, or nil while no proposal is open.")
 
 (defconst qwen-companion-review--saving-hooks
   '(after-save-hook after-revert-hook)
-  "Hooks that run when a text is saved, also where no key was pressed.")
+  "Hooks that run when a buffer ceases to be unsaved, even without input.")
 
 (defvar-local qwen-companion-review--copied-from nil
-  "What the current buffer, a third party, is a copy of: (BUFFER . TICK).
+  "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
 (defun qwen-companion-review--watch-unsaved ()
-  "Look for unsaved text, and go on with that while proposals wait."
+  "Look for unsaved text now, and regularly while proposals are open."
   (cond
    ((null (qwen-companion-proposals))
     (when qwen-companion-review--unsaved-timer
@@ -426,12 +422,12 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
   (qwen-companion-review-check-unsaved))
 
 (defun qwen-companion-review--check-unsaved-soon ()
-  "Look for unsaved text when what is under way has ended."
+  "Look for unsaved text after the current command or event."
   (run-at-time 0 nil #'qwen-companion-review-check-unsaved))
 
 (defun qwen-companion-review-check-unsaved ()
-  "Let the reviews say whether the user has unsaved text of their files.
-A text that is no longer unsaved may be on disk now."
+  "Note in the reviews whether the user has unsaved text of their files.
+Text that is no longer unsaved may be on disk now."
   (let (changed)
     (dolist (proposal (qwen-companion-proposals))
       (let* ((path (qwen-companion-proposal-path proposal))
@@ -448,7 +444,7 @@ A text that is no longer unsaved may be on disk now."
       (run-hooks 'qwen-companion-proposal-changed-hook))))
 
 (defun qwen-companion-review-unsaved-hint (key)
-  "Return the part of a header line about unsaved text, KEY being for that."
+  "Return the header line's part about unsaved text, with KEY to show it."
   (let ((proposal qwen-companion-proposal-current))
     (cond
      ((qwen-companion-proposal-unsaved-copy proposal)
@@ -457,14 +453,14 @@ A text that is no longer unsaved may be on disk now."
       (concat "  " key " " (propertize "your unsaved text" 'face 'warning))))))
 
 (defun qwen-companion-review--outdated-p ()
-  "Return non-nil when the current buffer is a copy of a text that has changed."
+  "Return non-nil when the current buffer is an outdated copy of unsaved text."
   (pcase qwen-companion-review--copied-from
     (`(,buffer . ,tick)
      (and (buffer-live-p buffer)
           (/= tick (buffer-chars-modified-tick buffer))))))
 
 (defun qwen-companion-review--make-unsaved-copy (proposal)
-  "Make the third party of PROPOSAL from the user's unsaved text."
+  "Make a side of PROPOSAL's review from the user's unsaved text."
   (let ((unsaved (qwen-companion-proposal-unsaved proposal))
         (yours (qwen-companion-proposal-make-buffer proposal "yours")))
     (with-current-buffer yours
@@ -480,7 +476,7 @@ A text that is no longer unsaved may be on disk now."
     (setf (qwen-companion-proposal-unsaved-copy proposal) yours)))
 
 (defun qwen-companion-review--remove-unsaved-copy (proposal)
-  "Kill the buffer of the third party of PROPOSAL, if there is one."
+  "Kill the copy of unsaved text of PROPOSAL, if there is one."
   (when-let* ((yours (qwen-companion-proposal-unsaved-copy proposal)))
     (setf (qwen-companion-proposal-unsaved-copy proposal) nil)
     (with-current-buffer yours
@@ -489,8 +485,8 @@ A text that is no longer unsaved may be on disk now."
     (kill-buffer yours)))
 
 (defun qwen-companion-review--update-sides (proposal)
-  "Show PROPOSAL with its third party or without, if it is on the screen.
-If the user has put other things there, it has to be opened again."
+  "Show PROPOSAL with or without the copy of unsaved text, if it is visible.
+If the user has put other things in its windows, it has to be reopened."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
     (if (qwen-companion-review-visible-p
          (qwen-companion-proposal-style proposal) proposal)
@@ -503,9 +499,9 @@ If the user has put other things there, it has to be opened again."
 ;;; The end of a review
 
 (defun qwen-companion-review--ended (proposal before by-cli)
-  "Take PROPOSAL, which has ended, off the screen and out of its buffers.
-BEFORE is its state before that.  BY-CLI non-nil means that the user has
-not answered, but may be about to."
+  "Clean up the review of PROPOSAL, which has ended.
+BEFORE is its state before that.  BY-CLI non-nil means that the CLI ended
+it, perhaps just before the user would have answered."
   (let ((selected (and by-cli
                        (eq before 'shown)
                        (eq proposal (buffer-local-value
@@ -528,12 +524,12 @@ not answered, but may be about to."
 (add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-review--ended)
 
 (defconst qwen-companion-review--late-key-seconds 1.5
-  "Seconds in which keys for a review that has ended by itself are caught.")
+  "Seconds in which answers to a review that the CLI has ended are caught.")
 
 (defun qwen-companion-review--catch-keys (proposal)
-  "Let a key that was meant for the review of PROPOSAL do nothing else.
-The review was selected and has ended by itself.  That is about the next
-key only, and for a moment."
+  "Catch a late key that was meant to answer the review of PROPOSAL.
+The review was selected and the CLI has ended it.  Catch the next key
+only, and only for a moment."
   (let ((map (make-sparse-keymap))
         (late (lambda ()
                 (interactive)
@@ -547,10 +543,10 @@ key only, and for a moment."
 ;;; Showing without disturbing
 
 (defvar qwen-companion-review--timers nil
-  "Timers that wait for a moment to show a proposal.")
+  "Timers that wait for a good moment to show a proposal.")
 
 (defun qwen-companion-review--announce (proposal)
-  "Say once that PROPOSAL has come, and see to it that it is shown."
+  "Tell the user that PROPOSAL has come, and schedule its review."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
@@ -570,7 +566,7 @@ key only, and for a moment."
 
 (defun qwen-companion-review--call-attention (function proposal)
   "Call FUNCTION, one of the user's, with PROPOSAL; return nil.
-The CLI is not to suffer from its errors."
+Report its errors instead of passing them to the CLI."
   (condition-case err
       (funcall function proposal)
     (error
@@ -579,8 +575,8 @@ The CLI is not to suffer from its errors."
   nil)
 
 (defun qwen-companion-review-schedule ()
-  "See to it that the next unseen proposal is shown at a good moment.
-Called after each change of the open proposals and of their states."
+  "Schedule the review of the next unseen proposal for a good moment.
+Call this after each change of the open proposals or their states."
   (qwen-companion-review--unschedule)
   (when (and (qwen-companion-review--unseen)
              (memq qwen-companion-diff-arrival '(idle now)))
@@ -597,12 +593,12 @@ Called after each change of the open proposals and of their states."
   (run-hooks 'qwen-companion-proposal-changed-hook))
 
 (defun qwen-companion-review--unschedule ()
-  "Stop waiting for a moment to show a proposal."
+  "Cancel the timers that would show a proposal."
   (mapc #'cancel-timer qwen-companion-review--timers)
   (setq qwen-companion-review--timers nil))
 
 (defun qwen-companion-review--unseen ()
-  "Return the proposals that have not been shown yet, oldest first."
+  "Return the open proposals that have not been shown yet, oldest first."
   (cl-remove-if #'qwen-companion-proposal-seen
                 (qwen-companion-proposals)))
 
@@ -615,9 +611,8 @@ Called after each change of the open proposals and of their states."
               (qwen-companion-proposals)))
 
 (defun qwen-companion-review-terminals (proposal)
-  "Return the terminal buffers that may be those of PROPOSAL's CLI.
-One when that is known, else all in which one was started that may
-change the file."
+  "Return the terminal buffers in which the CLI of PROPOSAL may run.
+One if that is known, else all that were started above the file."
   (if-let* ((buffer (qwen-companion-review--own-terminal proposal)))
       (list buffer)
     (cl-remove-if-not
@@ -633,9 +628,9 @@ change the file."
     (qwen-companion-proposal-session proposal))))
 
 (defun qwen-companion-review-visible-window (buffer)
-  "Return a window of BUFFER that can be seen, or nil.
-It may be on any terminal: `get-buffer-window' with the argument
-`visible' knows the selected frame's only."
+  "Return a visible window of BUFFER on any terminal, or nil.
+`get-buffer-window' with the argument `visible' considers the frames of
+the selected terminal only."
   (cl-find-if (lambda (window)
                 (let ((frame (window-frame window)))
                   (and (qwen-companion-context-frame-p frame)
@@ -645,9 +640,9 @@ It may be on any terminal: `get-buffer-window' with the argument
               (get-buffer-window-list buffer 'nomini t)))
 
 (defun qwen-companion-review-arrival-frame (proposal)
-  "Return the frame in which PROPOSAL is to open by itself, or nil: not now.
-That of its terminal, else the selected one.  When the terminal is in
-a tab that is not selected there is none."
+  "Return the frame in which PROPOSAL is to open by itself, or nil to wait.
+That is the frame of its terminal, else the selected one.  Return nil
+when the terminal is in a tab that is not selected."
   (let ((terminals (qwen-companion-review-terminals proposal)))
     (if-let* ((window (cl-some #'qwen-companion-review-visible-window terminals)))
         (window-frame window)
@@ -658,7 +653,7 @@ a tab that is not selected there is none."
 (defvar ediff-session-registry)
 
 (defun qwen-companion-review--busy-p ()
-  "Return non-nil when a window change now would disturb the user."
+  "Return non-nil when changing windows now would disturb the user."
   (or (active-minibuffer-window)
       (> (recursion-depth) 0)
       ;; A command waits for a key or a process, or a key sequence or its
@@ -683,7 +678,7 @@ a tab that is not selected there is none."
            (bound-and-true-p ediff-session-registry)))
 
 (defun qwen-companion-review--display-quietly (buffer)
-  "Show BUFFER in a window that is not selected, unless that would disturb."
+  "Display BUFFER without selecting it, unless that would disturb the user."
   (unless (qwen-companion-review--busy-p)
     (display-buffer buffer '(nil (inhibit-same-window . t)))))
 
@@ -695,13 +690,13 @@ a tab that is not selected there is none."
           #'qwen-companion-review--show-miswritten)
 
 (defun qwen-companion-review--idle-p ()
-  "Return non-nil when no input has come for long enough."
+  "Return non-nil when there was no input for long enough to show a proposal."
   (or (not (eq qwen-companion-diff-arrival 'idle))
       (when-let* ((idle (current-idle-time)))
         (>= (float-time idle) qwen-companion-review--idle-delay))))
 
 (defun qwen-companion-review--show-next ()
-  "Show the oldest unseen proposal that can be, unless that would disturb."
+  "Show the oldest unseen proposal, unless that would disturb the user."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
     (when-let* ((proposal (cl-find-if #'qwen-companion-review-arrival-frame
@@ -709,7 +704,7 @@ a tab that is not selected there is none."
       (qwen-companion-review--display proposal qwen-companion-diff-select))))
 
 (defun qwen-companion-review--display (proposal select)
-  "Show PROPOSAL; SELECT non-nil means to select it."
+  "Show PROPOSAL; SELECT non-nil means to select its review."
   (setf (qwen-companion-proposal-seen proposal) t)
   (unless (qwen-companion-proposal-style proposal)
     (setf (qwen-companion-proposal-style proposal)
@@ -728,9 +723,9 @@ a tab that is not selected there is none."
   (qwen-companion-review-schedule))
 
 (defun qwen-companion-review-fall-back (proposal err select)
-  "Show PROPOSAL hunk by hunk, because its front end failed with ERR.
-SELECT non-nil means to select the review.  If that one cannot show it
-either, the proposal waits."
+  "Show PROPOSAL hunk by hunk because its front end signaled ERR.
+SELECT non-nil means to select the review.  If the front end that failed
+is the one for hunks, leave the proposal pending."
   (when (qwen-companion-proposal-open-p proposal)
     (let ((style (qwen-companion-proposal-style proposal)))
       (setf (qwen-companion-proposal-state proposal) 'pending)
@@ -747,7 +742,7 @@ either, the proposal waits."
                  (error-message-string err))))))
 
 (defun qwen-companion-review-frame-deleted (frame)
-  "Let the review that was shown in FRAME, which is gone, come again."
+  "Schedule the review that was shown in FRAME, which was deleted, again."
   (dolist (proposal (copy-sequence (qwen-companion-proposals)))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq frame (qwen-companion-review-frame
@@ -758,7 +753,7 @@ either, the proposal waits."
       (qwen-companion-review-schedule))))
 
 (defun qwen-companion-diff-bury ()
-  "Put the review aside; the proposal stays pending.
+  "Put the review aside; the proposal stays open.
 \\[qwen-companion-diff-open] brings it back."
   (interactive)
   (let ((proposal (qwen-companion-review--find nil "put aside")))
@@ -772,10 +767,10 @@ either, the proposal waits."
 ;;; Commands
 
 (defun qwen-companion-review--find (file verb)
-  "Return the open proposal a command shall VERB (a string).
-FILE is a file name, a proposal, or nil for the current buffer's (in a
-terminal, that of its CLI), else the only one.  Signal a `user-error'
-when there is none or several."
+  "Return the open proposal on which a command acts.
+FILE is a file name, a proposal, or nil for that of the current buffer
+or terminal, else the only one.  Signal a `user-error' that names the
+command by VERB, a string, when there is none or several."
   (let ((candidates
          (cond
           ((qwen-companion-proposal-p file) (list file))
@@ -799,21 +794,21 @@ when there is none or several."
      (t (car candidates)))))
 
 (defun qwen-companion-review-of-terminal (buffer)
-  "Return the open proposals of the CLI in BUFFER, oldest first."
+  "Return the open proposals of the CLI in the terminal BUFFER, oldest first."
   (cl-remove-if-not
    (lambda (proposal)
      (eq buffer (qwen-companion-review--own-terminal proposal)))
    (qwen-companion-proposals)))
 
 (defun qwen-companion-review--candidates ()
-  "Return the proposals that a command in the current buffer may be about."
+  "Return the proposals on which a command in the current buffer may act."
   (if qwen-companion-proposal-current
       (list qwen-companion-proposal-current)
     (or (qwen-companion-review-of-terminal (current-buffer))
         (qwen-companion-proposals))))
 
 (defun qwen-companion-review--read (verb)
-  "Return what the user wants to VERB: ask only when it is ambiguous."
+  "Ask which proposal to VERB, a string, if there are several candidates."
   (let ((candidates (qwen-companion-review--candidates)))
     (when (cdr candidates)
       (let ((choices (qwen-companion-review--choices candidates)))
@@ -822,7 +817,7 @@ when there is none or several."
                    choices nil nil #'equal)))))
 
 (defun qwen-companion-review--choices (proposals)
-  "Return an alist of PROPOSALS by labels, each of which is another one."
+  "Return an alist of PROPOSALS by distinct labels."
   (let (choices)
     (dolist (proposal proposals (nreverse choices))
       (let* ((label (format "%s (%s)"
@@ -837,16 +832,16 @@ when there is none or several."
 
 ;;;###autoload
 (defun qwen-companion-diff-accept (&optional file)
-  "Accept a proposal as it stands, with your edits; the CLI writes it.
-It is the one the current buffer is about, else the only one that
-waits; FILE names another one by its file."
+  "Accept a proposal with your edits; the CLI writes it.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let* ((proposal (qwen-companion-review--find file "accept"))
          (text (qwen-companion-proposal-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
                (not (qwen-companion-proposal-empty proposal)))
-      (user-error "An emptied file cannot be said to the CLI: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
+      (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (when odd
       (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
                   (1+ odd)))
@@ -863,8 +858,8 @@ waits; FILE names another one by its file."
 ;;;###autoload
 (defun qwen-companion-diff-reject (&optional file)
   "Reject a proposal; nothing is written.
-It is the one the current buffer is about, else the only one that
-waits; FILE names another one by its file."
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
   (interactive (list (qwen-companion-review--read "Reject")))
   (let ((proposal (qwen-companion-review--find file "reject")))
     (qwen-companion-proposal-decide proposal 'rejected)
@@ -873,11 +868,11 @@ waits; FILE names another one by its file."
 ;;;###autoload
 (defun qwen-companion-diff-empty (&optional file)
   "Reject a proposal and empty the buffer that visits its file.
-That is one change to undo, and saving it is up to you.  It is for a
-file that shall be empty, which cannot be said to a CLI.
+Use it to accept that a file becomes empty, which a CLI cannot be told.
+Emptying is one change to undo, and saving is up to you.
 
-It is the one the current buffer is about, else the only one that
-waits; FILE names another one by its file."
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
   (interactive (list (qwen-companion-review--read "Empty the file of")))
   (let* ((proposal (qwen-companion-review--find file "reject"))
          (buffer (qwen-companion-disk-visit
@@ -895,8 +890,8 @@ waits; FILE names another one by its file."
 
 ;;;###autoload
 (defun qwen-companion-diff-open (&optional file)
-  "Show the review of a proposal that waits, and select it.
-It is the only one that waits; FILE names another one by its file."
+  "Show the review of an open proposal and select it.
+Act on the only proposal; FILE names the file of another one."
   (interactive (list (qwen-companion-review--read "Review")))
   (let ((proposal (qwen-companion-review--find file "review"))
         (shown (qwen-companion-review-shown)))
@@ -907,12 +902,12 @@ It is the only one that waits; FILE names another one by its file."
 
 ;;;###autoload
 (defun qwen-companion-diff-show-unsaved (&optional file)
-  "Show your unsaved text as a third party of a review, or take it out again.
+  "Show your unsaved text as a third side of a review, or hide it again.
 It is a copy of the text in the buffer that visits the file, as it is
-now; nothing changes in that buffer, nor in the proposal.
+now; neither that buffer nor the proposal changes.
 
-It is for the proposal the current buffer is about, else the only one
-that waits; FILE names another one by its file."
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
   (interactive (list (qwen-companion-review--read "Show your text beside")))
   (let ((proposal (qwen-companion-review--find file "compare with your text")))
     (qwen-companion-review-check-unsaved)
@@ -930,10 +925,9 @@ that waits; FILE names another one by its file."
 
 ;;;###autoload
 (defun qwen-companion-diff-switch (&optional file)
-  "Show the review of a proposal in the other front end, and select it.
-It is the one the current buffer is about, else the only one that
-waits; FILE names another one by its file.  See
-`qwen-companion-diff-style'."
+  "Show the review of a proposal in the other front end and select it.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one.  See `qwen-companion-diff-style'."
   (interactive (list (qwen-companion-review--read "Switch the review of")))
   (let* ((proposal (qwen-companion-review--find file "switch"))
          (style (qwen-companion-proposal-style proposal)))
@@ -947,7 +941,7 @@ waits; FILE names another one by its file.  See
     (qwen-companion-diff-open proposal)))
 
 (defun qwen-companion-review--next ()
-  "Return the proposal to go to from the current buffer, or nil."
+  "Return the proposal that follows the one of the current buffer, or nil."
   (let ((all (qwen-companion-proposals)))
     (if-let* ((here (memq qwen-companion-proposal-current all)))
         (or (cadr here) (car all))
@@ -957,10 +951,10 @@ waits; FILE names another one by its file.  See
 
 ;;;###autoload
 (defun qwen-companion-review ()
-  "Go to the next proposal that waits.
-From a review that is the one that came after it, and after the last
-the first.  From a terminal it is the oldest of the CLI in there;
-from elsewhere the one on the screen, else the oldest."
+  "Go to the next open proposal.
+From a review, go to the one that came after it, and from the last to
+the first.  From a terminal, go to the oldest proposal of its CLI; from
+elsewhere to the one on the screen, else to the oldest."
   (interactive)
   (qwen-companion-diff-open
    (or (qwen-companion-review--next)
@@ -976,7 +970,7 @@ from elsewhere the one on the screen, else the oldest."
     ;; Autoloaded: the list needs this file.
     (define-key map "l" 'qwen-companion-diffs)
     map)
-  "Keys for reviews in a terminal, behind their prefix.")
+  "Keymap for reviews in a terminal, behind a prefix key.")
 
 ;; C-c and a punctuation character is for minor modes by convention.  The
 ;; CLIs know single keys only (qwen 0.24: Ctrl or Alt with a letter and the
@@ -992,7 +986,7 @@ from elsewhere the one on the screen, else the oldest."
                                   prefix)
                             :filter qwen-companion-review--terminal-prefix))
     map)
-  "Keys of `qwen-companion-review-keys-mode'.")
+  "Keymap of `qwen-companion-review-keys-mode'.")
 
 (define-minor-mode qwen-companion-review-keys-mode
   "Minor mode of the terminals in which a CLI was started.
@@ -1004,14 +998,14 @@ from elsewhere the one on the screen, else the oldest."
   :keymap qwen-companion-review-keys-mode-map)
 
 (defun qwen-companion-review--terminal-prefix (keymap)
-  "Return KEYMAP where the key before it is a prefix anyway, else nil.
+  "Return KEYMAP if its first key is a prefix here anyway, else nil.
 It is none in a terminal that sends every key to its program, like eat in
 its char mode, or term with another `term-escape-char'."
   (let ((qwen-companion-review-keys-mode nil))
     (and (keymapp (key-binding (kbd "C-c"))) keymap)))
 
 (defun qwen-companion-review--add-keys ()
-  "Give the current buffer, a new terminal, the keys for reviews."
+  "Enable the keys for reviews in the current buffer, a new terminal."
   (when qwen-companion-terminal-keys
     (qwen-companion-review-keys-mode 1)))
 

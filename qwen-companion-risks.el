@@ -121,7 +121,7 @@ WARNING is one line, or nil."
                   (format (if out "a link out of the workspace to %s" "a link to %s")
                           (qwen-companion-untrusted-path real)))
                 (unless (equal path (qwen-companion-untrusted-text path))
-                  "its name has characters that cannot be seen, written out here"))))
+                  "its name has invisible characters, shown escaped"))))
     (cons (and (or out hidden) real)
           (when (setq warnings (delq nil warnings))
             (mapconcat #'identity warnings "; ")))))

@@ -225,7 +225,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
-    assert "has gone before it could write" in stage.emacs.buffer_text("*Messages*")
+    assert "disconnected before it could write" in stage.emacs.buffer_text("*Messages*")
     assert stage.emacs.eval("test-outcomes") == "nil"
 
 

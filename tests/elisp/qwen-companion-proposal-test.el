@@ -383,7 +383,7 @@ is kept."
       (should-not (qwen-companion-proposal-test--outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-accepted-but-never-delivered ()
-  "The CLI has gone before it got the accepted text: it is not lost."
+  "The CLI disconnects before it gets the accepted text, which is rescued."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
@@ -603,7 +603,7 @@ that of the unified review."
                      ("a\u202Etxt.exe" "a\\u202Etxt.exe")))
       (dolist (shown (qwen-companion-proposal-test--shown file))
         (should (string-match-p (regexp-quote written) shown))
-        (should (string-match-p "its name has characters that cannot be seen" shown))
+        (should (string-match-p "its name has invisible characters" shown))
         (should-not (string-match-p (regexp-quote file) shown))))
     (dolist (shown (qwen-companion-proposal-test--shown "plain.txt"))
       (should-not (string-match-p "cannot be seen" shown)))))
@@ -677,7 +677,7 @@ that of the unified review."
           ;; What is displayed in its place turns nothing around.
           (should (equal "202E" (get-char-property (1+ (cl-position ?\u202e (buffer-string)))
                                                    'display)))
-          (should (string-match-p "text turned around (U\\+202E)"
+          (should (string-match-p "reordered text (U\\+202E)"
                                   (qwen-companion-test-header)))))
       (with-current-buffer (qwen-companion-proposal-buffer odd)
         (erase-buffer)

@@ -99,7 +99,7 @@ Return the buffer with the kept text, and what was said."
         (qwen-companion-proposal-on-orphan
          (list :id (qwen-companion-proposal-id proposal))))
       (with-current-buffer (car (qwen-companion-rescue-buffers))
-        (should (string-match-p "qwen has gone before it could write" header-line-format))
+        (should (string-match-p "qwen disconnected before it could write" header-line-format))
         (call-interactively (key-binding (kbd "C-c C-c"))))
       (should (equal (expand-file-name name)
                      (buffer-file-name (window-buffer))))

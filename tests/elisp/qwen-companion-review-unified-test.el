@@ -504,7 +504,7 @@ A text that is nil removes the line."
                                (buffer-string)))
       (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
-      (should (string-match-p "text turned around (U\\+202E)"
+      (should (string-match-p "reordered text (U\\+202E)"
                               (qwen-companion-review-unified--header)))
       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
       (should (string-match-p "%%e\\\\n" (qwen-companion-review-unified--header)))
