@@ -80,10 +80,6 @@ Its value is a list of property lists (:id :session :path :digest).")
 (defconst qwen-companion-backend--protocol 1
   "Number of the protocol spoken with the Python process.")
 
-(defconst qwen-companion-backend--inline-limit 65536
-  "Longest text in bytes that travels inside a call; longer ones go by file.
-The process has the same limit, in `emacs/messages.py'.")
-
 (defconst qwen-companion-backend--start-limit 30
   "Seconds a process may take until it can be called.")
 
@@ -134,8 +130,6 @@ As the Python process told them last, and as a new one is told them.")
   "Private directory through which long texts travel.")
 (defvar qwen-companion-backend--files nil
   "Names of the discovery files that the processes have written.")
-(defvar qwen-companion-backend--parts 0
-  "Number of the last text that was sent in parts.")
 (defvar qwen-companion-backend--noticed nil
   "What `qwen-companion-backend-notice-once' has shown since the start.")
 
@@ -171,6 +165,10 @@ of this Emacs."
 Return nil when it has gone."
   (cl-find id qwen-companion-backend--sessions :test #'equal
            :key (lambda (session) (plist-get session :id))))
+
+(defun qwen-companion-backend-spool ()
+  "Return the private directory for long texts, nil while there is none."
+  qwen-companion-backend--spool)
 
 (defun qwen-companion-backend-connected-p ()
   "Return non-nil when the Python process can be called."
@@ -250,9 +248,9 @@ Signal a `file-error' that says what to do when that is impossible."
      (signal 'file-error
              (list (format "no private directory can be made in %s (%s); make room there, or set TMPDIR before Emacs starts"
                            (abbreviate-file-name temporary-file-directory)
-                           (qwen-companion-backend--reason err)))))))
+                           (qwen-companion-backend-file-error-reason err)))))))
 
-(defun qwen-companion-backend--reason (err)
+(defun qwen-companion-backend-file-error-reason (err)
   "Return what the system said of the `file-error' ERR."
   (let ((reason (nth 2 err)))
     (if (stringp reason) reason (error-message-string err))))
@@ -483,108 +481,10 @@ Return non-nil when the call was sent; answers come as calls of their own."
   "[^\0-\uD7FF\uE000-\U0010FFFF]"
   "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
 
-(defun qwen-companion-backend-text-p (name)
+(defun qwen-companion-backend-unicode-p (name)
   "Return non-nil when NAME can be told: it has nothing but Unicode.
 Another one would make the whole call fail."
   (not (string-match-p qwen-companion-backend-not-unicode name)))
-
-(defun qwen-companion-backend-pack-text (text)
-  "Return TEXT as part of a payload.
-That is (:text TEXT), for a long one (:text-file FILE), and when no file
-can be written (:text-parts ID): its parts have been sent then, and the
-payload must be sent next."
-  (if (<= (string-bytes text) qwen-companion-backend--inline-limit)
-      (list :text (substring-no-properties text))
-    (condition-case err
-        (list :text-file (qwen-companion-backend-spool-text
-                          text
-                          ;; ASCII stays as it is, in a tenth of the time.
-                          (if (= (length text) (string-bytes text))
-                              'no-conversion
-                            'utf-8-unix)))
-      (file-error
-       (qwen-companion-backend-notice-once
-        (format "cannot write to %s (%s): long texts go over the connection, which is slower"
-                (abbreviate-file-name (or qwen-companion-backend--spool
-                                          temporary-file-directory))
-                (qwen-companion-backend--reason err)))
-       (qwen-companion-backend--send-parts text)))))
-
-(defun qwen-companion-backend--send-parts (text)
-  "Send TEXT in parts, one after the other; return (:text-parts ID)."
-  (let ((id (cl-incf qwen-companion-backend--parts))
-        ;; A character has at most four bytes.
-        (size (/ qwen-companion-backend--inline-limit 4)))
-    (cl-loop for start from 0 below (length text) by size
-             for end = (min (length text) (+ start size))
-             do (qwen-companion-backend-call
-                 'text-part
-                 (list :id id :text (substring-no-properties text start end))))
-    (list :text-parts id)))
-
-(defun qwen-companion-backend-pack-buffer ()
-  "Return the text of the current buffer, widened, as part of a payload.
-All of its characters must be Unicode."
-  (if (<= (position-bytes (point-max)) qwen-companion-backend--inline-limit)
-      (list :text (buffer-substring-no-properties (point-min) (point-max)))
-    ;; Emacs keeps such text as UTF-8: written as it is, in a twentieth of
-    ;; the time that encoding it takes.
-    (list :text-file (qwen-companion-backend-spool-text nil 'no-conversion))))
-
-(defun qwen-companion-backend-spool-text (text coding)
-  "Put TEXT into a new private file, encoded as CODING, and return its name.
-When TEXT is nil, put the whole text of the current buffer there.  Without
-a Python process, it is among the temporary files of Emacs.  Signal a
-`file-error' when it cannot be written."
-  (let ((file (make-temp-file
-               (expand-file-name "text-" (or qwen-companion-backend--spool
-                                             temporary-file-directory))))
-        (coding-system-for-write coding)
-        (write-region-annotate-functions nil)
-        (write-region-post-annotation-function nil)
-        (write-region-inhibit-fsync t)
-        (file-name-handler-alist nil))
-    (condition-case err
-        (write-region text nil file nil 'silent)
-      (file-error
-       ;; What is there of it takes the room that is left.
-       (delete-file file)
-       (signal (car err) (cdr err))))
-    file))
-
-(defun qwen-companion-backend-insert-text (payload)
-  "Insert the text that PAYLOAD carries at point, exactly as it came."
-  (if-let* ((file (plist-get payload :text-file)))
-      (let ((coding-system-for-read 'utf-8-unix)
-            (file-name-handler-alist nil)
-            ;; The text is not ours: no format conversion may run on it.
-            (format-alist nil)
-            (after-insert-file-functions nil))
-        (unless (file-in-directory-p file qwen-companion-backend--spool)
-          (error "A text outside the private directory"))
-        (insert-file-contents file)
-        (delete-file file))
-    (insert (plist-get payload :text))))
-
-(defun qwen-companion-backend-text (payload)
-  "Return the text that PAYLOAD carries, exactly as it came."
-  (or (plist-get payload :text)
-      (with-temp-buffer
-        (qwen-companion-backend-insert-text payload)
-        (buffer-string))))
-
-(defun qwen-companion-backend-text-size (payload)
-  "Return the length in bytes of the text that PAYLOAD carries."
-  (if-let* ((file (plist-get payload :text-file)))
-      (or (file-attribute-size (file-attributes file)) 0)
-    (string-bytes (plist-get payload :text))))
-
-(defun qwen-companion-backend-drop-text (payload)
-  "Remove the file of the text in PAYLOAD, if it has one."
-  (when-let* ((file (plist-get payload :text-file))
-              (spool qwen-companion-backend--spool))
-    (when (file-in-directory-p file spool)
-      (delete-file file))))
 
 ;;; Ending
 
@@ -895,7 +795,7 @@ installation runs in the background in a buffer of its own."
       (file-error
        (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a place where you may write"
                    (abbreviate-file-name qwen-companion-backend-directory)
-                   (qwen-companion-backend--reason err))))
+                   (qwen-companion-backend-file-error-reason err))))
     (let* ((default-directory
              (file-name-as-directory
               (expand-file-name qwen-companion-backend-directory)))

@@ -41,6 +41,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (declare-function dired-get-marked-files "dired"
@@ -136,7 +137,7 @@ What is quoted in code blocks names none."
 A link stands on a line of its own, behind the text.  The text keeps the
 names: a link to what it may not read the daemon drops, without a word."
   (let ((part (lambda (text)
-                (append '(:kind text) (qwen-companion-backend-pack-text text)))))
+                (append '(:kind text) (qwen-companion-spool-pack text)))))
     (cons (funcall part text)
           (mapcan (lambda (file)
                     (list (funcall part "\n") (list :kind 'link :path file)))

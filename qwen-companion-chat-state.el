@@ -33,6 +33,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-spool)
 
 ;;; State
 
@@ -196,8 +197,8 @@ when the process ends meanwhile.  Without one, an error is shown."
 
 (defun qwen-companion-chat-state--drop-texts (payload)
   "Remove the files of the texts in PAYLOAD, which nobody will read."
-  (qwen-companion-backend-drop-text payload)
-  (mapc #'qwen-companion-backend-drop-text (qwen-companion-daemon-report-changes payload)))
+  (qwen-companion-spool-drop payload)
+  (mapc #'qwen-companion-spool-drop (qwen-companion-daemon-report-changes payload)))
 
 (defun qwen-companion-chat-state--drop-early-reports ()
   "Forget the reports of sessions without a chat."

@@ -41,6 +41,7 @@
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-options)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
@@ -234,8 +235,8 @@ with nil."
     (setq qwen-companion-chat-tools--fetches
           (cl-set-difference qwen-companion-chat-tools--fetches waiting))
     (if (not waiting)
-        (qwen-companion-backend-drop-text payload)
-      (let ((text (qwen-companion-backend-text payload)))
+        (qwen-companion-spool-drop payload)
+      (let ((text (qwen-companion-spool-text payload)))
         (pcase-dolist (`(,_ . ,callback) waiting)
           (funcall callback text))))))
 

@@ -43,6 +43,7 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-chat-time-format nil
@@ -359,7 +360,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
 
 (defun qwen-companion-chat--show-text (change)
   "Show the text of CHANGE."
-  (let* ((text (qwen-companion-backend-text change))
+  (let* ((text (qwen-companion-spool-text change))
          (groups (qwen-companion-chat-blocks-groups-of change))
          (group (car groups))
          (voice (list (qwen-companion-daemon-text-voice change) (qwen-companion-daemon-text-by change)))

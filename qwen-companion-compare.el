@@ -29,6 +29,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (defvar diff-font-lock-syntax)
@@ -43,7 +44,7 @@ what it has printed."
   (let* ((written nil)
          (name (lambda (side)
                  (cond ((stringp side)
-                        (push (qwen-companion-backend-spool-text side 'utf-8-emacs-unix)
+                        (push (qwen-companion-spool-write side 'utf-8-emacs-unix)
                               written)
                         (car written))
                        ((file-exists-p (car side)) (car side))

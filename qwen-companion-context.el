@@ -38,6 +38,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 
 (autoload 'qwen-companion-evil-region "qwen-companion-evil")
 
@@ -354,7 +355,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
              :line (qwen-companion-context-line position)
              :character (qwen-companion-context-character position))
        (when region
-         (qwen-companion-backend-pack-text
+         (qwen-companion-spool-pack
           (qwen-companion-context--region-text view region)))))))
 
 (defun qwen-companion-context-payload ()
@@ -371,13 +372,13 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
            (cl-loop for (buffer . time) in qwen-companion-context--focused
                     for file = (buffer-file-name buffer)
                     repeat qwen-companion-context--file-limit
-                    when (qwen-companion-backend-text-p file)
+                    when (qwen-companion-backend-unicode-p file)
                     collect (append
                              (list :path file :timestamp time)
                              (qwen-companion-privacy-exposure-payload buffer))))
      (when (and active
                 (qwen-companion-context-frame-p)
-                (qwen-companion-backend-text-p (buffer-file-name active)))
+                (qwen-companion-backend-unicode-p (buffer-file-name active)))
        (if (qwen-companion-privacy-secret-p active)
            (list :active (buffer-file-name active))
          (qwen-companion-context--active-payload active))))))

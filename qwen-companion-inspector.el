@@ -39,6 +39,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -118,7 +119,7 @@ is TEXT on many lines, made when it is first needed."
 (defun qwen-companion-inspector-on-context-sent (payload)
   "Note the report in PAYLOAD: what the CLI of a session was told."
   (let ((text (with-temp-buffer
-                (qwen-companion-backend-insert-text payload)
+                (qwen-companion-spool-insert payload)
                 (buffer-substring-no-properties (point-min) (point-max)))))
     (qwen-companion-inspector--with-buffer
       (setf (alist-get (plist-get payload :session)

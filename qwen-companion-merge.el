@@ -29,6 +29,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-spool)
 
 (cl-defstruct (qwen-companion-merge-result (:copier nil))
   "What makes one text of another.
@@ -116,7 +117,7 @@ The value is nil when it is too large or not all Unicode."
         (widen)
         (and (< (position-bytes (point-max)) qwen-companion-merge--size-limit)
              (qwen-companion-merge--unicode-p)
-             (qwen-companion-backend-pack-buffer))))))
+             (qwen-companion-spool-pack-buffer))))))
 
 (defun qwen-companion-merge--unicode-p ()
   "Return non-nil when all characters of the current buffer are Unicode.
@@ -137,7 +138,7 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
         (cl-delete request qwen-companion-merge--requests :key #'cdr))
   (when-let* ((timer (qwen-companion-merge--request-timer request)))
     (cancel-timer timer))
-  (mapc #'qwen-companion-backend-drop-text
+  (mapc #'qwen-companion-spool-drop
         (qwen-companion-merge--request-files request)))
 
 (defun qwen-companion-merge--fail (request)
@@ -184,7 +185,7 @@ KEYS are those in PAYLOAD that may carry a text."
         (qwen-companion-merge--drop request)
         (funcall (qwen-companion-merge--request-callback request) answer))
     (dolist (key keys)
-      (qwen-companion-backend-drop-text (plist-get payload key))))
+      (qwen-companion-spool-drop (plist-get payload key))))
   nil)
 
 (defun qwen-companion-merge--read-hunks (payload)
@@ -206,7 +207,7 @@ KEYS are those in PAYLOAD that may carry a text."
   "Return the vector of integers that PAYLOAD carries."
   (with-temp-buffer
     (insert "[")
-    (qwen-companion-backend-insert-text payload)
+    (qwen-companion-spool-insert payload)
     (goto-char (point-max))
     (insert "]")
     (goto-char (point-min))
@@ -216,7 +217,7 @@ KEYS are those in PAYLOAD that may carry a text."
   "Return a new buffer with the text that PAYLOAD carries."
   (with-current-buffer (generate-new-buffer " *qwen-companion text*" t)
     (buffer-disable-undo)
-    (qwen-companion-backend-insert-text payload)
+    (qwen-companion-spool-insert payload)
     (current-buffer)))
 
 ;;; Applying

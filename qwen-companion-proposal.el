@@ -46,6 +46,7 @@
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 ;;; The proposal
@@ -188,7 +189,7 @@ KIND, a string, is part of the buffer's name."
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (buffer-disable-undo)
-      (qwen-companion-backend-insert-text payload)
+      (qwen-companion-spool-insert payload)
       (goto-char (point-min))
       (when (looking-at-p "\ufeff")
         (delete-char 1)
@@ -348,7 +349,7 @@ bring lines back."
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
         (format "Emacs reviews local files with absolute names only, not %s" path)
       (let* ((file-name-handler-alist nil)
-             (size (max (qwen-companion-backend-text-size payload)
+             (size (max (qwen-companion-spool-size payload)
                         (or (file-attribute-size
                              (file-attributes (file-chase-links path)))
                             0))))
@@ -646,7 +647,7 @@ If the file holds what was accepted before, rescue both changes together."
      'outcome
      (append (list :id (qwen-companion-proposal-id proposal)
                    :outcome (qwen-companion-proposal-state proposal))
-             (when text (qwen-companion-backend-pack-text text))))))
+             (when text (qwen-companion-spool-pack text))))))
 
 (defconst qwen-companion-proposal--redeliver-delay 2
   "Seconds before an outcome is sent again after a failure.")
@@ -715,12 +716,12 @@ known already, keep its review."
     (cond
      ((or (qwen-companion-proposal-by-id id)
           (qwen-companion-proposal--undelivered-by-id id))
-      (qwen-companion-backend-drop-text payload)
+      (qwen-companion-spool-drop payload)
       nil)
      (t
       (qwen-companion-proposal--supersede session path)
       (if-let* ((refusal (qwen-companion-proposal--refusal payload)))
-          (progn (qwen-companion-backend-drop-text payload)
+          (progn (qwen-companion-spool-drop payload)
                  refusal)
         (qwen-companion-proposal--begin payload)
         nil)))))
@@ -751,7 +752,7 @@ been rejected in Emacs."
            :done (lambda (result _how)
                    (qwen-companion-rescue-write-ended kept result))))
         (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
-        (and text (qwen-companion-backend-pack-text text))))))
+        (and text (qwen-companion-spool-pack text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
   "Handle the `diff-orphan' call: rescue the text of the proposal in PAYLOAD.

@@ -97,7 +97,7 @@ The name has no slash at its end.  Remote directories have no root."
                              (not (file-remote-p directory))
                              (directory-file-name
                               (expand-file-name directory))))))
-    (if (qwen-companion-backend-text-p root)
+    (if (qwen-companion-backend-unicode-p root)
         root
       (qwen-companion-backend-notice-once
        (format "%s is left out: its name is no text in the file system's coding"

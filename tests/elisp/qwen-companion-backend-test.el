@@ -161,7 +161,7 @@ A directory that the process removes meanwhile is no error."
       (cl-letf (((symbol-function 'write-region)
                  (lambda (_start _end file &rest _)
                    (signal 'file-error (list "Write error" "No space left on device" file)))))
-        (should-error (qwen-companion-backend-spool-text "x" 'utf-8-unix)
+        (should-error (qwen-companion-spool-write "x" 'utf-8-unix)
                       :type 'file-error))
       (should-not (directory-files default-directory nil "^text-")))))
 

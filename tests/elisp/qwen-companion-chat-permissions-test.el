@@ -391,7 +391,7 @@
     (qwen-companion-chat-permissions-test--tool
      :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
     (qwen-companion-chat-permissions-test--ask)
-    (cl-letf (((symbol-function 'qwen-companion-backend-spool-text)
+    (cl-letf (((symbol-function 'qwen-companion-spool-write)
                (lambda (&rest _)
                  (signal 'file-error '("Write error" "No space left on device" "/x")))))
       (qwen-companion-chat-permissions-test--text 'new "one\n"))

@@ -159,7 +159,7 @@
 
 (ert-deftest qwen-companion-chat-test-a-text-by-file-is-read-and-removed ()
   (qwen-companion-chat-test-with
-    (let ((file (qwen-companion-backend-spool-text "long" 'utf-8-unix)))
+    (let ((file (qwen-companion-spool-write "long" 'utf-8-unix)))
       (qwen-companion-chat-test-turn
        (list :kind 'text :turn "t1" :voice 'answer :text-file file))
       (should (equal "\nlong\n" (qwen-companion-chat-test-conversation)))
@@ -168,7 +168,7 @@
 (ert-deftest qwen-companion-chat-test-texts-for-nobody-are-removed ()
   (qwen-companion-chat-test-with
     (let ((files (cl-loop repeat 2 collect
-                          (qwen-companion-backend-spool-text "long" 'utf-8-unix))))
+                          (qwen-companion-spool-write "long" 'utf-8-unix))))
       (qwen-companion-chat-test-tell
        'daemon-turn :session "unknown"
        :changes (list (list :kind 'text :voice 'answer :text-file (car files))))
@@ -386,7 +386,7 @@
 (ert-deftest qwen-companion-chat-test-a-prompt-that-cannot-be-made-parts-of-stays ()
   (qwen-companion-chat-test-with
     (insert "precious")
-    (cl-letf (((symbol-function 'qwen-companion-backend-pack-text)
+    (cl-letf (((symbol-function 'qwen-companion-spool-pack)
                (lambda (_) (signal 'file-error '("No space left on device")))))
       (should-error (qwen-companion-chat-send) :type 'file-error))
     (should (equal "precious" (qwen-companion-chat-send--text)))))
@@ -749,10 +749,10 @@
       (should (equal "" (qwen-companion-chat-send--text)))
       (let ((part (car (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))
         (should (plist-get part :text-file))
-        (should (equal text (qwen-companion-backend-text part))))
+        (should (equal text (qwen-companion-spool-text part))))
       (qwen-companion-chat-test-turn
        (list :kind 'text :turn "t1" :voice 'user :by 'me
-             :text-file (qwen-companion-backend-spool-text text 'utf-8-unix)))
+             :text-file (qwen-companion-spool-write text 'utf-8-unix)))
       (should (string-suffix-p (concat "You\n" text "\n") (qwen-companion-chat-test-conversation)))
       (goto-char (point-min))
       (should (search-forward "aaa\n"))

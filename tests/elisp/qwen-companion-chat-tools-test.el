@@ -91,7 +91,7 @@
       (should (equal '("x" output 0)
                      (let ((call (car (qwen-companion-test-sent 'daemon-fetch))))
                        (mapcar (lambda (key) (plist-get call key)) '(:tool :part :index)))))
-      (let ((file (qwen-companion-backend-spool-text text 'utf-8-unix)))
+      (let ((file (qwen-companion-spool-write text 'utf-8-unix)))
         (qwen-companion-chat-test-tell
          'daemon-text :session "s" :tool "x" :part 'output :index 0 :text-file file)
         (should-not (file-exists-p file)))

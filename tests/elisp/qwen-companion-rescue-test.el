@@ -212,7 +212,7 @@ Wait until the companion has found out, and return what it says."
   "On a full disk the CLI writes nothing, and the difference needs a file."
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
     (let (said)
-      (cl-letf (((symbol-function 'qwen-companion-backend-spool-text)
+      (cl-letf (((symbol-function 'qwen-companion-spool-write)
                  (lambda (&rest _)
                    (signal 'file-error '("Write error" "No space left on device" "/x")))))
         (setq said (qwen-companion-rescue-test--accept "two\n" "three\n")))

@@ -59,7 +59,7 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     ("value", "name", "file"),
     [
         (messages.PROTOCOL, "qwen-companion-backend--protocol", "qwen-companion-backend.el"),
-        (messages.INLINE_TEXT_BYTES, "qwen-companion-backend--inline-limit", "qwen-companion-backend.el"),
+        (messages.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "qwen-companion-spool.el"),
         (context.MAX_SELECTION_UNITS, "qwen-companion-context--selection-limit", "qwen-companion-context.el"),
     ],
 )

@@ -1,0 +1,142 @@
+;;; qwen-companion-spool.el --- Hand over long texts as private files  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A text is a part of a message between Emacs and the Python process.  A
+;; short one is in the message itself; a long one is in a file of a private
+;; directory, which whoever reads it deletes.  Where no file can be written,
+;; as on a full disk, Emacs sends a long text in parts before the message.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-backend)
+
+(defconst qwen-companion-spool--inline-limit 65536
+  "Longest text in bytes that travels inside a call; longer ones go by file.
+The process has the same limit, in `emacs/messages.py'.")
+
+(defvar qwen-companion-spool--last-id 0
+  "Number of the last text that was sent in parts.")
+
+;;; Sending
+
+(defun qwen-companion-spool-pack (text)
+  "Return TEXT as part of a payload.
+That is (:text TEXT), for a long one (:text-file FILE), and when no file
+can be written (:text-parts ID): its parts have been sent then, and the
+payload must be sent next."
+  (if (<= (string-bytes text) qwen-companion-spool--inline-limit)
+      (list :text (substring-no-properties text))
+    (condition-case err
+        (list :text-file (qwen-companion-spool-write
+                          text
+                          ;; ASCII stays as it is, in a tenth of the time.
+                          (if (= (length text) (string-bytes text))
+                              'no-conversion
+                            'utf-8-unix)))
+      (file-error
+       (qwen-companion-backend-notice-once
+        (format "cannot write to %s (%s): long texts go over the connection, which is slower"
+                (abbreviate-file-name (or (qwen-companion-backend-spool)
+                                          temporary-file-directory))
+                (qwen-companion-backend-file-error-reason err)))
+       (qwen-companion-spool--send-parts text)))))
+
+(defun qwen-companion-spool--send-parts (text)
+  "Send TEXT in parts, one after the other; return (:text-parts ID)."
+  (let ((id (cl-incf qwen-companion-spool--last-id))
+        ;; A character has at most four bytes.
+        (size (/ qwen-companion-spool--inline-limit 4)))
+    (cl-loop for start from 0 below (length text) by size
+             for end = (min (length text) (+ start size))
+             do (qwen-companion-backend-call
+                 'text-part
+                 (list :id id :text (substring-no-properties text start end))))
+    (list :text-parts id)))
+
+(defun qwen-companion-spool-pack-buffer ()
+  "Return the text of the current buffer, widened, as part of a payload.
+All of its characters must be Unicode."
+  (if (<= (position-bytes (point-max)) qwen-companion-spool--inline-limit)
+      (list :text (buffer-substring-no-properties (point-min) (point-max)))
+    ;; Emacs keeps such text as UTF-8: written as it is, in a twentieth of
+    ;; the time that encoding it takes.
+    (list :text-file (qwen-companion-spool-write nil 'no-conversion))))
+
+(defun qwen-companion-spool-write (text coding)
+  "Put TEXT into a new private file, encoded as CODING, and return its name.
+When TEXT is nil, put the whole text of the current buffer there.  Without
+a Python process, it is among the temporary files of Emacs.  Signal a
+`file-error' when it cannot be written."
+  (let ((file (make-temp-file
+               (expand-file-name "text-" (or (qwen-companion-backend-spool)
+                                             temporary-file-directory))))
+        (coding-system-for-write coding)
+        (write-region-annotate-functions nil)
+        (write-region-post-annotation-function nil)
+        (write-region-inhibit-fsync t)
+        (file-name-handler-alist nil))
+    (condition-case err
+        (write-region text nil file nil 'silent)
+      (file-error
+       ;; What is there of it takes the room that is left.
+       (delete-file file)
+       (signal (car err) (cdr err))))
+    file))
+
+;;; Receiving
+
+(defun qwen-companion-spool-insert (payload)
+  "Insert the text that PAYLOAD carries at point, exactly as it came."
+  (if-let* ((file (plist-get payload :text-file)))
+      (let ((coding-system-for-read 'utf-8-unix)
+            (file-name-handler-alist nil)
+            ;; The text is not ours: no format conversion may run on it.
+            (format-alist nil)
+            (after-insert-file-functions nil))
+        (unless (file-in-directory-p file (qwen-companion-backend-spool))
+          (error "A text outside the private directory"))
+        (insert-file-contents file)
+        (delete-file file))
+    (insert (plist-get payload :text))))
+
+(defun qwen-companion-spool-text (payload)
+  "Return the text that PAYLOAD carries, exactly as it came."
+  (or (plist-get payload :text)
+      (with-temp-buffer
+        (qwen-companion-spool-insert payload)
+        (buffer-string))))
+
+(defun qwen-companion-spool-size (payload)
+  "Return the length in bytes of the text that PAYLOAD carries."
+  (if-let* ((file (plist-get payload :text-file)))
+      (or (file-attribute-size (file-attributes file)) 0)
+    (string-bytes (plist-get payload :text))))
+
+(defun qwen-companion-spool-drop (payload)
+  "Remove the file of the text in PAYLOAD, if it has one."
+  (when-let* ((file (plist-get payload :text-file))
+              (spool (qwen-companion-backend-spool)))
+    (when (file-in-directory-p file spool)
+      (delete-file file))))
+
+(provide 'qwen-companion-spool)
+;;; qwen-companion-spool.el ends here
