@@ -8,10 +8,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
+from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.domain import SessionState, Settings, Snapshot
 from qwen_companion.emacs.bridge import Bridge
@@ -47,6 +48,7 @@ from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.mailbox import Mailbox
+from qwen_companion.processes import ended, start_of
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
@@ -59,7 +61,10 @@ RENEW_S = 300.0
 """How often the discovery files are looked after, in seconds."""
 
 ANCESTORS_S = 5.0
-"""How often the processes above Emacs are looked at, in seconds."""
+"""How often the processes above Emacs are looked at most, in seconds."""
+
+WATCHED_ANCESTORS_S = 60.0
+"""How often they are looked at least, in seconds: nobody tells when one of them executes another program."""
 
 FEW_SESSIONS = 10
 SESSIONS_S = 0.05
@@ -168,8 +173,8 @@ class Companion:
             asyncio.create_task(job)
             for job in (
                 self._publish(),
-                self._look_after_files(RENEW_S, self._discovery.renew),
-                self._look_after_files(ANCESTORS_S, self._discovery.follow_ancestors),
+                self._look_after_files(lambda: asyncio.sleep(RENEW_S), self._discovery.renew),
+                self._look_after_files(self._wait_for_ancestors, self._discovery.follow_ancestors),
                 self._distributor.run(),
                 self._answer_requests(),
                 self._watch_emacs(),
@@ -312,9 +317,22 @@ class Companion:
                 )
             )
 
-    async def _look_after_files(self, interval: float, task: Callable[[], tuple[str, ...]]) -> None:
+    async def _wait_for_ancestors(self) -> None:
+        """Return when a process above Emacs has ended, or when it is time to look."""
+        # One may count as ended that is still above it.
+        await asyncio.sleep(ANCESTORS_S)
+        above = await in_thread(ancestors, self._hello.emacs_pid)
+        waits = [asyncio.create_task(ended(pid, start_of(pid) or "", ANCESTORS_S)) for pid in above]
+        waits.append(asyncio.create_task(asyncio.sleep(WATCHED_ANCESTORS_S)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _look_after_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
         while True:
-            await asyncio.sleep(interval)
+            await wait()
             warnings, files = await in_thread(lambda _: (task(), self._discovery.paths()), None)
             for warning in warnings:
                 self._bridge.tell(Notice("warning", warning))

@@ -13,6 +13,7 @@ import hashlib
 import os
 import platform
 import sys
+from operator import itemgetter
 
 import psutil
 
@@ -27,7 +28,7 @@ def start_of(pid: int) -> str | None:
     """
     try:
         if sys.platform == "linux":
-            return f"{_read('/proc/sys/kernel/random/boot_id')}:{_state_and_ticks(pid)[1]}"
+            return f"{_read('/proc/sys/kernel/random/boot_id')}:{_fields(pid)[19]}"
         # macOS keeps the time at which a process started and does not change it.  psutil does, but only in a process
         # during whose life the clock was set.
         return repr(psutil.Process(pid).create_time())
@@ -46,7 +47,9 @@ def has_ended(pid: int, started: str) -> bool:
         return True
     try:
         if sys.platform == "linux":
-            return _state_and_ticks(pid)[0] in _DEAD_STATES
+            state, threads = itemgetter(0, 17)(_fields(pid))
+            # Where others of its threads live on, the first one is shown as a zombie too.
+            return state in _DEAD_STATES and int(threads) <= 1
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError, OSError):
         # It has gone this very moment, or it cannot be looked at.
@@ -105,14 +108,11 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _state_and_ticks(pid: int) -> tuple[str, str]:
-    """Fields 3 and 22 of /proc/PID/stat.  OSError."""
-    fields = _fields(pid)
-    return fields[0], fields[19]
-
-
 def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat, from the third one on.  OSError."""
+    """The fields of /proc/PID/stat, from the third one on: the state; the 20th is the threads, the 22nd the start.
+
+    OSError.
+    """
     # Field 2 is the program's name in parentheses, whatever that may be.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 

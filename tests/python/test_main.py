@@ -114,6 +114,25 @@ def test_a_stream_does_not_wait_for_the_library(home: Home) -> None:
             assert backend.process.wait(SECONDS_TO_STOP) == 0
 
 
+def test_the_files_follow_the_processes_above_emacs(home: Home) -> None:
+    """A terminal was closed under an Emacs: what a CLI in it takes for its editor is another process now."""
+    settings = "import qwen_companion.companion as c; c.ANCESTORS_S = 0.01; c.WATCHED_ANCESTORS_S = 3600"
+    script = "sleep 1000 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        emacs = int(shell.stdout.readline())
+        try:
+            with Backend(home, settings=settings, emacs_pid=emacs) as backend:
+                backend.greet()
+                name = f"gemini-ide-server-{shell.pid}-{backend.port}.json"
+                assert any(file.endswith(name) for file in backend.emacs.wait_for("files")["files"])
+                shell.kill()
+                assert not any(file.endswith(name) for file in backend.emacs.wait_for("files")["files"])
+                assert not any(file.name == name for file in home.files())
+        finally:
+            os.kill(emacs, signal.SIGKILL)
+
+
 def test_roots_rewrite_the_files(backend: Backend, home: Home) -> None:
     backend.emacs.call("roots", dumps({"roots": ["/one", "/two"]}))
     published = backend.emacs.wait_for("published")

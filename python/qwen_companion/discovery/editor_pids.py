@@ -39,6 +39,17 @@ def editor_pids(pid: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(candidates))
 
 
+def ancestors(pid: int) -> tuple[int, ...]:
+    """Return the processes above PID, its parent first: unless one of them ends, `editor_pids` stays the same.
+
+    Or unless one of them executes another program.
+    """
+    found: list[int] = []
+    while (pid := parent_of(pid)) > 1 and len(found) < MAX_STEPS:
+        found.append(pid)
+    return tuple(found)
+
+
 def _walk(pid: int) -> int:
     """Where the walk ends that has come to PID without having met a shell."""
     current = pid

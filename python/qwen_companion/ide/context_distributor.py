@@ -20,12 +20,19 @@ from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.privacy.exclusions import Exclusions
+    from qwen_companion.privacy.watch import DiskWatch
 
 PATIENCE_S = 0.1
 """How long the CLIs are told what was true before while the rules are being asked about something new."""
 
 RULES_S = 2.0
-"""How often it is looked whether a rule has changed while nothing else has."""
+"""How often it is looked whether a rule has changed while nothing else has, where the system does not tell."""
+
+WATCHED_RULES_S = 60.0
+"""The same where it does: a change of what is mounted, for one, is not told."""
+
+WATCH_TRIES = 3
+"""How often the disk is looked at anew that changes while it is looked at."""
 
 NOT_ON_DISK = "not on disk"
 HIDDEN = "hidden by you"
@@ -125,6 +132,9 @@ class ContextDistributor:
         self._listeners: dict[str, _Listener] = {}
         self._last: _Findings | None = None
         self._look_again_at = 0.0
+        self._interval = RULES_S
+        self._watch: DiskWatch | None = None
+        self._disk_changes = 0
         self._exclusions: tuple[Exclusion, ...] = ()
         self._watched = False
 
@@ -134,7 +144,10 @@ class ContextDistributor:
         """What the user wants CLIs to be told; nothing is told before this is known."""
         # Not needed for the start, and it takes time.
         from qwen_companion.privacy.exclusions import Exclusions, Options
+        from qwen_companion.privacy.watch import DiskWatch
 
+        if self._watch is None:
+            self._watch = DiskWatch(self._disk_changed)
         self._inputs.settings = settings
         self._inputs.exclusions = Exclusions(self._environ, Options(settings.patterns, settings.auth_sources))
         for warning in self._inputs.exclusions.warnings:
@@ -197,21 +210,40 @@ class ContextDistributor:
 
     async def run(self) -> None:
         """Keep every session informed until cancelled."""
+        try:
+            while True:
+                await self._inform_next()
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    async def _inform_next(self) -> None:
         changed = self._inputs.changed
-        while True:
-            job = self._job()
-            try:
-                # Rules matter only while there is somebody to tell.
-                await asyncio.wait_for(changed.wait(), None if job is None else self._look_again_at - time.monotonic())
-            except asyncio.TimeoutError:
-                outdated = self._last is None or await in_thread(_are_outdated, self._last)
-                self._look_again_at = time.monotonic() + (0 if outdated else RULES_S)
-                if not outdated:
-                    continue
-            changed.clear()
-            job = self._job()
-            if job is not None:
-                await self._inform(job)
+        job = self._job()
+        try:
+            # Rules matter only while there is somebody to tell.
+            await asyncio.wait_for(changed.wait(), None if job is None else self._look_again_at - time.monotonic())
+        except asyncio.TimeoutError:
+            if not changed.is_set():
+                changes = self._disk_changes
+                if self._last is not None and not await in_thread(_are_outdated, self._last):
+                    self._look_later(changes)
+                    return
+                self._look_again_at = 0.0
+        changed.clear()
+        job = self._job()
+        if job is not None:
+            await self._inform(job)
+
+    def _disk_changed(self) -> None:
+        self._disk_changes += 1
+        self._look_again_at = 0.0
+        self._inputs.changed.set()
+
+    def _look_later(self, changes: int) -> None:
+        """Look at the disk after the interval, unless it has changed since there had been that many CHANGES of it."""
+        if changes == self._disk_changes:
+            self._look_again_at = time.monotonic() + self._interval
 
     def _job(self) -> _Job | None:
         inputs = self._inputs
@@ -227,16 +259,20 @@ class ContextDistributor:
             # A move of the cursor, most often.
             self._tell(job, self._last)
             return
-        finding = asyncio.ensure_future(in_thread(_find, job))
+        changes = self._disk_changes
+        finding = asyncio.ensure_future(in_thread(lambda watch: _find_and_watch(job, watch), self._watch))
         try:
             await asyncio.wait([finding], timeout=PATIENCE_S)
             if not finding.done() and self._last is not None:
                 self._tell(job, self._last)
-            self._last = await finding
-            self._look_again_at = time.monotonic() + RULES_S
+            former = self._last
+            self._last, watched = await finding
+            self._interval = WATCHED_RULES_S if watched else RULES_S
+            self._look_later(changes)
         finally:
             finding.cancel()
-        self._tell(job, self._last)
+        if self._last != former:
+            self._tell(job, self._last)
 
     def _tell(self, job: _Job, findings: _Findings) -> None:
         """Deliver what FINDINGS allow; what they do not mention is not allowed."""
@@ -309,6 +345,20 @@ def _are_outdated(findings: _Findings) -> bool:
 
 def _missing(paths: Iterable[str]) -> frozenset[str]:
     return frozenset(path for path in paths if not (os.path.isabs(path) and os.path.isfile(path)))
+
+
+def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool]:
+    """Return the findings of `_find`, and whether WATCH will tell when they are outdated."""
+    findings = _find(job)
+    for _ in range(WATCH_TRIES):
+        dependencies = job.exclusions.dependencies(newest_times(job.snapshot), job.roots)
+        if watch is None or not watch.cover(dependencies):
+            break
+        # Something may have changed before it was watched.
+        if not _are_outdated(findings):
+            return findings, True
+        findings = _find(job)
+    return findings, False
 
 
 def _find(job: _Job) -> _Findings:

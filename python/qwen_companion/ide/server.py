@@ -87,6 +87,7 @@ class McpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                date_header=False,
                 timeout_keep_alive=IDLE_CONNECTION_S,
             )
         )
@@ -122,7 +123,7 @@ class McpServer:
     async def stop(self, for_good: bool) -> None:
         """End the streams in good order and let `serve` return soon; FOR_GOOD, see `Sessions.end_streams`."""
         await self._sessions.end_streams(STREAMS_END_S, for_good)
-        self._server.should_exit = True
+        self._server.told_to_stop.set()
         asyncio.get_running_loop().call_later(SERVER_END_S, setattr, self._server, "force_exit", True)
 
     # --- HTTP ---
@@ -307,9 +308,13 @@ def _foreign_answer() -> bytes:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that leaves signals to the companion and tells when it is up."""
+    """uvicorn that leaves signals to the companion, tells when it is up, and does nothing while nothing happens."""
 
     on_ready: Callable[[], None]
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.told_to_stop = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -320,3 +325,7 @@ class _Uvicorn(uvicorn.Server):
         """Begin to accept."""
         await super().startup(sockets)
         self.on_ready()
+
+    async def main_loop(self) -> None:
+        """Return when told to stop.  uvicorn's own looks ten times a second, and renews a header that is not sent."""
+        await self.told_to_stop.wait()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from qwen_companion.errors import UnknownNameError
@@ -22,6 +23,7 @@ from qwen_companion.privacy.names import Names, names, non_local_reason
 from qwen_companion.privacy.options import Options, Settled, UserRules
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
+from qwen_companion.privacy.watch import Dependencies
 
 _MAX_REMEMBERED = 1000
 _RETRY_S = 10.0
@@ -129,6 +131,22 @@ class Exclusions:
         """Whether a `check` of PATHS could now say something else than `known` does.  Does not ask git."""
         look = self._look(roots)
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
+
+    def dependencies(self, paths: Iterable[str], roots: Sequence[str]) -> Dependencies:
+        """What the verdicts on PATHS rest on, but for the git program in use.  Waits for the disk."""
+        look = self._look(roots)
+        contents: set[str] = set()
+        lasting = True
+        for path in paths:
+            look.basis(path)
+            record = self._records.get(path)
+            if record is not None:
+                contents.update(record.watched)
+                lasting = lasting and record.retry_at is None
+        for file in contents:
+            with suppress(UnknownNameError):  # No file, so there is nothing in it.
+                names(file, look.links)
+        return Dependencies(frozenset(look.links), frozenset(contents), lasting)
 
     def _look(self, roots: Sequence[str]) -> _Look:
         links: dict[str, str | None] = {}

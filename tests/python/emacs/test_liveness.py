@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,32 @@ async def test_a_zombie_counts_as_dead() -> None:
     child.wait(TIMEOUT_S)
     assert has_ended(child.pid, started)
     assert start_of(child.pid) is None
+
+
+HEADLESS = """
+import ctypes, sys, threading
+threading.Thread(target=lambda: (print(flush=True), sys.stdin.read())).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""A program whose first thread ends, while another one waits for the end of its input."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows such a process as a zombie")
+async def test_a_process_lives_as_long_as_its_last_thread() -> None:
+    child = subprocess.Popen([sys.executable, "-c", HEADLESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+    started = start_of(child.pid)
+    assert started
+    while ") Z " not in Path(f"/proc/{child.pid}/stat").read_text():
+        pass
+    assert not has_ended(child.pid, started)
+    end = asyncio.create_task(process_end(child.pid, poll=0.01))
+    child.stdin.close()
+    await asyncio.wait_for(end, TIMEOUT_S)
+    child.stdout.close()
+    child.wait(TIMEOUT_S)
 
 
 def process_descriptors() -> list[str]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,8 +31,10 @@ from qwen_companion.domain import (
 from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
 from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.privacy import watch
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.verdicts import Verdict
+from qwen_companion.privacy.watch import DiskWatch
 from support import TIMEOUT_S, Home
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +107,11 @@ class Hall:
                 Path(file["path"]).name + ("*" if file.get("isActive") else "") for file in state["openFiles"]
             ]
         return heard
+
+    async def hears(self, session: str, *names: str) -> None:
+        """Return when SESSION is told of the files NAMES, newest first, perhaps after it was told something else."""
+        while (await self.heard(session))[session] != list(names):
+            pass
 
     async def report(self) -> Notification:
         """What a user who is looking is shown next."""
@@ -201,10 +210,26 @@ async def test_each_family_has_its_ignore_file(hall: Hall) -> None:
     }
 
 
-async def test_a_rule_file_that_changes_counts_without_any_other_event(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RULES_S", 0.01)
+def unable(*_: object) -> bool:
+    return False
+
+
+@pytest.fixture(params=["told by the system", "looked for"])
+def noticed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of the disk are noticed in one of both ways only."""
+    if request.param == "looked for":
+        monkeypatch.setattr(module, "RULES_S", 0.01)
+        monkeypatch.setattr(DiskWatch, "cover", unable)
+    elif sys.platform != "linux":
+        pytest.skip("There is no inotify.")
+    else:
+        monkeypatch.setattr(module, "RULES_S", 3600)
+        monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+        monkeypatch.setattr(watch, "PAUSE_S", 0)
+
+
+@pytest.mark.usefixtures("noticed")
+async def test_a_rule_file_that_changes_counts_without_any_other_event(hall: Hall) -> None:
     hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), hall.file("one/b"))
@@ -213,10 +238,27 @@ async def test_a_rule_file_that_changes_counts_without_any_other_event(
     assert await hall.heard("first") == {"first": ["a"]}
     (hall.one / ".qwenignore").unlink()
     assert await hall.heard("first") == {"first": ["b", "a"]}
+    # By git's word, in a repository that comes later, in a file whose directory comes later still.
+    hall.git(hall.one, "init", "--quiet")
+    hall.file("one/.gitignore", "a\n")
+    await hall.hears("first", "b")
+    shutil.rmtree(hall.one / ".git/info")
+    (hall.one / ".gitignore").unlink()
+    await hall.hears("first", "b", "a")
+    hall.file("one/.git/info/exclude", "b\n")
+    await hall.hears("first", "a")
+    # In a directory that has taken the place of the one that was looked at.
+    hall.one.rename(hall.one.with_name("old"))
+    await hall.hears("first")
+    for name in ("one/a", "one/b"):
+        hall.file(name)
+    await hall.hears("first", "b", "a")
+    hall.file("one/.qwenignore", "a\n")
+    await hall.hears("first", "b")
 
 
-async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RULES_S", 0.01)
+@pytest.mark.usefixtures("noticed")
+async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall) -> None:
     hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     hall.show(hall.file("one/a"), path := hall.file("one/b"))
@@ -227,6 +269,7 @@ async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall, mon
 
 async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
+    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
     hall.distributor.set_settings(Settings())
     hall.join("first", hall.one)
     paths = hall.file("one/a"), hall.file("one/b")
