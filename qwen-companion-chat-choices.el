@@ -19,13 +19,13 @@
 
 ;;; Commentary:
 
-;; What the mode line of a chat says of the model and the approval mode, and
-;; the commands that change them.  What there is to choose, how it is called
-;; and what it means is the daemon's word; nothing of that is known here.
+;; Show the model and the approval mode of a chat in its mode line, and change
+;; them by commands.  The choices, their names and descriptions come from the
+;; daemon; none is known here.
 ;;
-;; Both hold for all clients of the session.  A change of the model outlives
-;; the session, too: the daemon writes it into settings on its host, and the
-;; user is asked before.
+;; Both hold for all clients of the session.  A change of the model also
+;; outlives the session: the daemon writes it into settings on its host, which
+;; the user has to confirm.
 
 ;;; Code:
 
@@ -55,26 +55,26 @@ the function :told-by returns for a choice.  The method :method sets it
 to the value of :key.")
 
 (defvar-local qwen-companion-chat-choices--offered nil
-  "The models and modes that can be chosen, as told last.")
+  "The latest `daemon-choices' report: the models and modes to choose from.")
 
 (defun qwen-companion-chat-choices-on-choices (payload)
-  "Keep the models and modes in PAYLOAD."
+  "Store the models and modes in the report PAYLOAD."
   (setq qwen-companion-chat-choices--offered payload)
   (run-hooks 'qwen-companion-chat-session-hook))
 
 (defun qwen-companion-chat-choices--fact (kind key)
-  "Return what KEY of KIND is, see `qwen-companion-chat-choices--kinds'."
+  "Return the value of KEY for KIND in `qwen-companion-chat-choices--kinds'."
   (plist-get (alist-get kind qwen-companion-chat-choices--kinds) key))
 
 (defun qwen-companion-chat-choices--all (kind)
-  "Return all that there are of KIND, as they were told."
+  "Return all choices of KIND."
   (funcall (qwen-companion-chat-choices--fact kind :all)
            qwen-companion-chat-choices--offered))
 
 ;;; What is in use
 
 (defun qwen-companion-chat-choices--current (kind)
-  "Return what is in use of KIND, as it can be chosen, nil when not known."
+  "Return the choice of KIND that is in use, nil when it is unknown."
   (let* ((value (funcall (qwen-companion-chat-choices--fact kind :in-use)
                          qwen-companion-chat-session))
          (found (cl-remove value (qwen-companion-chat-choices--all kind)
@@ -84,11 +84,11 @@ to the value of :key.")
     (and (not (cdr found)) (car found))))
 
 (defun qwen-companion-chat-choices--name (choice)
-  "Return the name of CHOICE as it is shown."
+  "Return the name of CHOICE on one line."
   (qwen-companion-untrusted-line (qwen-companion-daemon-choice-name choice)))
 
 (defun qwen-companion-chat-choices--current-name (kind)
-  "Return how that of KIND that is in use is called, nil when not known."
+  "Return the name of the choice of KIND in use, nil when it is unknown."
   (if-let* ((choice (qwen-companion-chat-choices--current kind)))
       (qwen-companion-chat-choices--name choice)
     (when-let* ((told (funcall (qwen-companion-chat-choices--fact kind :in-use)
@@ -102,7 +102,7 @@ to the value of :key.")
                               120 nil nil t)))
 
 (defun qwen-companion-chat-choices--in-words (choice)
-  "Return the name and the description of CHOICE."
+  "Return the name of CHOICE followed by its description."
   (string-join (delq nil (list (qwen-companion-chat-choices--name choice)
                                (qwen-companion-chat-choices--description choice)))
                ": "))
@@ -110,11 +110,11 @@ to the value of :key.")
 ;;; In the mode line
 
 (defconst qwen-companion-chat-choices--columns 24
-  "Columns of the mode line that a name may have.")
+  "Columns that a name may take in the mode line.")
 
 (defun qwen-companion-chat-choices--mouse-map (command)
   "Return a keymap with COMMAND on a click in the mode line.
-That is in the window of that mode line."
+The window of that mode line is selected before."
   (make-mode-line-mouse-map
    'mouse-1 (lambda (event)
               (interactive "e")
@@ -124,11 +124,11 @@ That is in the window of that mode line."
 (defconst qwen-companion-chat-choices--mouse-maps
   (list (cons 'model (qwen-companion-chat-choices--mouse-map #'qwen-companion-chat-set-model))
         (cons 'mode (qwen-companion-chat-choices--mouse-map #'qwen-companion-chat-set-mode)))
-  "Alist of the keymaps of what is in the mode line, by their kinds.")
+  "Alist (KIND . KEYMAP) of the keymaps in the mode line.")
 
 (defun qwen-companion-chat-choices-lighter (kind)
   "Return the part of the mode line about KIND, `model' or `mode'.
-The value is nil as long as it is not known."
+Return nil while it is unknown."
   (when-let* ((name (qwen-companion-chat-choices--current-name kind)))
     (let ((current (qwen-companion-chat-choices--current kind)))
       (propertize
@@ -146,22 +146,21 @@ The value is nil as long as it is not known."
 
 ;;; Choosing
 
-(defun qwen-companion-chat-choices-by-name (things namer)
-  "Return an alist (NAME . THING) of THINGS.
-NAMER is a function for the name of one.  A name that there was already
-gets a number."
+(defun qwen-companion-chat-choices--by-name (choices)
+  "Return an alist (NAME . CHOICE) of CHOICES, each name once.
+A name that occurs again gets a number."
   (let ((counts (make-hash-table :test #'equal)))
-    (mapcar (lambda (thing)
-              (let* ((name (funcall namer thing))
+    (mapcar (lambda (choice)
+              (let* ((name (qwen-companion-chat-choices--name choice))
                      (unique name))
                 (while (gethash unique counts)
                   (setq unique (format "%s <%d>" name (cl-incf (gethash name counts)))))
                 (puthash unique 1 counts)
-                (cons unique thing)))
-            things)))
+                (cons unique choice)))
+            choices)))
 
 (defun qwen-companion-chat-choices--check ()
-  "Refuse, with the reason, where nothing can be chosen."
+  "Signal a `user-error' with the reason when nothing can be chosen."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "Not in a chat buffer"))
   (unless qwen-companion-chat-session-id
@@ -172,15 +171,15 @@ gets a number."
     (user-error "The session is not open yet")))
 
 (defun qwen-companion-chat-choices--annotation (choice current)
-  "Return what is said beside CHOICE in a list, or nil.
-CURRENT is the one in use."
+  "Return the annotation of CHOICE for completion, or nil.
+CURRENT is the choice in use."
   (let ((said (delq nil (list (and (eq choice current) "(in use)")
                               (qwen-companion-chat-choices--description choice)))))
     (and said (propertize (string-join said " ") 'face 'completions-annotations))))
 
 (defun qwen-companion-chat-choices--table (choices current category)
-  "Return a completion table of CHOICES, an alist of their names.
-CURRENT is the one in use, CATEGORY that of the completion."
+  "Return a completion table of CHOICES, an alist (NAME . CHOICE).
+CURRENT is the choice in use, CATEGORY the category of the completion."
   (let ((width (apply #'max (mapcar (lambda (choice) (string-width (car choice)))
                                     choices))))
     (lambda (string predicate action)
@@ -199,17 +198,16 @@ CURRENT is the one in use, CATEGORY that of the completion."
         (complete-with-action action choices string predicate)))))
 
 (defun qwen-companion-chat-choices--read (kind)
-  "Let the user choose one of KIND, `model' or `mode', that is not in use."
+  "Read a choice of KIND, `model' or `mode', other than the one in use."
   (qwen-companion-chat-choices--check)
   (let* ((title (qwen-companion-chat-choices--fact kind :title))
          (current (qwen-companion-chat-choices--current kind))
-         (choices (qwen-companion-chat-choices-by-name
+         (choices (qwen-companion-chat-choices--by-name
                    (or (qwen-companion-chat-choices--all kind)
                        (user-error "The daemon offers no %s yet; the session is %s"
                                    (downcase title)
                                    (qwen-companion-daemon-session-state
-                                    qwen-companion-chat-session)))
-                   #'qwen-companion-chat-choices--name))
+                                    qwen-companion-chat-session)))))
          (default (car (rassq current choices)))
          (completion-ignore-case t)
          (name (completing-read (format-prompt title default)
@@ -224,7 +222,8 @@ CURRENT is the one in use, CATEGORY that of the completion."
     choice))
 
 (defun qwen-companion-chat-choices--confirm-model (model)
-  "Return MODEL if the user agrees to what a change to it writes."
+  "Return MODEL if the user agrees to the settings that the change rewrites.
+Signal a `user-error' otherwise."
   (let ((settings (pcase (qwen-companion-daemon-choices-model-writes
                           qwen-companion-chat-choices--offered)
                     ('nil nil)
@@ -239,7 +238,7 @@ CURRENT is the one in use, CATEGORY that of the completion."
     model))
 
 (defun qwen-companion-chat-choices--set (kind id)
-  "Use the one of KIND that has ID."
+  "Make the daemon use the choice of KIND with ID."
   ;; The user may have taken long to choose.
   (qwen-companion-chat-choices--check)
   (let ((title (qwen-companion-chat-choices--fact kind :title))
@@ -256,10 +255,9 @@ CURRENT is the one in use, CATEGORY that of the completion."
                   (if choice (qwen-companion-chat-choices--in-words choice) id)))))))
 
 (defun qwen-companion-chat-set-model (model)
-  "Use MODEL in the session of this chat, for all its clients.
-It is the id of one that the daemon offers; interactively, choose it by
-its name.  The daemon rewrites settings on its host for that, which you
-are asked about before; from Lisp nothing is asked."
+  "Use MODEL, an id, in the session of this chat, for all its clients.
+Interactively, choose a model by its name, and confirm that the daemon
+rewrites settings on its host.  From Lisp, nothing is asked."
   (interactive (list (qwen-companion-daemon-choice-id
                       (qwen-companion-chat-choices--confirm-model
                        (qwen-companion-chat-choices--read 'model))))
@@ -268,8 +266,8 @@ are asked about before; from Lisp nothing is asked."
 
 (defun qwen-companion-chat-set-mode (mode)
   "Use the approval mode MODE in the session of this chat, for all its clients.
-It decides which tools run without asking you.  MODE is the id of one
-that the daemon offers; interactively, choose it by its name."
+The mode decides which tools run without asking you.  MODE is the id of
+one that the daemon offers; interactively, choose it by its name."
   (interactive (list (qwen-companion-daemon-choice-id (qwen-companion-chat-choices--read 'mode)))
                qwen-companion-chat-mode)
   (qwen-companion-chat-choices--set 'mode mode))

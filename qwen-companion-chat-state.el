@@ -52,13 +52,14 @@ Its :state is `off' after Emacs has disconnected from the daemon.")
 FUNCTION is called in the chat with the payload of the report.")
 
 (defvar-local qwen-companion-chat-state--reconnect-form nil
-  "How to get the daemon of this chat again, see `qwen-companion-daemon-way'.")
+  "How to get the daemon of this chat again, (COMMAND ROOT), or nil.
+See `qwen-companion-daemon-reconnect-form'.")
 
 (defvar-local qwen-companion-chat-state--pending-open nil
-  "Non-nil when the session is to be opened or loaded once there is a daemon.")
+  "Non-nil when the session is to be opened once a daemon is connected.")
 
 (defun qwen-companion-chat-buffers ()
-  "Return the buffers of all chats, the last used first."
+  "Return the buffers of all chats, the most recently used first."
   (cl-remove-if-not
    (lambda (buffer)
      (provided-mode-derived-p (buffer-local-value 'major-mode buffer)
@@ -66,7 +67,7 @@ FUNCTION is called in the chat with the payload of the report.")
    (buffer-list)))
 
 (defun qwen-companion-chat-buffer (id)
-  "Return the buffer of the chat with the session ID, nil when there is none."
+  "Return the chat buffer of the session ID, or nil."
   (cl-find id (qwen-companion-chat-buffers)
            :key (lambda (buffer) (buffer-local-value 'qwen-companion-chat-session-id buffer))
            :test #'equal))
@@ -78,7 +79,7 @@ FUNCTION is called in the chat with the payload of the report.")
 
 (defun qwen-companion-chat-trouble ()
   "Return why the session cannot be used and what to do, a string, or nil.
-What to do comes first: the reason may be longer than the line."
+What to do comes first, since the reason may be longer than the line."
   (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
       ('off (concat (if text "No session" "Disconnected from the daemon")
@@ -121,8 +122,8 @@ Newest first, each (METHOD . PAYLOAD).")
 
 (defun qwen-companion-chat-call (method payload &optional callback)
   "Call METHOD of the Python process with PAYLOAD, a property list.
-CALLBACK is called with the reply, once and in the current buffer, also
-when the process ends meanwhile.  Without one, an error is shown."
+CALLBACK is called once with the reply, in the current buffer, also when
+the process ends before it answers.  Without CALLBACK, show an error."
   (qwen-companion-chat-state--watch)
   (let ((request (symbol-name (gensym "chat-"))))
     (push (cons request (cons (current-buffer) callback))
@@ -134,7 +135,7 @@ when the process ends meanwhile.  Without one, an error is shown."
              :error "The companion's process is not running")))))
 
 (defun qwen-companion-chat-state--on-reply (payload)
-  "Call the callback of the request that PAYLOAD answers."
+  "Call the callback of the request that the reply PAYLOAD answers."
   (when-let* ((entry (assoc (qwen-companion-daemon-reply-request payload)
                             qwen-companion-chat-state--requests)))
     (setq qwen-companion-chat-state--requests
@@ -165,14 +166,14 @@ when the process ends meanwhile.  Without one, an error is shown."
 (defun qwen-companion-chat-state--watch ()
   "Handle the reports about the daemon, until Emacs disconnects from it."
   (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
-  (add-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat-state--on-left)
+  (add-hook 'qwen-companion-daemon-disconnected-hook #'qwen-companion-chat-state--on-left)
   (add-hook 'qwen-companion-backend-disconnected-hook
             #'qwen-companion-chat-state--on-process-gone))
 
 (defun qwen-companion-chat-state--unwatch ()
   "Undo what `qwen-companion-chat-state--watch' has done."
   (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
-  (remove-hook 'qwen-companion-daemon-left-hook #'qwen-companion-chat-state--on-left)
+  (remove-hook 'qwen-companion-daemon-disconnected-hook #'qwen-companion-chat-state--on-left)
   (remove-hook 'qwen-companion-backend-disconnected-hook
                #'qwen-companion-chat-state--on-process-gone)
   (qwen-companion-chat-state--drop-early-reports))
@@ -237,7 +238,7 @@ when the process ends meanwhile.  Without one, an error is shown."
   "Connect to a daemon unless one is connected, or fail with what to do.
 If CHAT, a buffer or nil, had a daemon, get that one again."
   (when (memq (qwen-companion-daemon-state) '(off refused))
-    (pcase (and chat (or (qwen-companion-daemon-way)
+    (pcase (and chat (or (qwen-companion-daemon-reconnect-form)
                          (buffer-local-value 'qwen-companion-chat-state--reconnect-form
                                              chat)))
       (`(,command ,root) (funcall command root))
@@ -256,7 +257,7 @@ This is done as soon as the daemon is connected."
 (defun qwen-companion-chat-state--open ()
   "Ask the daemon for the session of this chat, or for a new one."
   (setq qwen-companion-chat-state--pending-open nil
-        qwen-companion-chat-state--reconnect-form (qwen-companion-daemon-way))
+        qwen-companion-chat-state--reconnect-form (qwen-companion-daemon-reconnect-form))
   (if qwen-companion-chat-session-id
       (qwen-companion-chat-reload)
     (qwen-companion-chat-call
@@ -273,8 +274,8 @@ This is done as soon as the daemon is connected."
              (qwen-companion-chat-state--report method payload))))))))
 
 (defun qwen-companion-chat-reload (&rest _)
-  "Read the conversation again from the daemon.
-That also brings back a session that has ended or was left."
+  "Read the conversation from the daemon again.
+This also loads a session that has ended or was left."
   (interactive)
   (unless qwen-companion-chat-session-id
     (user-error "There is no session yet"))

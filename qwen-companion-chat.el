@@ -1,4 +1,4 @@
-;;; qwen-companion-chat.el --- A chat with a qwen serve  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat.el --- Chat with qwen serve  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,13 +19,13 @@
 
 ;;; Commentary:
 
-;; `qwen-companion-chat' talks to a session of a `qwen serve'.  Its buffer has
-;; the conversation above and below it a prompt, which is edited like any
-;; text.  What a chat shows is what the Python process reports of its
-;; session; the buffer keeps nothing that would not come again with `g'.
+;; `qwen-companion-chat' talks to a session of `qwen serve'.  Its buffer has
+;; the conversation and, below it, a prompt that is edited like any text.  A
+;; chat shows what the Python process reports of its session; `g' reads all of
+;; it again.
 ;;
-;; A chat outlives its session, the daemon and the Python process: what has
-;; been said stays readable, and a prompt that was not taken comes back.
+;; A chat outlives its session, the daemon and the Python process: the
+;; conversation stays readable, and a prompt that was not accepted comes back.
 
 ;;; Code:
 
@@ -47,17 +47,16 @@
 (require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-chat-time-format nil
-  "Format of the time beside what was said, as of `format-time-string'.
-With nil, no times are shown."
+  "Format of the time beside each message, for `format-time-string'.
+With nil, show no times."
   :group 'qwen-companion
   :type '(choice (const :tag "No times" nil)
                  (string :tag "Format" "%H:%M")))
 
 (defcustom qwen-companion-chat-rename-buffer t
-  "Whether the buffer of a chat is named after its session.
-It is as soon as the session has a title, with the project behind it,
-and again when the title changes.  A buffer that you have renamed keeps
-its name."
+  "Whether to name the buffer of a chat after its session.
+The name is the title of the session, once it has one, and the project;
+it follows the title.  A buffer that you have renamed keeps its name."
   :group 'qwen-companion
   :type 'boolean)
 
@@ -67,12 +66,12 @@ its name."
     (((class color) (min-colors 88) (background dark))
      :inherit bold :background "grey30" :extend t)
     (t :inherit bold :underline t :extend t))
-  "Face of the line above what a user has said."
+  "Face of the heading above a message of a user."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-thought
   '((t :inherit (italic shadow)))
-  "Face of what the model thought."
+  "Face of the model's thoughts."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-separator
@@ -84,19 +83,20 @@ its name."
 ;;; State
 
 (defvar-local qwen-companion-chat--places nil
-  "Where windows were before the conversation was read again.")
+  "Positions of the windows before the conversation was read again.
+A list of (WINDOW POINT START), see `qwen-companion-chat--place'.")
 
 ;;; The name of the buffer
 
 (defvar-local qwen-companion-chat--names nil
-  "The name of the buffer as it should be and as it was given, or nil.
-A cons; they differ where another buffer had the name.")
+  "Cons of the intended and the actual name of the buffer, or nil.
+They differ where another buffer had the name.")
 
 (defconst qwen-companion-chat--title-width 32
-  "Columns of a session's title that are in the name of a buffer.")
+  "Columns that the title of a session may take in a buffer's name.")
 
 (defun qwen-companion-chat--name ()
-  "Return what the current buffer should be called."
+  "Return the name that the current buffer should have."
   (let ((title (qwen-companion-daemon-session-title qwen-companion-chat-session))
         ;; Not as a file's name: it may look like one of another host.
         (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
@@ -110,7 +110,7 @@ A cons; they differ where another buffer had the name.")
                 "")))))
 
 (defun qwen-companion-chat--short (text width)
-  "Return TEXT, which a stranger chose, in at most WIDTH columns of a line."
+  "Return the untrusted TEXT on one line of at most WIDTH columns."
   (truncate-string-to-width (qwen-companion-untrusted-text text) width nil nil "…"))
 
 (defun qwen-companion-chat--rename ()
@@ -122,18 +122,18 @@ A cons; they differ where another buffer had the name.")
       (setq qwen-companion-chat--names (cons name (rename-buffer name t))))))
 
 (defun qwen-companion-chat--identification ()
-  "Return the name of the current buffer as the mode line has it.
-What goes on must have room behind it in 80 columns."
+  "Return the name of the current buffer for the mode line.
+It leaves room for the rest of the mode line in 80 columns."
   (propertized-buffer-identification
    (string-replace "%" "%%" (truncate-string-to-width (buffer-name) 24 nil nil t))))
 
 ;;; Header and mode line
 
 (defvar-local qwen-companion-chat--usage nil
-  "What the last answer of the model cost, as it was told.")
+  "Tokens that the model's last answer took, a `usage' change, or nil.")
 
 (defvar-local qwen-companion-chat--batches-left 0
-  "How many reports are to come until the conversation is there again.")
+  "Number of reports to come until the conversation is complete again.")
 
 (defvar-local qwen-companion-chat--header nil
   "The header line.")
@@ -144,13 +144,13 @@ What goes on must have room behind it in 80 columns."
 (put 'qwen-companion-chat--mode-line 'risky-local-variable t)
 
 (defun qwen-companion-chat--tokens (count)
-  "Return COUNT of tokens as it is shown."
+  "Return COUNT, a number of tokens, as a short text."
   (if (< count 1000)
       (number-to-string count)
     (format "%.1fk" (/ count 1000.0))))
 
 (defun qwen-companion-chat--usage-text ()
-  "Return how much of the model's context is used, and what the last answer cost."
+  "Return a list of texts about the context and the tokens of the last answer."
   (let ((used (qwen-companion-daemon-session-used qwen-companion-chat-session))
         (size (qwen-companion-daemon-session-size qwen-companion-chat-session))
         (input (qwen-companion-daemon-usage-input qwen-companion-chat--usage))
@@ -170,10 +170,10 @@ What goes on must have room behind it in 80 columns."
 (defun qwen-companion-chat--locality ()
   "Return where the daemon is, nil when there is none."
   (unless (eq 'off (qwen-companion-daemon-state))
-    (qwen-companion-daemon-place)))
+    (qwen-companion-daemon-location)))
 
 (defun qwen-companion-chat--update ()
-  "Compute the header line and the mode line."
+  "Update the header line and the mode line."
   (let* ((state (qwen-companion-daemon-session-state qwen-companion-chat-session))
          (trouble (qwen-companion-chat-trouble))
          (clients (qwen-companion-daemon-session-clients qwen-companion-chat-session))
@@ -206,7 +206,7 @@ What goes on must have room behind it in 80 columns."
                              " ")))
     (force-mode-line-update)))
 
-;;; What is reported
+;;; Reports
 
 (defconst qwen-companion-chat--handlers
   '((daemon-session . qwen-companion-chat--on-session)
@@ -216,41 +216,42 @@ What goes on must have room behind it in 80 columns."
     (daemon-turn . qwen-companion-chat--on-turn)
     (daemon-permission . qwen-companion-chat-permissions-on-permission)
     (daemon-text . qwen-companion-chat-tools-on-text))
-  "Reports about the session of a chat, see `qwen-companion-chat-handlers'.")
+  "Functions for the reports about the session of a chat.
+See `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--on-session (payload)
-  "Show the state of the session in PAYLOAD."
+  "Show the state of the session in the report PAYLOAD."
   (setq qwen-companion-chat-session payload)
   (qwen-companion-chat--rename)
   (qwen-companion-chat--refresh))
 
 (defun qwen-companion-chat--refresh ()
-  "Show the state of the session where it is seen."
+  "Show the current state of the session."
   (qwen-companion-chat-permissions-redraw)
   (qwen-companion-chat--update))
 
 ;;; The conversation
 
 (defun qwen-companion-chat--on-reset (payload)
-  "Drop the conversation: it comes anew, in the number of reports in PAYLOAD."
+  "Clear the conversation; PAYLOAD has the number of reports that refill it."
   (unless qwen-companion-chat--places
-    (setq qwen-companion-chat--places (qwen-companion-chat--where)))
+    (setq qwen-companion-chat--places (qwen-companion-chat--window-places)))
   (qwen-companion-chat-blocks-clear)
   (qwen-companion-chat--forget-conversation)
   (setq qwen-companion-chat--batches-left (qwen-companion-daemon-reset-batches payload))
-  (qwen-companion-chat--arrived)
+  (qwen-companion-chat--restore-windows)
   (when-let* ((text (qwen-companion-daemon-reset-text payload)))
     (qwen-companion-backend-notice text)))
 
 (defun qwen-companion-chat--forget-conversation ()
-  "Forget what belongs to the conversation that is shown."
+  "Forget the tools, permissions and usage of the conversation."
   (qwen-companion-chat-tools-forget)
   (qwen-companion-chat-permissions-forget)
   (setq qwen-companion-chat--usage nil))
 
-(defun qwen-companion-chat--where ()
-  "Return where the windows are that look at the conversation.
-A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
+(defun qwen-companion-chat--window-places ()
+  "Return the positions of all windows that show the conversation.
+A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
   (let ((prompt (marker-position qwen-companion-chat-blocks-prompt-start)))
     (cl-loop for window in (get-buffer-window-list nil nil t)
              for point = (window-point window)
@@ -270,8 +271,8 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
     (min (+ (qwen-companion-chat-block-start block) (cdr place))
          (1- (qwen-companion-chat-block-end block)))))
 
-(defun qwen-companion-chat--arrived ()
-  "Bring the windows back where they were, if the conversation is all there."
+(defun qwen-companion-chat--restore-windows ()
+  "Restore the positions of the windows once the conversation is complete."
   (when (<= qwen-companion-chat--batches-left 0)
     (pcase-dolist (`(,window ,point ,start) qwen-companion-chat--places)
       (when (and (window-live-p window) (eq (window-buffer window) (current-buffer)))
@@ -283,7 +284,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (qwen-companion-chat--update))
 
 (defun qwen-companion-chat--on-turn (payload)
-  "Show what is new in PAYLOAD."
+  "Show each change in the report PAYLOAD."
   (qwen-companion-chat-blocks-changing
     (dolist (change (qwen-companion-daemon-report-changes payload))
       ;; One that fails must not cost the others.
@@ -295,7 +296,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (when (> qwen-companion-chat--batches-left 0)
     (cl-decf qwen-companion-chat--batches-left)
     (when (zerop qwen-companion-chat--batches-left)
-      (qwen-companion-chat--arrived))))
+      (qwen-companion-chat--restore-windows))))
 
 (defun qwen-companion-chat--show (change)
   "Show CHANGE of the conversation."
@@ -311,17 +312,17 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
             change (qwen-companion-daemon-note-note change) (qwen-companion-daemon-note-text change)))
     (kind (qwen-companion-chat--show-note change 'unsupported (format "%s" kind)))))
 
-;;; What is said
+;;; Messages
 
 (defun qwen-companion-chat--time (change)
-  "Return the time of CHANGE as the user wants to see it, else \"\"."
+  "Return the time of CHANGE in the user's format, or \"\"."
   (if-let* ((format qwen-companion-chat-time-format)
             (time (qwen-companion-daemon-change-time change)))
       (concat "  " (format-time-string format (/ time 1000)))
     ""))
 
 (defun qwen-companion-chat--heading (change)
-  "Return the line above the text of a user in CHANGE."
+  "Return the heading of the user's message in CHANGE."
   (concat
    ;; No text from outside has this character, so none can look like a heading.
    ;; Before an empty string, Emacs would not leave point after a command.
@@ -335,7 +336,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
                'qwen-companion-chat-turn (or (qwen-companion-daemon-change-turn change) t))))
 
 (defun qwen-companion-chat--begin-text (change text)
-  "Begin the block for the text of CHANGE, which is TEXT; return its name."
+  "Insert a new block with TEXT, that of CHANGE, and return its id."
   (let* ((voice (qwen-companion-daemon-text-voice change))
          (id (qwen-companion-chat-blocks-next-id change voice))
          (head (qwen-companion-chat--head change)))
@@ -346,7 +347,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
     id))
 
 (defun qwen-companion-chat--head (change)
-  "Return what stands above the text of CHANGE, whole lines."
+  "Return the lines above the text of CHANGE."
   (pcase (qwen-companion-daemon-text-voice change)
     ('user (concat "\n" (if (qwen-companion-daemon-text-parent change)
                             (propertize "To the agent:\n" 'face 'shadow)
@@ -359,7 +360,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
            (propertize (concat "\n" time "\n") 'face 'shadow))))))
 
 (defun qwen-companion-chat--show-text (change)
-  "Show the text of CHANGE."
+  "Show the text of CHANGE, at the end of the block before it if possible."
   (let* ((text (qwen-companion-spool-text change))
          (groups (qwen-companion-chat-blocks-groups-of change))
          (group (car groups))
@@ -380,7 +381,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
       (qwen-companion-chat-blocks-make-foldable id t))))
 
 (defun qwen-companion-chat--show-end (change)
-  "Show the end of a turn in CHANGE, unless it is as it should be."
+  "Show the end of a turn in CHANGE, except when the turn has succeeded."
   (let ((text (qwen-companion-daemon-end-text change)))
     (when-let* ((said (pcase (qwen-companion-daemon-end-outcome change)
                         ('done nil)
@@ -393,14 +394,14 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
        (propertize said 'face 'warning)))))
 
 (defun qwen-companion-chat--show-note (change note text)
-  "Show NOTE, a symbol, with TEXT where CHANGE is."
+  "Show NOTE, a symbol, with TEXT at the place of CHANGE."
   (qwen-companion-chat-blocks-add
    change (qwen-companion-chat-blocks-next-id change 'note)
    (pcase note
      ('unsupported (propertize (format "Unsupported: %s; it cannot be shown here" text)
                                'face 'warning))
      ('injected (format "Sent during the turn: %s" text))
-     ('suggestion (concat "Suggested: " (qwen-companion-chat-blocks-button text #'qwen-companion-chat--use text)))
+     ('suggestion (concat "Suggested: " (qwen-companion-chat-blocks-button text #'qwen-companion-chat--insert-suggestion text)))
      ('setting (propertize (format "A setting was rewritten on the daemon's host: %s" text)
                            'face 'warning))
      ('truncated (propertize (format "%s earlier events are not shown" text)
@@ -414,15 +415,15 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
      ('model-failed (propertize (format "The model was not changed: %s" text) 'face 'warning))
      (_ (format "%s: %s" note text)))))
 
-(defun qwen-companion-chat--use (text)
-  "Make TEXT the prompt, before what is there."
+(defun qwen-companion-chat--insert-suggestion (text)
+  "Insert TEXT, a suggested prompt, at the beginning of the prompt."
   (qwen-companion-chat-send-restore text)
   (goto-char (point-max)))
 
 ;;; Moving
 
 (defun qwen-companion-chat-next-turn (&optional count)
-  "Move to the COUNTth turn after point, after the last to the prompt."
+  "Move to the COUNTth turn after point, or past the last one to the prompt."
   (interactive "p")
   (let ((count (or count 1)))
     (goto-char (if (< count 0) (line-beginning-position) (line-end-position)))
@@ -439,7 +440,7 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
   (qwen-companion-chat-next-turn (- (or count 1))))
 
 (defun qwen-companion-chat--index ()
-  "Return an index for Imenu, with an entry for each turn."
+  "Return an Imenu index with an entry for each turn."
   (save-excursion
     (goto-char (point-min))
     (let (turns)
@@ -482,10 +483,10 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
       (define-key map (kbd (format "C-c %d" number))
                   #'qwen-companion-chat-answer-with-key))
     map)
-  "Keys of a chat.")
+  "Keymap of `qwen-companion-chat-mode'.")
 
 (defun qwen-companion-chat--waits-p ()
-  "Return non-nil when a tool waits for an answer in this chat."
+  "Return non-nil when a question waits for an answer in this chat."
   (eq 'waiting (qwen-companion-daemon-session-state qwen-companion-chat-session)))
 
 (easy-menu-define qwen-companion-chat-menu qwen-companion-chat-mode-map
@@ -519,21 +520,20 @@ A list of (WINDOW POINT START), both as (BLOCK-ID . OFFSET)."
     ["Read It Again" qwen-companion-chat-reload]))
 
 (define-derived-mode qwen-companion-chat-mode text-mode "Chat"
-  "Major mode of a chat with a `qwen serve'.
+  "Major mode of a chat with `qwen serve'.
 The conversation is above, the prompt below the line.
 
 Files, commands, MCP servers, skills and credentials are those of the
-daemon's host: what you type is about the files there, and nothing that
-only this Emacs has is at its disposal.  The header line says where that
-is.
+daemon's host: a prompt is about the files there, and the daemon cannot
+use anything that only this Emacs has.  The header line names the host.
 \\<qwen-companion-chat-mode-map>
 In the prompt, edited like any text:
 
 \\[qwen-companion-chat-send]	send it
 \\[qwen-companion-chat-return]	begin a line, or send, as the option
 	`qwen-companion-chat-return' says
-\\[qwen-companion-chat-previous-prompt], \\[qwen-companion-chat-next-prompt]	go through what was sent
-\\[qwen-companion-chat-search-prompt]	choose from what was sent
+\\[qwen-companion-chat-previous-prompt], \\[qwen-companion-chat-next-prompt]	go through the prompts sent before
+\\[qwen-companion-chat-search-prompt]	choose from the prompts sent before
 \\[completion-at-point]	complete @file and /command
 
 While it works:
@@ -596,17 +596,17 @@ RET	do so on their first line; follow a link, choose an option
   (qwen-companion-chat--update))
 
 (defun qwen-companion-chat--substring (start end &optional delete)
-  "Return the text from START to END, plain, for another buffer.
+  "Return the text from START to END without properties.
 With DELETE non-nil, delete it."
   (substring-no-properties (buffer-substring--filter start end delete)))
 
 (defun qwen-companion-chat--kill-p ()
-  "Return non-nil when the buffer may be killed: nothing unsent is in it."
+  "Return non-nil if the buffer may be killed; ask when a prompt is unsent."
   (or (qwen-companion-chat-send-empty-p)
       (yes-or-no-p "The prompt has not been sent; kill the chat? ")))
 
 (defun qwen-companion-chat--exit-p ()
-  "Return non-nil when Emacs may exit: nothing unsent is in any chat."
+  "Return non-nil if Emacs may exit; ask when a prompt is unsent in a chat."
   (let ((unsent (cl-remove-if (lambda (buffer)
                                 (with-current-buffer buffer
                                   (qwen-companion-chat-send-empty-p)))
@@ -616,14 +616,14 @@ With DELETE non-nil, delete it."
                              (mapconcat #'buffer-name unsent ", "))))))
 
 (defun qwen-companion-chat--killed ()
-  "Leave the session of this buffer, for others it is still there."
+  "Leave the session of this buffer; other clients keep it."
   (qwen-companion-chat-leave-session)
   (unless (remq (current-buffer) (qwen-companion-chat-buffers))
     (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)))
 
 (defun qwen-companion-chat-make-buffer (id)
-  "Return a new chat for the session ID, or for a new session where ID is nil.
-It is opened or loaded once there is a daemon."
+  "Return a new chat buffer for the session ID, nil for a new session.
+The session is opened once a daemon is connected."
   (let ((buffer (generate-new-buffer "*qwen chat*")))
     (with-current-buffer buffer
       (qwen-companion-chat-mode)
@@ -633,10 +633,10 @@ It is opened or loaded once there is a daemon."
 
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)
-  "Chat with a `qwen serve': show the chat that was used last, or begin one.
-With the prefix argument NEW, begin another.  Where there is no daemon
-yet, connect as `qwen-companion-daemon-connect' does; where there is
-none any more, have it again in the way in which the chat had it."
+  "Show the most recent chat with `qwen serve', or begin one.
+With the prefix argument NEW, begin another.  Without a daemon, connect
+as `qwen-companion-daemon-connect' does; if the chat had a daemon, get
+that one again."
   (interactive "P")
   (let ((chat (and (not new) (car (qwen-companion-chat-buffers)))))
     (qwen-companion-chat-connect-daemon chat)

@@ -1,4 +1,4 @@
-;;; qwen-companion-daemon.el --- The connection to a qwen serve  -*- lexical-binding: t; -*-
+;;; qwen-companion-daemon.el --- Connect to qwen serve  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,15 +19,15 @@
 
 ;;; Commentary:
 
-;; A `qwen serve' in place of a CLI in a terminal: off until the user turns
-;; it on, and until then this file is not even loaded.  What is here is the
-;; way to it: which daemon, its token, starting one, the state of the
-;; connection.  The Python process speaks with the daemon; what it reports
-;; goes to the functions on `qwen-companion-daemon-functions'.
+;; Connect to `qwen serve', which takes the place of a CLI in a terminal.  It
+;; is off until the user turns it on, and until then this file is not loaded.
+;; The Python process talks to the daemon; this file chooses the daemon, looks
+;; up its token, starts one, and keeps the state of the connection.  Reports of
+;; the Python process go to `qwen-companion-daemon-functions'.
 ;;
 ;; The token is looked up when the user connects, never later: that may ask
-;; for a passphrase.  It is kept in a variable for as long as the connection
-;; is wanted, so that a Python process that was replaced gets it again.
+;; for a passphrase.  It is kept in a variable until the user disconnects, so
+;; that a Python process that replaces another gets it again.
 
 ;;; Code:
 
@@ -43,15 +43,15 @@
 
 ;;;###autoload
 (defcustom qwen-companion-daemon-enabled nil
-  "Whether a `qwen serve' may be used.
-With nil, nothing of that is loaded, started or connected to."
+  "Whether `qwen serve' may be used.
+With nil, nothing for it is loaded, started or connected to."
   :group 'qwen-companion
   :risky t
   :type 'boolean)
 
 ;;;###autoload
 (defcustom qwen-companion-daemon-url nil
-  "URL of the `qwen serve' that `qwen-companion-daemon-connect' connects to.
+  "URL of the daemon that `qwen-companion-daemon-connect' connects to.
 With nil, the environment variable QWEN_IDE_DAEMON_URL names it.  Plain
 HTTP is for this machine only, like \"http://127.0.0.1:4170\"; a daemon
 elsewhere needs https, or a tunnel to this machine.
@@ -66,33 +66,34 @@ names, which nobody but you may be able to read."
                  (string :tag "URL")))
 
 (defvar qwen-companion-daemon-functions nil
-  "Abnormal hook run with what the Python process reports of the daemon.
-Each function gets the name of the report, a symbol like `daemon-turn',
-and its property list.")
+  "Abnormal hook run with each report of the Python process about the daemon.
+Each function is called with the name of the report, a symbol like
+`daemon-turn', and its property list.")
 
-(defvar qwen-companion-daemon-left-hook nil
-  "Hook run when the daemon was left: nothing more will be reported of it.")
+(defvar qwen-companion-daemon-disconnected-hook nil
+  "Hook run after Emacs has disconnected from the daemon.
+No report follows.")
 
 ;;; State
 
-(defvar qwen-companion-daemon--wanted nil
-  "What the Python process was asked for: (METHOD . PAYLOAD), or nil.
-The payload is without the token.")
+(defvar qwen-companion-daemon--request nil
+  "The call that gets the daemon: (METHOD . PAYLOAD), or nil.
+PAYLOAD is without the token.")
 (defvar qwen-companion-daemon--token nil
-  "The token of the daemon connected to, nil when there is none.")
+  "Token of the current daemon, or nil.")
 (defvar qwen-companion-daemon--report nil
-  "The state of the connection as the Python process told it last.")
+  "The latest `daemon-state' report, a property list, or nil.")
 
 (defun qwen-companion-daemon-state ()
   "Return the state of the connection to the daemon, a symbol.
 `off' when none is wanted; `starting' or `connecting'; `connected';
-`unreachable', which is tried again; `refused', which is not."
-  (cond ((not qwen-companion-daemon--wanted) 'off)
+`unreachable', which is retried; `refused', which is not."
+  (cond ((not qwen-companion-daemon--request) 'off)
         ((qwen-companion-daemon-connection-state qwen-companion-daemon--report))
         (t 'connecting)))
 
 (defun qwen-companion-daemon-description ()
-  "Return what the user should know of the connection, a string or nil."
+  "Return a description of the connection for the user, a string or nil."
   (pcase (qwen-companion-daemon-connection-state qwen-companion-daemon--report)
     ('nil nil)
     ('connected
@@ -105,14 +106,14 @@ The payload is without the token.")
     (_ (qwen-companion-daemon-connection-text qwen-companion-daemon--report))))
 
 (defun qwen-companion-daemon-workspace ()
-  "Return the daemon's workspace, a directory of its host, nil when unknown.
-That is the daemon's word for it, which may look like a remote name."
+  "Return the daemon's workspace, a directory on its host, nil when unknown.
+The daemon chooses the name, which may look like a remote one."
   (qwen-companion-daemon-connection-workspace qwen-companion-daemon--report))
 
-(defun qwen-companion-daemon-way ()
-  "Return how the daemon came to be used, (COMMAND ROOT), nil when there is none.
-COMMAND called with ROOT has it again."
-  (pcase qwen-companion-daemon--wanted
+(defun qwen-companion-daemon-reconnect-form ()
+  "Return how to get the current daemon again, (COMMAND ROOT), or nil.
+COMMAND is to be called with ROOT."
+  (pcase qwen-companion-daemon--request
     (`(,method . ,payload)
      (list (if (eq method 'daemon-start)
                #'qwen-companion-daemon-start
@@ -120,19 +121,18 @@ COMMAND called with ROOT has it again."
            (plist-get payload :root)))))
 
 (defun qwen-companion-daemon-local-p ()
-  "Return non-nil when the daemon is known to be on this machine.
-Its files are those of this machine then."
+  "Return non-nil when the daemon is known to run on this machine."
   (qwen-companion-daemon-connection-local qwen-companion-daemon--report))
 
-(defun qwen-companion-daemon-place ()
-  "Return in a few words where the daemon is, and that all it has is there."
+(defun qwen-companion-daemon-location ()
+  "Return a short text about where the daemon is."
   (let ((host (or (qwen-companion-daemon-connection-host qwen-companion-daemon--report) "qwen serve")))
     (if (qwen-companion-daemon-local-p)
         (format "On this machine (%s)" host)
       (format "At %s: files, tools and keys are those of its machine" host))))
 
 (defun qwen-companion-daemon-workspace-name ()
-  "Return the end of the daemon's workspace, of 30 columns at most, or nil."
+  "Return the end of the workspace's name, at most 30 columns, or nil."
   (when-let* ((workspace (qwen-companion-daemon-workspace)))
     (let* (;; It may look like a remote name.
            (file-name-handler-alist nil)
@@ -147,7 +147,7 @@ Its files are those of this machine then."
        30 nil nil t))))
 
 (defun qwen-companion-daemon-lighter ()
-  "Return the part of the mode line about the daemon, \"\" when there is none."
+  "Return the daemon's part of the mode line, \"\" when there is no daemon."
   (pcase (qwen-companion-daemon-state)
     ('off "")
     ('connected
@@ -157,11 +157,11 @@ Its files are those of this machine then."
                  'face (when (memq state '(unreachable refused)) 'warning)
                  'help-echo (qwen-companion-daemon-description)))))
 
-;;; What the Python process reports
+;;; Reports
 
 (defun qwen-companion-daemon--on-state (payload)
-  "Use the state of the connection in PAYLOAD."
-  ;; `off' is about the connection before this one, which was left.
+  "Store the state of the connection in PAYLOAD and show a change of it."
+  ;; `off' is about the connection before this one.
   (unless (eq 'off (qwen-companion-daemon-connection-state payload))
     (let ((before (qwen-companion-daemon-state)))
       (setq qwen-companion-daemon--report payload)
@@ -170,10 +170,10 @@ Its files are those of this machine then."
           (qwen-companion-backend-notice text))))
     (force-mode-line-update t)))
 
-(defun qwen-companion-daemon--take (method payload)
-  "Hand on that the Python process called METHOD with PAYLOAD.
-What comes after the connection was given up is late and dropped."
-  (when qwen-companion-daemon--wanted
+(defun qwen-companion-daemon--dispatch (method payload)
+  "Pass the report METHOD with PAYLOAD to `qwen-companion-daemon-functions'.
+Drop it when the connection has been given up in the meantime."
+  (when qwen-companion-daemon--request
     (when (eq method 'daemon-state)
       (qwen-companion-daemon--on-state payload))
     (run-hook-with-args 'qwen-companion-daemon-functions method payload))
@@ -181,16 +181,16 @@ What comes after the connection was given up is late and dropped."
 
 (defconst qwen-companion-daemon--methods
   (mapcar (lambda (method)
-            (cons method (apply-partially #'qwen-companion-daemon--take method)))
+            (cons method (apply-partially #'qwen-companion-daemon--dispatch method)))
           '(daemon-state daemon-sessions daemon-session daemon-choices
             daemon-turn daemon-reset daemon-permission daemon-text
             daemon-commands daemon-usage daemon-reply))
-  "What the Python process may call.")
+  "Alist (METHOD . FUNCTION) of the reports of the Python process.")
 
 ;;; Connecting
 
 (defun qwen-companion-daemon--check ()
-  "Refuse, with the reason, while no daemon can be used."
+  "Signal a `user-error' with the reason when no daemon can be used."
   (unless qwen-companion-daemon-enabled
     (user-error "The use of `qwen serve' is off; customize `qwen-companion-daemon-enabled'"))
   (pcase (qwen-companion-state)
@@ -201,19 +201,19 @@ What comes after the connection was given up is late and dropped."
     (user-error "Already using a daemon (%s); M-x qwen-companion-daemon-stop disconnects from it"
                 (qwen-companion-daemon-state))))
 
-(defun qwen-companion-daemon--want (method payload)
-  "Ask the Python process for METHOD with PAYLOAD, now and after a restart."
-  (setq qwen-companion-daemon--wanted (cons method payload)
+(defun qwen-companion-daemon--set-request (method payload)
+  "Call METHOD of the Python process with PAYLOAD, also after a restart."
+  (setq qwen-companion-daemon--request (cons method payload)
         qwen-companion-daemon--report nil)
   (qwen-companion-backend-add-methods qwen-companion-daemon--methods)
-  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--ask)
-  (add-hook 'qwen-companion-state-functions #'qwen-companion-daemon--companion-changed)
-  (qwen-companion-daemon--ask)
+  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request)
+  (add-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
+  (qwen-companion-daemon--send-request)
   (force-mode-line-update t))
 
-(defun qwen-companion-daemon--ask ()
-  "Ask the Python process for the daemon, if there is a process yet."
-  (pcase-let ((`(,method . ,payload) qwen-companion-daemon--wanted))
+(defun qwen-companion-daemon--send-request ()
+  "Make the call in `qwen-companion-daemon--request' if there is a process."
+  (pcase-let ((`(,method . ,payload) qwen-companion-daemon--request))
     (when (qwen-companion-backend-connected-p)
       (setq qwen-companion-daemon--report nil)
       (qwen-companion-backend-call
@@ -222,22 +222,22 @@ What comes after the connection was given up is late and dropped."
                 payload)))))
 
 (defun qwen-companion-daemon--forget ()
-  "Forget the daemon and leave nothing of it behind."
-  (remove-hook 'qwen-companion-state-functions #'qwen-companion-daemon--companion-changed)
-  (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--ask)
-  (setq qwen-companion-daemon--wanted nil
+  "Forget the daemon, and undo what connecting to it has set up."
+  (remove-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
+  (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request)
+  (setq qwen-companion-daemon--request nil
         qwen-companion-daemon--token nil
         qwen-companion-daemon--report nil)
-  (run-hooks 'qwen-companion-daemon-left-hook)
+  (run-hooks 'qwen-companion-daemon-disconnected-hook)
   (force-mode-line-update t))
 
-(defun qwen-companion-daemon--companion-changed (state)
-  "Forget the daemon when the companion has ended; STATE is its new one."
+(defun qwen-companion-daemon--on-companion-state (state)
+  "Forget the daemon when the companion has ended in STATE."
   (when (memq state '(off error))
     (qwen-companion-daemon--forget)))
 
 (defun qwen-companion-daemon--look-up-token (url)
-  "Set the token to that which `auth-sources' have for URL, else to nil.
+  "Set the token to the one in `auth-sources' for URL, or to nil.
 This may ask the user for a passphrase."
   (require 'auth-source)
   (let* ((parts (url-generic-parse-url url))
@@ -250,8 +250,8 @@ This may ask the user for a passphrase."
           (if (functionp secret) (funcall secret) secret))
     (qwen-companion-backend-wipe-conversions)))
 
-(defun qwen-companion-daemon--root ()
-  "Return the root of the current project, else the current directory."
+(defun qwen-companion-daemon--default-root ()
+  "Return the root of the current project, or the current directory."
   (directory-file-name
    (expand-file-name (or (qwen-companion-roots-of default-directory)
                          default-directory))))
@@ -268,29 +268,29 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
   (interactive
    (list (if current-prefix-arg
              (read-string "Workspace, on the daemon's host: "
-                          (qwen-companion-daemon--root))
-           (qwen-companion-daemon--root))))
+                          (qwen-companion-daemon--default-root))
+           (qwen-companion-daemon--default-root))))
   (qwen-companion-daemon--check)
   (let ((url (or qwen-companion-daemon-url (getenv "QWEN_IDE_DAEMON_URL"))))
     (unless url
       (user-error "No daemon URL is set; customize `qwen-companion-daemon-url', or start a daemon with M-x qwen-companion-daemon-start"))
     (qwen-companion-daemon--look-up-token url)
-    (qwen-companion-daemon--want 'daemon-connect (list :url url :root root))))
+    (qwen-companion-daemon--set-request 'daemon-connect (list :url url :root root))))
 
 ;;;###autoload
 (defun qwen-companion-daemon-start (root)
-  "Start a `qwen serve' on this machine and connect to it.
+  "Start `qwen serve' on this machine and connect to it.
 Its workspace is ROOT: the root of the current project, or the current
 directory where there is no project; with a prefix argument, ask for it.
-It listens on a free port of 127.0.0.1, wants a token that is made for
-it, and ends with Emacs at the latest.  The program is the one in
+It listens on a free port of 127.0.0.1, requires a token made for it,
+and ends with Emacs at the latest.  The program is the one in
 `qwen-companion-qwen-command'.
 
 Off unless `qwen-companion-daemon-enabled' is non-nil."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Start qwen serve in: " nil nil t)
-           (qwen-companion-daemon--root))))
+           (qwen-companion-daemon--default-root))))
   (qwen-companion-daemon--check)
   (when (file-remote-p root)
     (user-error "The daemon runs on this machine only; %s is remote" root))
@@ -300,16 +300,17 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
       (user-error "No directory %s" root))
     (setq qwen-companion-daemon--token nil)
     ;; The Python process knows the variable PATH, not `exec-path'.
-    (qwen-companion-daemon--want 'daemon-start
+    (qwen-companion-daemon--set-request 'daemon-start
                                  (list :root root
                                        :program (cons (executable-find (car command))
                                                       (cdr command))))))
 
 ;;;###autoload
 (defun qwen-companion-daemon-stop ()
-  "Leave the daemon; one that `qwen-companion-daemon-start' started ends."
+  "Disconnect from the daemon.
+A daemon that `qwen-companion-daemon-start' has started ends."
   (interactive)
-  (unless qwen-companion-daemon--wanted
+  (unless qwen-companion-daemon--request
     (user-error "Not connected to a daemon"))
   (qwen-companion-backend-call 'daemon-disconnect nil)
   (qwen-companion-daemon--forget))

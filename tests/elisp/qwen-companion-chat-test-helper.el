@@ -17,7 +17,7 @@
        (let ((qwen-companion-daemon-enabled t)
              (qwen-companion-daemon-url "http://127.0.0.1:4170")
              (qwen-companion-daemon-functions nil)
-             (qwen-companion-daemon-left-hook nil)
+             (qwen-companion-daemon-disconnected-hook nil)
              (qwen-companion-backend-disconnected-hook nil)
              (qwen-companion-backend-methods nil)
              (qwen-companion-backend--state 'ready)

@@ -604,7 +604,7 @@
         (should-error (qwen-companion-chat-send) :type 'user-error)
         (should-error (qwen-companion-chat-reload) :type 'user-error)
         (should-not qwen-companion-daemon-functions)
-        (should-not qwen-companion-daemon-left-hook)
+        (should-not qwen-companion-daemon-disconnected-hook)
         (should-not qwen-companion-backend-disconnected-hook)
         (should-not qwen-companion-chat-state--requests)
         (should (= timers (length timer-list)))
@@ -735,7 +735,7 @@
     (should (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
     (qwen-companion-chat-test-reply 'daemon-open :session "nobodys")
     (should-not (memq #'qwen-companion-chat-state--report qwen-companion-daemon-functions))
-    (should-not qwen-companion-daemon-left-hook)
+    (should-not qwen-companion-daemon-disconnected-hook)
     (should-not qwen-companion-backend-disconnected-hook)))
 
 ;;; Large texts and speed

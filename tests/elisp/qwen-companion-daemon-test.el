@@ -47,9 +47,9 @@ token for the URL, which is the value of the option."
 
 (defun qwen-companion-daemon-test--left ()
   "Return what is left of a daemon."
-  (append (and (memq #'qwen-companion-daemon--ask qwen-companion-backend-connected-hook) '(hook))
-          (and (memq #'qwen-companion-daemon--companion-changed qwen-companion-state-functions) '(hook))
-          qwen-companion-daemon--wanted
+  (append (and (memq #'qwen-companion-daemon--send-request qwen-companion-backend-connected-hook) '(hook))
+          (and (memq #'qwen-companion-daemon--on-companion-state qwen-companion-state-functions) '(hook))
+          qwen-companion-daemon--request
           qwen-companion-daemon--report
           (and qwen-companion-daemon--token '(token))))
 
@@ -280,7 +280,7 @@ token for the URL, which is the value of the option."
                    'daemon-state :state 'refused :text "the token is wrong"))))
       (should (string-match-p "the token is wrong" said))
       (dolist (text (list said
-                          (format "%S" qwen-companion-daemon--wanted)
+                          (format "%S" qwen-companion-daemon--request)
                           (with-current-buffer (qwen-companion-backend--log-buffer)
                             (buffer-string))
                           (qwen-companion--lighter)))
