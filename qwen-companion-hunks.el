@@ -1,4 +1,4 @@
-;;; qwen-companion-hunks.el --- What of a proposal is kept and dropped  -*- lexical-binding: t; -*-
+;;; qwen-companion-hunks.el --- Drop, restore and split changes of a proposal  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,16 +19,16 @@
 
 ;;; Commentary:
 
-;; How the proposed text differs from the one on disk, as a list of changes
-;; that can be dropped, brought back and split.  The buffer of the proposal
-;; is the truth: dropping a change gives its lines the text on disk, and the
-;; proposed lines are remembered here.  So whatever shows or accepts the
-;; proposal needs to know nothing of this file.
+;; The changes by which a proposal differs from the text on disk, as a list;
+;; each can be dropped, restored and split.  The buffer of the proposal is
+;; authoritative: dropping a change replaces its lines there by those on
+;; disk, and remembers the proposed lines here.  So what shows or accepts
+;; the proposal does not depend on this file.
 ;;
-;; The texts are compared outside of Emacs, and once: what is dropped here is
-;; accounted for by counting lines.  Only when one of the texts was changed
-;; by others they are compared again, and the dropped changes are found
-;; again by the side that has not changed.
+;; The Python process compares the texts, and only once: dropping shifts the
+;; line numbers of the changes that follow.  When something else changes one
+;; of the texts they are compared again, and the dropped changes are located
+;; on the side that has not changed.
 
 ;;; Code:
 
@@ -37,46 +37,46 @@
 (require 'qwen-companion-merge)
 
 (cl-defstruct (qwen-companion-hunks-change (:copier nil))
-  "A place where the proposed text differs, or did before it was dropped.
-OLD-COUNT lines from OLD on, on disk, are NEW-COUNT lines from NEW on in
-the proposal as it is now.  Lines count from 1; where a count is 0 the
-line is the one before which others would be.  TEXT is nil, or the
-proposed lines when they were dropped, TEXT-COUNT of them; then the
-lines in the proposal are those of the disk.  CUT is non-nil when the
-user has split here: it begins a hunk, whatever is near.  WORDS tells
-which words differ, see `qwen-companion-merge-result-edits', `asked'
-while that is being computed."
+  "A run of lines that the proposal changes, dropped or not.
+OLD-COUNT lines from line OLD on disk correspond to NEW-COUNT lines from
+line NEW in the proposal as it is now.  Lines count from 1; where a count
+is 0 the line is the one before which lines would be inserted.  TEXT is
+nil, or for a dropped change the proposed lines, TEXT-COUNT of them; the
+lines in the proposal are then those on disk.  CUT is non-nil when the
+user has split a hunk before this change.  WORDS tells which words
+differ, see `qwen-companion-merge-result-edits'; it is `asked' while that
+is being computed."
   old old-count new new-count text text-count cut words)
 
 (cl-defstruct (qwen-companion-hunks-hunk (:copier nil))
-  "Changes that are shown, dropped and brought back together.
-BEFORE and AFTER are the lines of context around CHANGES.  WHOLE is
-non-nil when its lines are shown however many they are, HIDDEN when it
-is not shown."
+  "Changes that are shown, dropped and restored together.
+BEFORE and AFTER are the numbers of context lines around CHANGES.  WHOLE
+is non-nil to show its lines however many they are, HIDDEN not to show
+it."
   changes before after whole hidden)
 
 (cl-defstruct (qwen-companion-hunks (:copier nil))
   "How the text in the buffer NEW, a proposal, differs from that in OLD.
-CHANGES are in order, TICKS tells of which states of both buffers, nil
-before they were compared.  STRANDED are dropped changes that cannot be
-brought back, because the place where they were has changed.  CLEAN is
-non-nil when nothing but dropping has changed the proposal, so that it
-is unchanged when all is brought back.  ASKED are the ticks of which a
-comparison is under way, if any."
+CHANGES is a list in order.  TICKS identifies the states of both buffers
+that were compared, or is nil.  STRANDED are dropped changes that cannot
+be restored because their place has changed.  CLEAN is non-nil while
+dropping is all that has changed the proposal, so that restoring all
+changes makes it unmodified.  REQUESTED-TICKS are those of a comparison
+in progress, or nil."
   old new changes ticks stranded clean requested-ticks)
 
 ;;; Lines
 
 (defvar-local qwen-companion-hunks--line-cache nil
-  "A line and where it begins: (TICK LINE POSITION), in the text at TICK.
-The lines of a long text are not counted from its start each time.")
+  "The start of a line: (TICK LINE POSITION), for the text at TICK.
+It saves counting the lines of a long text from its start each time.")
 
 (defun qwen-companion-hunks-goto (line)
-  "Go to the start of LINE in the current buffer, or to its end.
-The buffer is not narrowed."
+  "Go to the start of LINE in the current buffer, or to the end.
+The buffer must not be narrowed."
   (pcase-let ((`(,tick ,known ,position) qwen-companion-hunks--line-cache))
     (unless (and (eql tick (buffer-chars-modified-tick))
-                 ;; Nearer than the start.
+                 ;; Closer than the start of the buffer.
                  (< (abs (- line known)) line))
       (setq known 1 position (point-min)))
     (goto-char position)
@@ -84,17 +84,18 @@ The buffer is not narrowed."
       (qwen-companion-hunks--cache-line line))))
 
 (defun qwen-companion-hunks--cache-line (line)
-  "Remember that LINE begins at point."
+  "Remember that point is at the start of LINE."
   (setq qwen-companion-hunks--line-cache
         (list (buffer-chars-modified-tick) line (point))))
 
 (defun qwen-companion-hunks--forward-lines (count)
-  "Go COUNT lines forward; none means to stay, also behind an open last line."
+  "Move COUNT lines forward.
+With 0, stay even after a last line without a newline."
   (unless (zerop count)
     (forward-line count)))
 
 (defun qwen-companion-hunks-bounds (buffer line count)
-  "Return the positions (START . END) of COUNT lines from LINE on in BUFFER."
+  "Return the positions (START . END) of COUNT lines from LINE in BUFFER."
   (with-current-buffer buffer
     (save-excursion
       (save-restriction
@@ -105,7 +106,7 @@ The buffer is not narrowed."
           (cons start (point)))))))
 
 (defun qwen-companion-hunks-lines (buffer line count)
-  "Return the text of COUNT lines from LINE on in BUFFER."
+  "Return the text of COUNT lines from LINE in BUFFER."
   (pcase-let ((`(,start . ,end)
                (qwen-companion-hunks-bounds buffer line count)))
     (with-current-buffer buffer
@@ -114,12 +115,12 @@ The buffer is not narrowed."
         (buffer-substring-no-properties start end)))))
 
 (defun qwen-companion-hunks-count-lines (text)
-  "Return how many lines TEXT has; a last one may lack its line feed."
+  "Return the number of lines in TEXT; the last one may lack its newline."
   (+ (cl-count ?\n text)
      (if (or (string-empty-p text) (string-suffix-p "\n" text)) 0 1)))
 
 (defun qwen-companion-hunks-line-count (buffer)
-  "Return how many lines BUFFER has; a last one may lack its line feed."
+  "Return the number of lines in BUFFER; the last one may lack its newline."
   (with-current-buffer buffer
     (save-restriction
       (widen)
@@ -129,9 +130,9 @@ The buffer is not narrowed."
            0)))))
 
 (defun qwen-companion-hunks--replace (buffer line count text)
-  "Replace COUNT lines from LINE on in BUFFER by TEXT.
-Return (LINES . MENDED): the lines that were there, and whether a line
-feed had to be added so that no two lines became one."
+  "Replace COUNT lines from LINE in BUFFER by TEXT.
+Return (LINES . MENDED): the old lines, and whether a newline was added
+to keep two lines from joining."
   (with-current-buffer buffer
     (save-excursion
       (save-restriction
@@ -155,20 +156,20 @@ feed had to be added so that no two lines became one."
 ;;; Comparing
 
 (defun qwen-companion-hunks--current-ticks (difference)
-  "Return a value that is another one when a text of DIFFERENCE is."
+  "Return a value that identifies the present texts of DIFFERENCE."
   (cons (buffer-chars-modified-tick (qwen-companion-hunks-old difference))
         (buffer-chars-modified-tick (qwen-companion-hunks-new difference))))
 
 (defun qwen-companion-hunks-up-to-date-p (difference)
-  "Return non-nil when DIFFERENCE is that of the texts as they are now."
+  "Return non-nil when DIFFERENCE is that of the present texts."
   (equal (qwen-companion-hunks-ticks difference)
          (qwen-companion-hunks--current-ticks difference)))
 
 (defun qwen-companion-hunks-compare (difference callback)
-  "Bring DIFFERENCE up to date; return at once.
-CALLBACK is called, unless a buffer has been killed meanwhile, with
-non-nil when that is done, with nil when the texts cannot be compared.
-Nothing more is done when that is under way already."
+  "Update DIFFERENCE asynchronously, and then call CALLBACK.
+Its argument is non-nil on success, nil when the texts cannot be
+compared.  It is not called if a buffer is killed meanwhile, or if this
+comparison is in progress already."
   (let ((now (qwen-companion-hunks--current-ticks difference)))
     (unless (equal now (qwen-companion-hunks-requested-ticks difference))
       (setf (qwen-companion-hunks-requested-ticks difference) now)
@@ -179,7 +180,7 @@ Nothing more is done when that is under way already."
          (qwen-companion-hunks--compared difference now found callback))))))
 
 (defun qwen-companion-hunks--compared (difference ticks found callback)
-  "Bring DIFFERENCE up to date with FOUND, the answer of TICKS.
+  "Update DIFFERENCE with FOUND, the comparison of the texts at TICKS.
 CALLBACK is as in `qwen-companion-hunks-compare'."
   (when (and (equal ticks (qwen-companion-hunks-requested-ticks difference))
              (buffer-live-p (qwen-companion-hunks-old difference))
@@ -200,8 +201,8 @@ CALLBACK is as in `qwen-companion-hunks-compare'."
       (funcall callback t)))))
 
 (defun qwen-companion-hunks--update (difference found)
-  "Bring DIFFERENCE up to date with FOUND, see `qwen-companion-merge-compare'.
-What was dropped before stays so, and what was split where it can."
+  "Update DIFFERENCE with FOUND, see `qwen-companion-merge-compare'.
+Dropped changes stay dropped, and split ones stay split where possible."
   (let* ((before (qwen-companion-hunks-ticks difference))
          (now (qwen-companion-hunks--current-ticks difference))
          (old-same (equal (car before) (car now)))
@@ -213,7 +214,7 @@ What was dropped before stays so, and what was split where it can."
                            (cl-remove-if #'qwen-companion-hunks-change-text
                                          known)))))
     (setf (qwen-companion-hunks-changes difference)
-          ;; Of what was found the order is right.
+          ;; FOUND is in order.
           (if dropped
               (qwen-companion-hunks--merge
                difference kept dropped
@@ -222,9 +223,8 @@ What was dropped before stays so, and what was split where it can."
             kept))))
 
 (defun qwen-companion-hunks--reapply-splits (found known)
-  "Return FOUND as a list of structs, divided where the ones KNOWN are.
-Any division into runs of lines is as good as another, so the numbers
-of lines decide."
+  "Return FOUND as a list of structures, split like those in KNOWN.
+Any division into runs of lines is valid, so the line numbers decide."
   (let (changes)
     (pcase-dolist (`(,old ,old-count ,new ,new-count) found)
       (while (and known (< (qwen-companion-hunks-change-old (car known)) old))
@@ -255,29 +255,30 @@ of lines decide."
     (nreverse changes)))
 
 (defun qwen-companion-hunks--after-insertion (known)
-  "Return those dropped of KNOWN that follow an insertion at the same place."
-  (let (behind previous)
-    (dolist (change known behind)
+  "Return each dropped change of KNOWN that follows an insertion at its line."
+  (let (after-insertion previous)
+    (dolist (change known after-insertion)
       (if (qwen-companion-hunks-change-text change)
           (when (and previous
                      (zerop (qwen-companion-hunks-change-old-count previous))
                      (= (qwen-companion-hunks-change-old previous)
                         (qwen-companion-hunks-change-old change)))
-            (push change behind))
+            (push change after-insertion))
         (setq previous change)))))
 
-(defun qwen-companion-hunks--merge (difference kept dropped behind side)
-  "Return a list of all KEPT and DROPPED in order; strand what has no place.
-SIDE of DIFFERENCE, `old' or `new', has not changed since DROPPED was
-right there, nil means that both have.  BEHIND are those of DROPPED that
-come after an insertion at the same place."
+(defun qwen-companion-hunks--merge (difference kept dropped after-insertion side)
+  "Return KEPT and DROPPED as one list in order.
+SIDE of DIFFERENCE, `old' or `new', is the one that has not changed
+since DROPPED was valid, nil if both have.  AFTER-INSERTION are those of
+DROPPED that follow an insertion at the same line.  Add a dropped change
+whose place is gone to the stranded ones."
   (cl-flet ((at (change) (if (eq side 'new)
                              (qwen-companion-hunks-change-new change)
                            (qwen-companion-hunks-change-old change)))
             (size (change) (if (eq side 'new)
                                (qwen-companion-hunks-change-new-count change)
                              (qwen-companion-hunks-change-old-count change)))
-            (rank (change) (cond ((memq change behind) 2)
+            (rank (change) (cond ((memq change after-insertion) 2)
                                  ((qwen-companion-hunks-change-text change) 0)
                                  (t 1))))
     (let ((rest kept) fitting)
@@ -307,8 +308,8 @@ come after an insertion at the same place."
        side))))
 
 (defun qwen-companion-hunks--restored-p (difference change other)
-  "Return non-nil when OTHER is what CHANGE, dropped, was before.
-Then it was brought back by other means, such as undo; see DIFFERENCE."
+  "Return non-nil when OTHER is the same change as CHANGE, a dropped one.
+It was restored by other means, such as undo.  Both are of DIFFERENCE."
   (and (= (qwen-companion-hunks-change-old change)
           (qwen-companion-hunks-change-old other))
        (= (qwen-companion-hunks-change-old-count change)
@@ -317,8 +318,8 @@ Then it was brought back by other means, such as undo; see DIFFERENCE."
               (qwen-companion-hunks-proposed-lines difference other))))
 
 (defun qwen-companion-hunks--recompute-positions (all side)
-  "Return ALL, each with its place on the other side than SIDE counted anew.
-That is needed for those that are dropped only."
+  "Return ALL, and recompute the position of each dropped change in it.
+SIDE is the one whose positions are valid, `old' or `new'."
   (let ((delta 0))
     (dolist (change all all)
       (when (qwen-companion-hunks-change-text change)
@@ -332,42 +333,38 @@ That is needed for those that are dropped only."
 
 (defun qwen-companion-hunks-proposed-lines (difference change &optional limit)
   "Return the proposed lines of CHANGE in DIFFERENCE, dropped or not.
-LIMIT, if non-nil, is the number of lines that are enough."
+LIMIT non-nil is the maximum number of lines."
   (if-let* ((text (qwen-companion-hunks-change-text change)))
       (if limit
           (qwen-companion-hunks--first-lines text limit)
         text)
-    (qwen-companion-hunks--some-lines
+    (qwen-companion-hunks-lines
      (qwen-companion-hunks-new difference)
      (qwen-companion-hunks-change-new change)
-     (qwen-companion-hunks-change-new-count change)
-     limit)))
-
-(defun qwen-companion-hunks--some-lines (buffer line count limit)
-  "Return the text of COUNT lines from LINE on in BUFFER, or of the first LIMIT."
-  (qwen-companion-hunks-lines buffer line (if limit (min count limit) count)))
+     (min (qwen-companion-hunks-change-new-count change)
+          (or limit most-positive-fixnum)))))
 
 (defun qwen-companion-hunks-proposed-count (change)
-  "Return how many lines CHANGE proposes, dropped or not."
+  "Return the number of lines that CHANGE proposes, dropped or not."
   (if (qwen-companion-hunks-change-text change)
       (qwen-companion-hunks-change-text-count change)
     (qwen-companion-hunks-change-new-count change)))
 
 (defun qwen-companion-hunks-disk-lines (difference change &optional limit)
   "Return the lines on disk in the place of CHANGE of DIFFERENCE.
-LIMIT, if non-nil, is the number of lines that are enough."
-  (qwen-companion-hunks--some-lines
+LIMIT non-nil is the maximum number of lines."
+  (qwen-companion-hunks-lines
    (qwen-companion-hunks-old difference)
    (qwen-companion-hunks-change-old change)
-   (qwen-companion-hunks-change-old-count change)
-   limit))
+   (min (qwen-companion-hunks-change-old-count change)
+        (or limit most-positive-fixnum))))
 
 ;;; Hunks
 
 (defun qwen-companion-hunks-group (all context size)
-  "Return ALL, in order, as hunks with up to CONTEXT lines around them.
-SIZE is the number of lines on disk.  Changes are in one hunk when their
-contexts would touch; with no context, each is one of its own."
+  "Group ALL, in order, to hunks with up to CONTEXT lines around them.
+SIZE is the number of lines on disk.  Changes share a hunk when their
+contexts touch; without context, each is a hunk of its own."
   (let (hunks)
     (dolist (change all)
       (let* ((hunk (car hunks))
@@ -399,7 +396,7 @@ contexts would touch; with no context, each is one of its own."
     (nreverse hunks)))
 
 (defun qwen-companion-hunks-change-end (change)
-  "Return the line on disk behind CHANGE."
+  "Return the first line on disk after CHANGE."
   (+ (qwen-companion-hunks-change-old change)
      (qwen-companion-hunks-change-old-count change)))
 
@@ -410,11 +407,10 @@ contexts would touch; with no context, each is one of its own."
        t))
 
 (defconst qwen-companion-hunks--space-limit 100000
-  "Characters above which a change is taken for more than white space.")
+  "Characters above which a change is not checked for white space.")
 
 (defun qwen-companion-hunks-only-space-p (difference hunk)
-  "Return non-nil when HUNK is about white space only.
-HUNK belongs to DIFFERENCE."
+  "Return non-nil when HUNK of DIFFERENCE is about white space only."
   (cl-every
    (lambda (change)
      (let ((old (qwen-companion-hunks-disk-lines difference change))
@@ -424,12 +420,12 @@ HUNK belongs to DIFFERENCE."
                    (replace-regexp-in-string "[[:space:]]+" "" new t t)))))
    (qwen-companion-hunks-hunk-changes hunk)))
 
-;;; Dropping and bringing back
+;;; Dropping and restoring
 
 (defun qwen-companion-hunks-drop (difference hunk)
-  "Give the lines of HUNK in the proposal the text on disk.
-DIFFERENCE, to which it belongs, must be up to date; it no longer is
-when line feeds had to be added."
+  "Drop HUNK: replace its lines in the proposal by the text on disk.
+DIFFERENCE, to which it belongs, must be up to date; it is outdated
+afterwards if newlines had to be added."
   (qwen-companion-hunks--apply-and-shift
    difference hunk
    (lambda (change)
@@ -447,9 +443,9 @@ when line feeds had to be added."
        mended))))
 
 (defun qwen-companion-hunks-restore (difference hunk)
-  "Give the lines of HUNK, which is dropped, the proposed text again.
-DIFFERENCE, to which it belongs, must be up to date; it no longer is
-when line feeds had to be added."
+  "Restore HUNK, which is dropped: put the proposed lines back.
+DIFFERENCE, to which it belongs, must be up to date; it is outdated
+afterwards if newlines had to be added."
   (qwen-companion-hunks--apply-and-shift
    difference hunk
    (lambda (change)
@@ -463,9 +459,9 @@ when line feeds had to be added."
              (qwen-companion-hunks-change-text-count change))))))
 
 (defun qwen-companion-hunks--apply-and-shift (difference hunk function)
-  "Call FUNCTION with each change of HUNK and account for what is moved.
-It returns non-nil when the text is not just that of the change now.
-DIFFERENCE is that to which HUNK belongs."
+  "Call FUNCTION with each change of HUNK and shift those that follow.
+FUNCTION returns non-nil when it has added newlines to the text.  HUNK
+belongs to DIFFERENCE."
   (let ((changes (qwen-companion-hunks-hunk-changes hunk))
         (delta 0)
         mended)
@@ -479,7 +475,8 @@ DIFFERENCE is that to which HUNK belongs."
                             count)))))
     (pcase-let ((`(,old . ,new) (qwen-companion-hunks--current-ticks difference)))
       (setf (qwen-companion-hunks-ticks difference)
-            ;; To be compared again: what is dropped is found by the disk.
+            ;; Without a tick of the proposal the texts are compared again,
+            ;; and the dropped changes located on disk.
             (cons old (if mended nil new))))
     (cond
      (mended
@@ -494,10 +491,9 @@ DIFFERENCE is that to which HUNK belongs."
 
 (defun qwen-companion-hunks-split (difference change removed added)
   "Split CHANGE after REMOVED of its lines on disk and ADDED proposed ones.
-What comes before must not be nothing: if that is so, the change itself
-is made to begin a hunk.  DIFFERENCE is that to which it belongs.
-Signal a `user-error' where the parts could not be kept and dropped each
-by itself."
+Return the new second part.  If both counts are 0, let CHANGE begin a
+hunk instead.  CHANGE belongs to DIFFERENCE.  Signal a `user-error' where
+the parts could not be kept and dropped independently."
   (if (= 0 removed added)
       (setf (qwen-companion-hunks-change-cut change) t)
     (let* ((text (qwen-companion-hunks-change-text change))
@@ -506,7 +502,7 @@ by itself."
            (head (qwen-companion-hunks--first-lines new added))
            (first (qwen-companion-hunks--first-lines old removed))
            (tail (substring new (length head))))
-      ;; The parts of a text are put together in any choice.
+      ;; Either part may be dropped, and lines must not join then.
       (when (or (qwen-companion-hunks-unterminated-p head)
                 (qwen-companion-hunks-unterminated-p first))
         (user-error "Cannot split here: a line above has no newline at its end, so nothing can follow it"))
@@ -542,7 +538,7 @@ by itself."
     (substring text 0 end)))
 
 (defun qwen-companion-hunks-unterminated-p (text)
-  "Return non-nil when the last line of TEXT lacks its line feed."
+  "Return non-nil when the last line of TEXT lacks its newline."
   (not (or (string-empty-p text) (string-suffix-p "\n" text))))
 
 (provide 'qwen-companion-hunks)

@@ -19,14 +19,14 @@
 
 ;;; Commentary:
 
-;; The front end that shows a proposal with Ediff: the text on disk as
-;; variant A, the proposal as variant B, on demand the user's unsaved text
-;; as variant C, the control panel below.
+;; The front end that shows a proposal in Ediff: the text on disk is variant
+;; A, the proposal is variant B, a copy of the user's unsaved text is variant
+;; C on demand; the control panel is below.
 ;;
-;; The windows are laid out here and not by Ediff, so that the selected
-;; window (the terminal, usually) stays where it is.  That needs no advice
-;; and changes no setting of the user's: Ediff keeps a layout it finds in
-;; order, and a hook local to the control panel puts it in order first.
+;; This file lays out the windows instead of Ediff, so that the selected
+;; window (usually the terminal) stays where it is.  That needs no advice and
+;; changes no user option: Ediff keeps a layout that is in order, and a hook
+;; local to the control panel puts it in order first.
 
 ;;; Code:
 
@@ -40,7 +40,7 @@
 (require 'qwen-companion-review-windows)
 
 (defcustom qwen-companion-ediff-layout 'auto
-  "How the two sides of a review are laid out.
+  "How to lay out the two sides of a review.
 `auto' means side by side in a frame that is wide enough, else stacked.
 In the control panel of a review, the key | changes it."
   :group 'qwen-companion
@@ -49,10 +49,9 @@ In the control panel of a review, the key | changes it."
                  (const :tag "Stacked" stacked)))
 
 (defcustom qwen-companion-ediff-control 'window
-  "Where the control panel of a review is.
-`window': below the two sides.  `frame': in a frame of its own, where
-Emacs draws windows of the system's; with the parameters of
-`ediff-control-frame-parameters'."
+  "Where to show the control panel of a review.
+`window': below the two sides.  `frame': on a graphical display, in a
+frame of its own with the parameters of `ediff-control-frame-parameters'."
   :group 'qwen-companion
   :type '(choice (const :tag "In a window below the sides" window)
                  (const :tag "In a frame of its own" frame)))
@@ -71,10 +70,10 @@ Emacs draws windows of the system's; with the parameters of
     ("u" . qwen-companion-diff-show-unsaved)
     ("C-c C-u" . qwen-companion-diff-show-unsaved)
     ("C-c C-l" . qwen-companion-diff-toggle-line-ends))
-  "Keys of the control panel that are ours.")
+  "Keys that we add to the control panel.")
 
 (defun qwen-companion-review-ediff--set-keys ()
-  "Give the control panel our keys; Ediff's own map is left as it is."
+  "Add our keys to the current control panel, not to Ediff's own keymap."
   (let ((map (make-sparse-keymap)))
     (set-keymap-parent map (current-local-map))
     (pcase-dolist (`(,key . ,command) qwen-companion-review-ediff--keys)
@@ -82,8 +81,8 @@ Emacs draws windows of the system's; with the parameters of
     (use-local-map map)))
 
 (defun qwen-companion-review-ediff--unsaved-help ()
-  "Return the help of the current control panel for unsaved text.
-That is a cons cell, short and long, of empty strings where there is none."
+  "Return the help about unsaved text: a cons cell, short and long.
+Both are empty strings when there is no unsaved text."
   (cond
    ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
     (cons "u without your text   "
@@ -103,7 +102,7 @@ That is a cons cell, short and long, of empty strings where there is none."
           "? all keys"))
 
 (defun qwen-companion-review-ediff--long-help ()
-  "Return Ediff's own help with our keys on top."
+  "Return Ediff's help preceded by our keys."
   (concat
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
    (cdr (qwen-companion-review-ediff--unsaved-help))
@@ -120,7 +119,7 @@ That is a cons cell, short and long, of empty strings where there is none."
 ;;; Windows of a review
 
 (defun qwen-companion-review-ediff--panel-height (window)
-  "Return the lines of a control panel taken from WINDOW."
+  "Return the height in lines of a control panel split off WINDOW."
   (let ((height (window-total-height window)))
     (if ediff-use-long-help-message
         (min (- height qwen-companion-review-windows-tight-height)
@@ -129,7 +128,7 @@ That is a cons cell, short and long, of empty strings where there is none."
 
 (defun qwen-companion-review-ediff--panel-window (window view)
   "Return a window for the control panel of VIEW.
-It is taken from WINDOW, or it is that of a frame of its own."
+Split it off WINDOW, or make it in a frame of its own."
   (if (and (eq qwen-companion-ediff-control 'frame)
            (display-graphic-p (window-frame window)))
       (let ((frame (qwen-companion-review-windows-view-panel-frame view)))
@@ -147,21 +146,21 @@ It is taken from WINDOW, or it is that of a frame of its own."
 
 (defun qwen-companion-review-ediff--make-panel-frame (frame)
   "Make a frame for a control panel on the display of FRAME.
-It takes no focus, and no minibuffer from FRAME: that could not be
-deleted as long as it had it."
+It takes no focus, and has a minibuffer of its own: FRAME could not be
+deleted otherwise."
   (with-selected-frame frame
     (make-frame `((name . "Review")
                   (minibuffer . t)
                   (no-focus-on-map . t)
-                  ;; Ediff's own parameters hide it at first.
+                  ;; Ediff's parameters hide it at first.
                   (visibility . t)
                   (width . ,(+ 2 (length (qwen-companion-review-ediff--brief-help))))
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
 
 (defun qwen-companion-review-ediff--split (window parts split)
-  "Divide WINDOW into PARTS, two or three; return the new windows in order.
-SPLIT is the function that does so, if there is room for what it does."
+  "Split WINDOW into PARTS, two or three; return the windows in order.
+SPLIT is the function to use if there is room."
   (let* ((vertically (eq split #'split-window-vertically))
          (size (/ (if vertically
                       (window-total-height window)
@@ -170,7 +169,7 @@ SPLIT is the function that does so, if there is room for what it does."
          (rest (with-selected-window window
                  (condition-case nil
                      (funcall split size)
-                   ;; Too small for that.
+                   ;; Too small.
                    (error (if vertically
                               (split-window-horizontally)
                             (split-window-vertically)))))))
@@ -180,25 +179,24 @@ SPLIT is the function that does so, if there is room for what it does."
             (qwen-companion-review-ediff--split rest (1- parts) split)))))
 
 (defun qwen-companion-review-ediff--layout ()
-  "Lay out the windows of the review whose control panel is current.
-Does nothing when they are in order."
+  "Lay out the windows of the review of the current control panel.
+Do nothing when they are in order."
   (unless (ediff-keep-window-config (current-buffer))
     (let* ((control (current-buffer))
            (proposal qwen-companion-proposal-current)
            (view (qwen-companion-proposal-view proposal))
-           (kept (qwen-companion-review-windows-view-neighbor view))
            (window-min-height 1)
            (window-combination-resize nil)
            (sides (delq nil (list ediff-buffer-A ediff-buffer-B
                                   (and ediff-3way-job ediff-buffer-C))))
            (split ediff-split-window-function)
-           (area (qwen-companion-review-windows-make-room (and (window-live-p kept) kept)))
+           (area (qwen-companion-review-windows-make-room view))
            (panel (qwen-companion-review-ediff--panel-window area view))
            (windows (qwen-companion-review-ediff--split
                      area (length sides) split)))
       (cl-mapc #'qwen-companion-review-windows-show-buffer windows sides)
       (qwen-companion-review-windows-show-buffer panel control)
-      ;; It is not when its window had to go.
+      ;; Deleting its window may have changed the current buffer.
       (set-buffer control)
       (setq ediff-multiframe nil
             ediff-window-A (nth 0 windows)
@@ -211,7 +209,7 @@ Does nothing when they are in order."
 ;;; Session
 
 (defun qwen-companion-review-ediff--split-function (frame sides)
-  "Return the function that divides a window of FRAME into SIDES, a number."
+  "Return the function that splits a window of FRAME for SIDES, a number."
   (if (pcase qwen-companion-ediff-layout
         ('side-by-side t)
         ('stacked nil)
@@ -234,7 +232,7 @@ Does nothing when they are in order."
               #'qwen-companion-review-ediff--brief-help
               ediff-long-help-message-function
               #'qwen-companion-review-ediff--long-help
-              ;; The mouse stays where it is.
+              ;; Do not move the mouse.
               ediff-grab-mouse nil)
   (add-hook 'ediff-before-setup-windows-hook
             #'qwen-companion-review-ediff--layout nil t)
@@ -244,7 +242,7 @@ Does nothing when they are in order."
   "Finish the start of a session; the control panel is current."
   (setq ediff-keep-variants t)
   (when ediff-3way-job
-    ;; Ediff has made it writable, as if it were for a merge.
+    ;; Ediff made it writable, as for a merge.
     (with-current-buffer ediff-buffer-C
       (setq buffer-read-only t)))
   (qwen-companion-review-ediff--set-keys)
@@ -252,15 +250,15 @@ Does nothing when they are in order."
     (ediff-next-difference)))
 
 (defun qwen-companion-review-ediff--control-killed ()
-  "Put the review aside when its control panel is killed by hand."
+  "Put the review aside because its control panel is being killed."
   (setq ediff-session-registry
         (delq (current-buffer) ediff-session-registry))
   (qwen-companion-review-windows-control-killed))
 
 (defun qwen-companion-review-ediff--attempt (proposal function)
-  "Let FUNCTION have Ediff compare the texts of PROPOSAL.
-If Ediff cannot do that, signal its error, and leave the windows as they
-were and no buffer or file of Ediff's."
+  "Call FUNCTION, which has Ediff compare the texts of PROPOSAL.
+If Ediff fails, restore the windows, delete its buffers and files, and
+signal its error."
   (let ((windows (current-window-configuration)))
     (condition-case err
         (qwen-companion-compare-with-ediff
@@ -275,7 +273,7 @@ were and no buffer or file of Ediff's."
 
 (defun qwen-companion-review-ediff--start (proposal)
   "Start an Ediff session for PROPOSAL in the selected frame.
-Signal an error where Ediff cannot compare its texts."
+Signal an error if Ediff cannot compare the texts."
   (let* ((control nil)
          (ediff-mode-hook
           (cons (lambda ()
@@ -293,18 +291,18 @@ Signal an error where Ediff cannot compare its texts."
            (if yours
                (ediff-buffers3 disk buffer yours startup)
              (ediff-buffers disk buffer startup))))
-      ;; Ediff lets timers and processes run, and one may end the proposal.
+      ;; Timers and processes run in Ediff, and one may end the proposal.
       (when (and (buffer-live-p control)
                  (not (qwen-companion-proposal-open-p proposal)))
         (kill-buffer control)))))
 
 (defun qwen-companion-review-ediff--compared-p (control)
-  "Return non-nil when Ediff has compared what belongs to CONTROL.
-Before that it cannot draw its control panel."
+  "Return non-nil when Ediff has compared the texts of CONTROL.
+It cannot draw its control panel before that."
   (numberp (buffer-local-value 'ediff-number-of-differences control)))
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'ediff)) proposal select)
-  "Show PROPOSAL with Ediff, and select it if SELECT is non-nil."
+  "Show PROPOSAL in Ediff; SELECT non-nil means to select the review."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
          (control (qwen-companion-review-windows-control proposal)))
@@ -320,30 +318,30 @@ Before that it cannot draw its control panel."
      (qwen-companion-proposal-disk-buffer proposal))))
 
 (defun qwen-companion-review-ediff--quit (control frame)
-  "End the Ediff session of CONTROL; the windows of FRAME are left alone."
+  "End the Ediff session of CONTROL without changing the windows of FRAME."
   (let* ((frame (if (frame-live-p frame) frame (selected-frame)))
          (before (current-window-configuration frame))
-         ;; That tells it of all windows but this one.
+         ;; BEFORE has the point of every window but this one.
          (selected (frame-selected-window frame))
          (point (window-point selected)))
     (with-selected-window (frame-first-window frame)
       (with-current-buffer control
-        ;; Ediff moves the mouse when the control panel has gone already.
+        ;; Ediff would move the mouse if the control panel is gone.
         (cl-letf (((default-value 'ediff-grab-mouse) nil))
           (condition-case nil
               (ediff-really-quit nil)
-            ;; It has not got far enough, or a hook of the user's fails.
+            ;; Ediff has not started completely, or a user's hook fails.
             (error nil))))
       (when (buffer-live-p control)
         (kill-buffer control)))
     (when (frame-live-p frame)
       (qwen-companion-review-windows-set-configuration before)
-      ;; Not when it was the control panel's.
+      ;; It is dead if it was the control panel's.
       (when (window-live-p selected)
         (set-window-point selected point)))))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'ediff)) proposal)
-  "End the Ediff session of PROPOSAL; the windows return as they were.
+  "End the Ediff session of PROPOSAL and restore the windows.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
   (when-let* ((control (qwen-companion-review-windows-control proposal)))
@@ -353,14 +351,14 @@ If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-forget-view proposal))
 
 (cl-defmethod qwen-companion-review-update-sides ((_style (eql 'ediff)) proposal)
-  "Let Ediff compare two texts of PROPOSAL or three, in the same place.
-The part of the review that was selected still is."
+  "Restart Ediff with two or three sides of PROPOSAL in the same place.
+The selected part of the review stays selected."
   (let* ((view (qwen-companion-proposal-view proposal))
          (frame (qwen-companion-review-windows-view-frame view))
          (control (qwen-companion-review-windows-control proposal))
          (selected (selected-window))
          (buffer (window-buffer selected)))
-    ;; It puts nothing aside when it goes.
+    ;; So that killing it does not put the review aside.
     (setf (qwen-companion-review-windows-view-control view) nil)
     (qwen-companion-review-ediff--quit control frame)
     (condition-case err
@@ -378,7 +376,7 @@ The part of the review that was selected still is."
       (select-window window))))
 
 (cl-defmethod qwen-companion-review-unsaved-changed ((_style (eql 'ediff)) proposal)
-  "Let the control panel of PROPOSAL offer to show unsaved text, or not."
+  "Update the help about unsaved text in the control panel of PROPOSAL."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-review-ediff--compared-p control))
               (window (get-buffer-window control t)))
@@ -387,14 +385,14 @@ The part of the review that was selected still is."
         (ediff-setup-control-buffer control)))))
 
 (cl-defmethod qwen-companion-review-refresh ((_style (eql 'ediff)) proposal)
-  "Let Ediff compare the two sides of PROPOSAL anew if it is on the screen."
+  "Have Ediff compare the sides of PROPOSAL again if they are on the screen."
   (when-let* ((control (qwen-companion-review-windows-control proposal))
               ((qwen-companion-review-ediff--compared-p control))
               ((qwen-companion-review-visible-p 'ediff proposal)))
     (let ((selected (selected-window)))
       (condition-case err
           (save-current-buffer
-            ;; Ediff loses its way where another window is selected.
+            ;; Ediff expects the window of its control panel to be selected.
             (if-let* ((window (get-buffer-window control t)))
                 (select-window window 'norecord)
               (set-buffer control))

@@ -20,8 +20,8 @@
 ;;; Commentary:
 
 ;; Some lines of a proposal, or all of them, in the mode of its file.  Only
-;; C-c C-c puts them back; what is there is not lost before that, nor when
-;; the proposal has changed or ended meanwhile.
+;; C-c C-c puts them back.  The edit survives until then, even if the
+;; proposal changes or ends meanwhile.
 
 ;;; Code:
 
@@ -31,19 +31,19 @@
 (require 'qwen-companion-untrusted)
 
 (defvar-local qwen-companion-review-edit--about nil
-  "What the text in the current buffer is of: (PROPOSAL START END TEXT).
-START and END are markers in the buffer of PROPOSAL, TEXT what was
-between them.")
+  "The edited lines: (PROPOSAL START END TEXT).
+START and END are markers in the buffer of PROPOSAL, TEXT is the text
+that was between them.")
 
 (defvar qwen-companion-edit-mode-map
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-edit-finish)
     (define-key map (kbd "C-c C-k") #'qwen-companion-edit-drop)
     map)
-  "Keys while proposed lines are edited.")
+  "Keymap for editing proposed lines.")
 
 (define-minor-mode qwen-companion-edit-mode
-  "Minor mode of a buffer in which proposed lines are edited.
+  "Minor mode of a buffer for editing proposed lines.
 
 \\{qwen-companion-edit-mode-map}"
   :interactive nil
@@ -59,8 +59,8 @@ between them.")
                   (car qwen-companion-review-edit--about))))))
 
 (defun qwen-companion-review-edit (proposal &optional line count at)
-  "Edit COUNT lines from LINE on of PROPOSAL in a buffer of their own.
-Without these edit all of them, with point in the line AT if non-nil."
+  "Edit COUNT lines of PROPOSAL from LINE in a buffer of their own.
+If LINE is nil, edit all of them, with point in the line AT if non-nil."
   (let* ((source (qwen-companion-proposal-buffer proposal))
          (bounds (if line
                      (qwen-companion-hunks-bounds source line count)
@@ -89,7 +89,7 @@ Without these edit all of them, with point in the line AT if non-nil."
     (pop-to-buffer buffer '(display-buffer-below-selected))))
 
 (defun qwen-companion-review-edit--close-with (proposal buffer)
-  "Let BUFFER, in which nothing was edited, go when PROPOSAL does."
+  "Have BUFFER killed together with PROPOSAL if it is unmodified."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (add-hook 'kill-buffer-hook
               (lambda ()
@@ -99,15 +99,15 @@ Without these edit all of them, with point in the line AT if non-nil."
               nil t)))
 
 (defun qwen-companion-review-edit--query ()
-  "Ask before a buffer with an edit that is not in the proposal is killed."
+  "Ask before killing a buffer whose edit is not in the proposal."
   (or (not (buffer-modified-p))
       (yes-or-no-p (format "The edit in %s is not in the proposal; kill it? "
                            (buffer-name)))))
 
 (defun qwen-companion-edit-finish (&optional force)
   "Put the text of this buffer into the proposal.
-Where that has changed meanwhile, do so only with a prefix argument
-FORCE: it takes the place of what is there now."
+If its lines have changed there meanwhile, signal a `user-error'; with a
+prefix argument FORCE, replace them."
   (interactive "P")
   (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-review-edit--about)
                (buffer (current-buffer))
@@ -130,7 +130,7 @@ FORCE: it takes the place of what is there now."
             (goto-char (point-max))
             (let ((open (not (bolp))))
               (widen)
-              ;; What follows stays a line of its own.
+              ;; Do not join the last line with the next one.
               (when (and open (not (eobp)))
                 (insert "\n")))
             (undo-boundary)))))
@@ -141,7 +141,7 @@ FORCE: it takes the place of what is there now."
     (run-hooks 'qwen-companion-proposal-changed-hook)))
 
 (defun qwen-companion-edit-drop ()
-  "Drop the edit in this buffer; the proposal stays as it is."
+  "Discard the edit in this buffer; the proposal does not change."
   (interactive)
   (set-buffer-modified-p nil)
   (quit-window t))

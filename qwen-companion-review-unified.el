@@ -23,11 +23,11 @@
 ;; is the text in the proposal's own buffer, as in the other front end;
 ;; dropping a hunk here changes that text, see qwen-companion-hunks.el.
 ;;
-;; The diff looks like one of `diff-mode' and its commands that only look
-;; work on it.  Those that would change it, or apply it to a file, are not
-;; bound: it is a view.  What is a header and what a line of the text is
-;; never guessed from the text, which is a stranger's and may look like
-;; either; text properties tell it.
+;; The buffer looks like one of `diff-mode', and the commands of that mode
+;; that only read it work.  Those that would edit it, or apply it to a file,
+;; are not bound.  Text properties tell headers from lines of the text;
+;; nothing is inferred from the text itself, which is untrusted and may
+;; look like a header.
 
 ;;; Code:
 
@@ -47,7 +47,7 @@
 (defcustom qwen-companion-unified-context 3
   "Lines of context around the hunks of a review.
 In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-more-context] and \\[qwen-companion-unified-less-context] change it for that one.
-With 0, changes that are beside each other are hunks of their own."
+With 0, adjacent changes are hunks of their own."
   :group 'qwen-companion
   :type 'natnum)
 
@@ -57,10 +57,10 @@ With 0, changes that are beside each other are hunks of their own."
   :group 'qwen-companion)
 
 (defconst qwen-companion-review-unified--page-lines 1000
-  "Lines after which no more hunks are shown until the user wants them.")
+  "Lines after which no more hunks are shown until the user asks for them.")
 
 (defconst qwen-companion-review-unified--run-limit 1000
-  "Lines after which the rest of a run of removed or added ones is left out.")
+  "Lines after which the rest of a run of removed or added lines is left out.")
 
 (defconst qwen-companion-review-unified--refine-limit 5000
   "Characters above which the words of a change are not compared.")
@@ -69,24 +69,24 @@ With 0, changes that are beside each other are hunks of their own."
   "Seconds after which a text that was changed elsewhere is compared again.")
 
 (defvar-local qwen-companion-review-unified--context nil
-  "Lines of context around the hunks here.")
+  "Lines of context around the hunks in the current buffer.")
 (defvar-local qwen-companion-review-unified--ignore-space nil
-  "Non-nil while hunks that differ in white space only are not shown.")
+  "Non-nil to hide hunks that change white space only.")
 (defvar-local qwen-companion-review-unified--hunks nil
-  "All hunks, shown or not, in order.")
+  "All hunks in order, shown or not.")
 (defvar-local qwen-companion-review-unified--undrawn nil
-  "Those at the end of `qwen-companion-review-unified--hunks' that are to come.")
+  "The tail of `qwen-companion-review-unified--hunks' that is not shown yet.")
 (defvar-local qwen-companion-review-unified--state nil
-  "Symbol `comparing' or `failed', nil when the hunks are right.")
+  "Symbol `comparing' or `failed', or nil when the hunks are valid.")
 (defvar-local qwen-companion-review-unified--status nil
-  "How many hunks are kept, as shown to the user.")
+  "The number of kept hunks, as shown to the user.")
 (defvar-local qwen-companion-review-unified--keys nil
   "The keys, as shown to the user: (FIRST . OTHERS).")
 (defvar-local qwen-companion-review-unified--file-label nil
   "The file with its project, as shown to the user.")
 
 (defvar-local qwen-companion-review-unified--timer nil
-  "In the buffer of a proposal, the timer that has its text compared again.")
+  "Timer in the buffer of a proposal that has its text compared again.")
 
 ;;; The mode
 
@@ -113,18 +113,18 @@ With 0, changes that are beside each other are hunks of their own."
                      ("C-c C-l" . qwen-companion-diff-toggle-line-ends)))
       (define-key map (kbd key) command))
     map)
-  "Keys of a review hunk by hunk.")
+  "Keymap of a review hunk by hunk.")
 
 (define-derived-mode qwen-companion-unified-mode diff-mode "Review"
   "Major mode of a review hunk by hunk.
-What is accepted is the proposed text without the hunks that are dropped.
+Accepting sends the proposed text without the dropped hunks.
 
-The hooks of `diff-mode' do not run: what they do is meant for patches.
-This mode has a hook of its own.
+The hooks of `diff-mode' do not run: they expect patches.  This mode has
+a hook of its own.
 
 \\{qwen-companion-unified-mode-map}"
   :interactive nil
-  ;; Where `diff-mode' reads the text it is our own functions that know.
+  ;; The functions of `diff-mode' parse the text; ours use properties.
   (setq font-lock-defaults nil)
   (setq-local diff-refine nil
               diff-font-lock-syntax nil
@@ -140,15 +140,15 @@ This mode has a hook of its own.
   (jit-lock-register #'qwen-companion-review-unified--fontify))
 
 (defun qwen-companion-review-unified--make-buffer (proposal)
-  "Return a new buffer that will show PROPOSAL."
+  "Return a new buffer to show PROPOSAL."
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "hunks")))
     (with-current-buffer buffer
       (let ((enable-local-variables nil)
             (diff-default-read-only nil)
-            ;; It would look at each change and after each command.
+            ;; It would run after each change and command.
             (diff-update-on-the-fly nil)
             (change-major-mode-hook nil))
-        ;; As for the sides of a review: no global mode gets at the buffer.
+        ;; As for the sides of a review, keep global modes off the buffer.
         (delay-mode-hooks (qwen-companion-unified-mode))
         (kill-local-variable 'delayed-mode-hooks)
         (run-hooks 'qwen-companion-unified-mode-hook))
@@ -175,8 +175,8 @@ This mode has a hook of its own.
                :new (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-review-unified--header ()
-  "Return the header line: what the keys do, and how many hunks are kept.
-The count comes early: it must not be pushed off the screen."
+  "Return the header line: keys, number of kept hunks, warnings and file.
+The number comes early, so that it is not pushed off the screen."
   (qwen-companion-untrusted-mode-line
    (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
            (car qwen-companion-review-unified--keys)
@@ -195,7 +195,7 @@ The count comes early: it must not be pushed off the screen."
              ""))))
 
 (defun qwen-companion-review-unified--status-text ()
-  "Return how many hunks are kept, or what prevents counting."
+  "Return the number of kept hunks, or the reason why there is none."
   (pcase qwen-companion-review-unified--state
     ('comparing "comparing...")
     ('failed "not comparable")
@@ -213,7 +213,7 @@ The count comes early: it must not be pushed off the screen."
 ;;; Drawing
 
 (defun qwen-companion-review-unified--draw ()
-  "Show the hunks anew, and point in the one it was in."
+  "Redraw all hunks, keeping point in its hunk."
   (let ((inhibit-read-only t)
         (change (when-let* ((hunk (qwen-companion-review-unified--hunk-at (point))))
                   (car (qwen-companion-hunks-hunk-changes hunk))))
@@ -240,8 +240,7 @@ The count comes early: it must not be pushed off the screen."
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--finish-drawing ()
-  "Finish drawing; point is right here, and has to be so in the windows.
-A character that reorders others may have come, and nothing is to save."
+  "Finish drawing: update status, bidi display and window points."
   (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)
   (qwen-companion-review-unified--update-status)
@@ -249,12 +248,12 @@ A character that reorders others may have come, and nothing is to save."
     (set-window-point window (point))))
 
 (defun qwen-companion-review-unified--update-status ()
-  "Let the header line say how many hunks are kept now."
+  "Update the number of kept hunks in the header line."
   (setq qwen-companion-review-unified--status (qwen-companion-review-unified--status-text))
   (force-mode-line-update))
 
 (defun qwen-companion-review-unified--show-text (text)
-  "Show TEXT where the hunks would be."
+  "Show TEXT in place of the hunks."
   (let ((inhibit-read-only t))
     (erase-buffer)
     (insert text "\n")
@@ -263,7 +262,7 @@ A character that reorders others may have come, and nothing is to save."
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--mark-hidden ()
-  "Decide which hunks are not to be shown."
+  "Mark the hunks that are not to be shown."
   (dolist (hunk qwen-companion-review-unified--hunks)
     (setf (qwen-companion-hunks-hunk-hidden hunk)
           (and qwen-companion-review-unified--ignore-space
@@ -294,8 +293,8 @@ A character that reorders others may have come, and nothing is to save."
         (insert "There is no difference any more.\n")))))
 
 (defun qwen-companion-review-unified--draw-page (lines)
-  "Insert the next hunks at point, until LINES lines or more are there.
-Say how many more hunks there are, with a place to press."
+  "Insert the next hunks at point until there are at least LINES lines.
+Then insert a button for the rest, if any."
   (let ((count 0))
     (while (and qwen-companion-review-unified--undrawn (< count lines))
       (let ((hunk (pop qwen-companion-review-unified--undrawn))
@@ -321,7 +320,7 @@ Say how many more hunks there are, with a place to press."
            'qwen-companion-review-unified-action function))))
 
 (defun qwen-companion-review-unified--show-more ()
-  "Show the next hunks in place of the line with their number."
+  "Show the next page of hunks in place of its button."
   (let ((inhibit-read-only t)
         (place (text-property-any (point-min) (point-max)
                                   'qwen-companion-review-unified-action
@@ -361,14 +360,14 @@ Say how many more hunks there are, with a place to press."
     (put-text-property start (point) 'qwen-companion-review-unified-hunk hunk)))
 
 (defun qwen-companion-review-unified--first-line (hunk)
-  "Return the line on disk with which HUNK begins, context and all."
+  "Return the first line on disk of HUNK, including its context."
   (- (qwen-companion-hunks-change-old
       (car (qwen-companion-hunks-hunk-changes hunk)))
      (qwen-companion-hunks-hunk-before hunk)))
 
 (defun qwen-companion-review-unified--extent (hunk)
-  "Return the lines (OLD OLD-COUNT NEW NEW-COUNT) of HUNK, context and all.
-The last is that of what was proposed, also when that is dropped."
+  "Return the lines (OLD OLD-COUNT NEW NEW-COUNT) of HUNK with its context.
+NEW-COUNT is the number of proposed lines, dropped or not."
   (let* ((changes (qwen-companion-hunks-hunk-changes hunk))
          (before (qwen-companion-hunks-hunk-before hunk))
          (old (qwen-companion-review-unified--first-line hunk))
@@ -388,7 +387,7 @@ The last is that of what was proposed, also when that is dropped."
                (qwen-companion-review-unified--extent hunk)))
     (concat
      (propertize
-      ;; No lines at all are named by the line before them.
+      ;; An empty range is named by the line before it.
       (format "@@ -%d,%d +%d,%d @@" (if (zerop old-count) (1- old) old) old-count
               (if (zerop new-count) (1- new) new) new-count)
       'face 'diff-hunk-header)
@@ -397,7 +396,7 @@ The last is that of what was proposed, also when that is dropped."
      "\n")))
 
 (defun qwen-companion-review-unified--draw-context (line end)
-  "Insert the lines on disk from LINE up to END, which are those of both sides."
+  "Insert the unchanged lines on disk from LINE up to END."
   (qwen-companion-review-unified--draw-run
    " "
    (qwen-companion-hunks-lines
@@ -406,11 +405,11 @@ The last is that of what was proposed, also when that is dropped."
    (- end line) (list 'context line) 'diff-context))
 
 (defun qwen-companion-review-unified--draw-run (sign text count source face)
-  "Insert TEXT with SIGN in front of each line, in FACE.
-It is the beginning of COUNT lines, or all of them; how many are left
-out is said.  SOURCE tells where the lines are from: (`context' LINE),
-where LINE is that of the first one on disk, or (`removed' CHANGE),
-\(`added' CHANGE), (`dropped' CHANGE)."
+  "Insert TEXT in FACE, with SIGN before each line.
+TEXT is the beginning of COUNT lines, or all of them; if some are left
+out, insert a button for these.  SOURCE is where the lines come from:
+\(`context' LINE), with the line of the first one on disk, or
+\(`removed' CHANGE), (`added' CHANGE), (`dropped' CHANGE)."
   (let ((start (point))
         (left (- count (qwen-companion-hunks-count-lines text))))
     (insert text)
@@ -442,8 +441,8 @@ where LINE is that of the first one on disk, or (`removed' CHANGE),
     (qwen-companion-review-unified--redraw hunk (list hunk))))
 
 (defun qwen-companion-review-unified--draw-stranded ()
-  "Insert what was dropped and can no longer be brought back, at the end.
-The lines are no part of the diff."
+  "Insert at the end what was dropped and cannot be restored.
+The lines are comments, not a part of the diff."
   (let ((stranded (qwen-companion-hunks-stranded
                    (qwen-companion-review-unified--difference))))
     (when stranded
@@ -460,7 +459,7 @@ The lines are no part of the diff."
            '(face shadow qwen-companion-review-unified-stranded t)))))))
 
 (defun qwen-companion-review-unified--redraw (hunk hunks)
-  "Show HUNKS in place of HUNK, and the right line numbers further down."
+  "Replace HUNK by HUNKS on the screen and renumber those below."
   (let* ((inhibit-read-only t)
          (bounds (qwen-companion-review-unified--bounds hunk))
          (offset (count-lines (car bounds) (line-beginning-position)))
@@ -475,7 +474,7 @@ The lines are no part of the diff."
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--renumber (start)
-  "Make the header lines of the hunks that are shown from START on right."
+  "Update the header of each hunk shown from START."
   (save-excursion
     (goto-char start)
     (let (hunk)
@@ -496,7 +495,7 @@ The lines are no part of the diff."
   (get-text-property position 'qwen-companion-review-unified-hunk))
 
 (defun qwen-companion-review-unified--bounds (hunk)
-  "Return the positions (START . END) at which HUNK is shown."
+  "Return the positions (START . END) where HUNK is shown."
   (let ((start (text-property-any (point-min) (point-max)
                                   'qwen-companion-review-unified-hunk hunk)))
     (cons start
@@ -504,8 +503,8 @@ The lines are no part of the diff."
                                        nil (point-max)))))
 
 (defun qwen-companion-review-unified--goto-hunk (position back)
-  "Go to the next hunk after POSITION, or with BACK to the one before.
-Return nil and stay where there is none."
+  "Go to the first hunk after POSITION, or with BACK to the last before it.
+Return nil and stay if there is none."
   (let ((place (qwen-companion-review-unified--boundary position back)))
     (while (and place
                 (not (qwen-companion-review-unified--hunk-at place)))
@@ -514,9 +513,9 @@ Return nil and stay where there is none."
       (goto-char place))))
 
 (defun qwen-companion-review-unified--boundary (position back)
-  "Return the next place after POSITION where a hunk begins or ends.
-With BACK, that before where the hunk at POSITION begins.  Return nil
-at the end of the buffer, or at its beginning."
+  "Return the next start or end of a hunk after POSITION.
+With BACK, return the last one before the start of the hunk at POSITION.
+Return nil at the end of the buffer, or at its beginning."
   (if back
       (let ((start (qwen-companion-review-unified--hunk-start position)))
         (and (> start (point-min))
@@ -526,7 +525,7 @@ at the end of the buffer, or at its beginning."
       (and (< next (point-max)) next))))
 
 (defun qwen-companion-review-unified--hunk-start (position)
-  "Return where the hunk at POSITION begins, or what is between two hunks."
+  "Return the start of the hunk, or of the text between hunks, at POSITION."
   (if (and (> position (point-min))
            (eq (qwen-companion-review-unified--hunk-at position)
                (qwen-companion-review-unified--hunk-at (1- position))))
@@ -535,7 +534,7 @@ at the end of the buffer, or at its beginning."
     position))
 
 (defun qwen-companion-review-unified--goto-change (change)
-  "Go to the hunk in which CHANGE is shown; return nil when it is in none."
+  "Go to the hunk of CHANGE; return nil if it is not shown."
   (when-let* ((hunk (cl-find-if
                      (lambda (hunk)
                        (memq change (qwen-companion-hunks-hunk-changes hunk)))
@@ -545,9 +544,9 @@ at the end of the buffer, or at its beginning."
     (goto-char place)))
 
 (defun qwen-companion-review-unified--source-at (position)
-  "Return where the line at POSITION is from: (KIND WHAT . INDEX), or nil.
-KIND and WHAT are as in `qwen-companion-review-unified--draw-run', INDEX counts
-the lines of the run from 0."
+  "Return the source of the line at POSITION: (KIND WHAT . INDEX), or nil.
+KIND and WHAT are as in `qwen-companion-review-unified--draw-run'; INDEX
+is the index of the line in its run, from 0."
   (when-let* ((source (get-text-property position 'qwen-companion-review-unified-source)))
     (let ((start (qwen-companion-review-unified--run-start position)))
       `(,@source
@@ -555,7 +554,7 @@ the lines of the run from 0."
                                               (line-beginning-position)))))))
 
 (defun qwen-companion-review-unified--run-start (position)
-  "Return where the run of lines at POSITION begins."
+  "Return the position of the first of the run of lines at POSITION."
   (if (and (> position (point-min))
            (eq (get-text-property position 'qwen-companion-review-unified-source)
                (get-text-property (1- position) 'qwen-companion-review-unified-source)))
@@ -564,15 +563,15 @@ the lines of the run from 0."
     position))
 
 (defun qwen-companion-review-unified--run-end (position)
-  "Return where the run of lines at POSITION ends."
+  "Return the end of the run of lines at POSITION."
   (next-single-property-change
    position 'qwen-companion-review-unified-source nil (point-max)))
 
 ;;; Colours
 
 (defun qwen-companion-review-unified--fontify (start end)
-  "Colour the lines from START to END as their own buffers do.
-Then compare the words of the changes there."
+  "Colour the lines from START to END like their own buffers.
+Then compare the words of each change there."
   (save-excursion
     (let ((inhibit-read-only t)
           (place start))
@@ -589,8 +588,8 @@ Then compare the words of the changes there."
                             place 'qwen-companion-review-unified-source nil end)))))))))
 
 (defun qwen-companion-review-unified--colour-run (kind what start end)
-  "Colour the lines from START to END, which are of KIND and from WHAT.
-See `qwen-companion-review-unified--draw-run' for these."
+  "Colour the lines from START to END, which come from KIND and WHAT.
+These are as in `qwen-companion-review-unified--draw-run'."
   (let* ((difference (qwen-companion-review-unified--difference))
          (old (qwen-companion-hunks-old difference))
          (new (qwen-companion-hunks-new difference)))
@@ -606,8 +605,8 @@ See `qwen-companion-review-unified--draw-run' for these."
         new (qwen-companion-hunks-change-new what) 'diff-added start end)))))
 
 (defun qwen-companion-review-unified--copy-colours (buffer line face start end)
-  "Colour what is shown from START to END as it is in BUFFER, over FACE.
-The run of lines in which START is begins with LINE there."
+  "Copy the colours of BUFFER over FACE to the lines from START to END.
+The run of lines at START begins with LINE of BUFFER."
   (goto-char start)
   (beginning-of-line)
   (let ((place (point))
@@ -628,8 +627,9 @@ The run of lines in which START is begins with LINE there."
                 place (line-beginning-position 2)))))))
 
 (defun qwen-companion-review-unified--copy-line (buffer source limit start end)
-  "Colour the text from START to END as that from SOURCE on in BUFFER.
-That ends at LIMIT.  Return where the next line begins in BUFFER."
+  "Copy the colours from SOURCE in BUFFER to the text from START to END.
+LIMIT is the end of the text in BUFFER.  Return the start of the next
+line there."
   (let ((at source))
     (while (< start end)
       (let* ((next (next-single-property-change at 'face buffer limit))
@@ -648,9 +648,8 @@ That ends at LIMIT.  Return where the next line begins in BUFFER."
 
 (defun qwen-companion-review-unified--refine (position)
   "Mark the words that differ in the change with added lines at POSITION.
-This runs while Emacs displays the buffer.  So no program is waited for:
-the Python process compares the words, and the lines are coloured again
-when it has answered."
+This runs during redisplay, so it waits for no program: the Python
+process compares the words, and the lines are coloured again after that."
   (let* ((start (qwen-companion-review-unified--run-start position))
          (before (max (point-min) (1- start)))
          (change (cadr (get-text-property position 'qwen-companion-review-unified-source)))
@@ -676,7 +675,7 @@ when it has answered."
         (qwen-companion-review-unified--request-words change))))))
 
 (defun qwen-companion-review-unified--request-words (change)
-  "Have the words of CHANGE compared, and what is shown of it coloured then."
+  "Have the words of CHANGE compared and its lines coloured again after that."
   (let* ((buffer (current-buffer))
          (difference (qwen-companion-review-unified--difference))
          (old (qwen-companion-hunks-disk-lines difference change)))
@@ -686,7 +685,7 @@ when it has answered."
      (lambda (merged)
        (let ((words (if merged (qwen-companion-merge-result-edits merged) [])))
          (setf (qwen-companion-hunks-change-words change)
-               ;; Where all differs there is nothing to mark.
+               ;; If everything differs, mark nothing.
                (if (and (= 4 (length words)) (= 0 (aref words 0))
                         (= (length old) (aref words 1)))
                    []
@@ -696,7 +695,7 @@ when it has answered."
            (qwen-companion-review-unified--recolour change)))))))
 
 (defun qwen-companion-review-unified--recolour (change)
-  "Have the lines of CHANGE coloured again, if they are shown."
+  "Have the lines of CHANGE coloured again if they are shown."
   (when-let* ((start (save-excursion (qwen-companion-review-unified--goto-change change)))
               (hunk (qwen-companion-review-unified--hunk-at start)))
     (with-silent-modifications
@@ -704,8 +703,8 @@ when it has answered."
                          'fontified nil))))
 
 (defun qwen-companion-review-unified--mark-words (run from to face)
-  "Show characters FROM to TO of the lines shown at RUN in FACE.
-These count from 0 and without the signs before the lines."
+  "Show characters FROM to TO of the run of lines at RUN in FACE.
+Both are offsets from 0 that do not count the signs before the lines."
   (when (< from to)
     (save-excursion
       (cl-flet ((place (offset)
@@ -722,7 +721,7 @@ These count from 0 and without the signs before the lines."
 ;;; Following the texts
 
 (defun qwen-companion-review-unified--update (proposal)
-  "Show how PROPOSAL differs, now or when the texts have been compared."
+  "Show the hunks of PROPOSAL, comparing its texts first if necessary."
   (let ((difference (qwen-companion-review-unified--difference proposal)))
     (with-current-buffer (qwen-companion-review-windows-control proposal)
       (if (qwen-companion-hunks-up-to-date-p difference)
@@ -740,7 +739,7 @@ These count from 0 and without the signs before the lines."
                (qwen-companion-review-unified--show-result done)))))))))
 
 (defun qwen-companion-review-unified--show-result (done)
-  "Show the hunks if DONE, else that the texts cannot be compared."
+  "Show the hunks if DONE is non-nil, else that comparing failed."
   (setq qwen-companion-review-unified--state (if done nil 'failed))
   (if done
       (qwen-companion-review-unified--draw)
@@ -748,7 +747,8 @@ These count from 0 and without the signs before the lines."
      "The texts could not be compared: TAB shows both of them in Ediff, g tries again.")))
 
 (defun qwen-companion-review-unified--follow-text (proposal on)
-  "Notice if ON what is done elsewhere to the text of PROPOSAL, else stop."
+  "Compare the text of PROPOSAL after each edit if ON is non-nil.
+With nil, stop doing that."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when qwen-companion-review-unified--timer
       (cancel-timer qwen-companion-review-unified--timer)
@@ -760,7 +760,7 @@ These count from 0 and without the signs before the lines."
                    #'qwen-companion-review-unified--text-changed t))))
 
 (defun qwen-companion-review-unified--text-changed (&rest _)
-  "See to it that the text, which has been changed, is compared again."
+  "Schedule a comparison: the proposed text in this buffer was changed."
   (unless qwen-companion-review-unified--timer
     (setq qwen-companion-review-unified--timer
           (run-at-time qwen-companion-review-unified--compare-delay nil
@@ -768,33 +768,32 @@ These count from 0 and without the signs before the lines."
                        qwen-companion-proposal-current))))
 
 (defun qwen-companion-review-unified--compare-again (proposal)
-  "Compare the text of PROPOSAL again, if it was not changed by ourselves."
+  "Compare the text of PROPOSAL again, unless only dropping has changed it."
   (when (qwen-companion-review-windows-control proposal)
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (setq qwen-companion-review-unified--timer nil))
     (qwen-companion-review-refresh 'unified proposal)))
 
 (defun qwen-companion-review-unified--revert (&rest _)
-  "Compare the texts anew."
+  "Compare the texts again."
   (setf (qwen-companion-hunks-requested-ticks (qwen-companion-review-unified--difference)) nil)
   (qwen-companion-review-unified--update qwen-companion-proposal-current))
 
 ;;; Front end
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'unified)) proposal select)
-  "Show PROPOSAL hunk by hunk, and select it if SELECT is non-nil."
+  "Show PROPOSAL hunk by hunk; SELECT non-nil means to select the review."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (or (qwen-companion-review-windows-view-control view)
-                     (qwen-companion-review-unified--make-buffer proposal)))
-         (kept (qwen-companion-review-windows-view-neighbor view)))
+                     (qwen-companion-review-unified--make-buffer proposal))))
     (setf (qwen-companion-proposal-view proposal) view
           (qwen-companion-review-windows-view-control view) buffer)
     (with-selected-frame frame
       (unless (get-buffer-window buffer frame)
         (qwen-companion-review-windows-show-buffer
-         (qwen-companion-review-windows-make-room (and (window-live-p kept) kept))
+         (qwen-companion-review-windows-make-room view)
          buffer)))
     (when (qwen-companion-proposal-unsaved-copy proposal)
       (qwen-companion-review-update-sides 'unified proposal))
@@ -803,7 +802,7 @@ These count from 0 and without the signs before the lines."
     (qwen-companion-review-windows-select proposal select selected buffer)))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'unified)) proposal)
-  "Take PROPOSAL off the screen; the windows return as they were.
+  "Remove the review of PROPOSAL from the screen and restore the windows.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
   (qwen-companion-review-unified--follow-text proposal nil)
@@ -812,7 +811,7 @@ If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-forget-view proposal))
 
 (cl-defmethod qwen-companion-review-update-sides ((_style (eql 'unified)) proposal)
-  "Show the third party of PROPOSAL below the hunks, or take it away there."
+  "Show the copy of unsaved text of PROPOSAL below the hunks, or remove it."
   (let* ((yours (qwen-companion-proposal-unsaved-copy proposal))
          (window (get-buffer-window (qwen-companion-review-windows-control proposal) t))
          (third (and window
@@ -831,14 +830,14 @@ If the user has put other things on the screen meanwhile, they stay."
       (qwen-companion-review-windows-show-buffer third yours)))))
 
 (cl-defmethod qwen-companion-review-refresh ((_style (eql 'unified)) proposal)
-  "Compare the two sides of PROPOSAL anew if it is shown and they have changed."
+  "Compare the texts of PROPOSAL again if they are shown and have changed."
   (when (and (qwen-companion-review-windows-control proposal)
              (not (qwen-companion-hunks-up-to-date-p
                    (qwen-companion-review-unified--difference proposal))))
     (qwen-companion-review-unified--update proposal)))
 
 (cl-defmethod qwen-companion-review-line-ends-changed ((_style (eql 'unified)) proposal)
-  "Show how the line ends of PROPOSAL differ from those on disk now."
+  "Update how the line ends of PROPOSAL differ from those on disk."
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (with-current-buffer buffer
       (unless qwen-companion-review-unified--state
@@ -852,7 +851,7 @@ If the user has put other things on the screen meanwhile, they stay."
 ;;; Commands
 
 (defun qwen-companion-review-unified--ensure-ready ()
-  "Signal a `user-error' unless the hunks are those of the texts as they are."
+  "Signal a `user-error' unless the hunks are those of the present texts."
   (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "Still comparing; try again in a moment"))
@@ -869,7 +868,7 @@ If the user has put other things on the screen meanwhile, they stay."
                     "There is no hunk here"))))
 
 (defun qwen-companion-unified-next (&optional count)
-  "Go to the next hunk, or COUNT hunks on."
+  "Go to the next hunk, or forward by COUNT hunks."
   (interactive "p")
   (dotimes (_ (abs (or count 1)))
     (let ((back (< (or count 1) 0)))
@@ -883,13 +882,13 @@ If the user has put other things on the screen meanwhile, they stay."
         (user-error "There is no %s hunk" (if back "previous" "next"))))))
 
 (defun qwen-companion-unified-previous (&optional count)
-  "Go to the previous hunk, or COUNT hunks back."
+  "Go to the previous hunk, or back by COUNT hunks."
   (interactive "p")
   (qwen-companion-unified-next (- (or count 1))))
 
 (defun qwen-companion-review-unified--set-line-ends (as-on-disk)
-  "Make the change of line ends, if point is on it, AS-ON-DISK.
-Return nil if point is elsewhere."
+  "If point is on the change of line ends, apply it or drop it.
+AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
   (when (get-text-property (point) 'qwen-companion-review-unified-line-ends)
     (when (eq as-on-disk (qwen-companion-proposal-as-on-disk
                           qwen-companion-proposal-current))
@@ -899,8 +898,8 @@ Return nil if point is elsewhere."
     t))
 
 (defun qwen-companion-unified-drop ()
-  "Drop the hunk at point: it will not be in what is accepted.
-\\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] brings it back."
+  "Drop the hunk at point: accepting will leave it out.
+\\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] restores it."
   (interactive)
   (unless (qwen-companion-review-unified--set-line-ends t)
     (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
@@ -910,7 +909,7 @@ Return nil if point is elsewhere."
       (qwen-companion-review-unified--show-changed hunk))))
 
 (defun qwen-companion-unified-restore ()
-  "Bring back the hunk at point, which is dropped."
+  "Restore the hunk at point, which is dropped."
   (interactive)
   (unless (qwen-companion-review-unified--set-line-ends nil)
     (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
@@ -920,7 +919,7 @@ Return nil if point is elsewhere."
       (qwen-companion-review-unified--show-changed hunk))))
 
 (defun qwen-companion-review-unified--show-changed (hunk)
-  "Show that HUNK has been dropped or brought back."
+  "Update the display after HUNK was dropped or restored."
   (if (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
       (qwen-companion-review-unified--redraw hunk (list hunk))
     (qwen-companion-review-unified--update qwen-companion-proposal-current))
@@ -928,7 +927,7 @@ Return nil if point is elsewhere."
 
 (defun qwen-companion-unified-split ()
   "Split the hunk before the line at point.
-In the unchanged lines between two changes, that is between these."
+On an unchanged line between two changes, split between these."
   (interactive)
   (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
          (changes (qwen-companion-hunks-hunk-changes hunk))
@@ -956,7 +955,7 @@ In the unchanged lines between two changes, that is between these."
     (qwen-companion-review-unified--split-hunk hunk begin)))
 
 (defun qwen-companion-review-unified--split-hunk (hunk begin)
-  "Show HUNK as two; the change BEGIN, which may be new, begins the second."
+  "Split the display of HUNK before the change BEGIN, which may be new."
   (let* ((difference (qwen-companion-review-unified--difference))
          (changes (qwen-companion-hunks-hunk-changes hunk))
          (all (if (memq begin changes)
@@ -987,8 +986,8 @@ In the unchanged lines between two changes, that is between these."
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-unified-toggle-space ()
-  "Do not show hunks that differ in white space only, or show them again.
-They are kept or dropped all the same."
+  "Hide hunks that change white space only, or show them again.
+Hidden hunks stay kept or dropped as they are."
   (interactive)
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--ignore-space
@@ -996,8 +995,8 @@ They are kept or dropped all the same."
   (qwen-companion-review-unified--draw))
 
 (defun qwen-companion-unified-more-context (&optional count)
-  "Show one more line of context around the hunks, or COUNT more.
-Hunks that come to touch are joined, but for those you have split."
+  "Show COUNT more lines of context around the hunks, one by default.
+Hunks that touch then are joined, except where you have split them."
   (interactive "p")
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--context
@@ -1006,13 +1005,13 @@ Hunks that come to touch are joined, but for those you have split."
   (message "%d lines of context" qwen-companion-review-unified--context))
 
 (defun qwen-companion-unified-less-context (&optional count)
-  "Show one line of context less around the hunks, or COUNT less.
+  "Show COUNT fewer lines of context around the hunks, one by default.
 Without context, each change is a hunk."
   (interactive "p")
   (qwen-companion-unified-more-context (- (or count 1))))
 
 (defun qwen-companion-unified-accept ()
-  "Accept the proposal as it is shown, without what is dropped."
+  "Accept the proposal as shown, without the dropped hunks."
   (interactive)
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ensure-ready))
@@ -1020,8 +1019,8 @@ Without context, each change is a hunk."
 
 (defun qwen-companion-unified-visit ()
   "Visit the line at point in the file, in another window.
-Where there is no file yet, go to it in the proposed text.  On a line
-that stands for others, show these."
+If there is no file yet, go to the line in the proposed text.  On a
+button, push it."
   (interactive)
   (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-action)))
       (funcall press)
@@ -1036,7 +1035,7 @@ that stands for others, show these."
        (if buffer-file-name (car lines) (cdr lines))))))
 
 (defun qwen-companion-review-unified--lines-at-point ()
-  "Return the lines (OLD . NEW) on disk and in the proposal that point is at."
+  "Return the lines at point on disk and in the proposal: (OLD . NEW)."
   (qwen-companion-review-unified--ensure-ready)
   (pcase (qwen-companion-review-unified--source-at (point))
     (`(context ,line . ,index)
@@ -1056,7 +1055,8 @@ that stands for others, show these."
          (cons 1 1)))))
 
 (defun qwen-companion-review-unified--line-shift (line)
-  "Return by how much LINE on disk, an unchanged one, is moved in the proposal."
+  "Return the difference of line numbers of the unchanged LINE on disk.
+Add it to get the line's number in the proposal."
   (cl-loop for change in (qwen-companion-hunks-changes
                           (qwen-companion-review-unified--difference))
            while (<= (qwen-companion-hunks-change-end change) line)
@@ -1065,7 +1065,7 @@ that stands for others, show these."
 
 (defun qwen-companion-unified-edit (&optional whole)
   "Edit the proposed lines of the hunk at point in a buffer of their own.
-With a prefix argument WHOLE, or outside of the hunks, edit all of the
+With a prefix argument WHOLE, or outside of hunks, edit all of the
 proposed text."
   (interactive "P")
   (qwen-companion-review-unified--ensure-ready)

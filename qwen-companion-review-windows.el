@@ -19,9 +19,9 @@
 
 ;;; Commentary:
 
-;; What the front ends share: which frame and which part of it a review
-;; takes, the window that stays visible beside it, and how all looks as
-;; before when it ends, whatever the user has done meanwhile.
+;; The front ends share this: choose a frame for a review, keep a window
+;; visible beside it, and restore the windows when it ends, whatever the user
+;; has done meanwhile.
 
 ;;; Code:
 
@@ -30,25 +30,25 @@
 (require 'qwen-companion-review)
 
 (defconst qwen-companion-review-windows-least-height 14
-  "Lines a review needs beside another window, else it takes the frame.")
+  "Lines a review needs beside another window; with less, it takes the frame.")
 
 (defconst qwen-companion-review-windows-tight-height 9
-  "Lines below which a review takes the place of the side windows too.")
+  "Lines below which a review replaces the side windows too.")
 
 (defconst qwen-companion-review-windows-neighbor-height 6
-  "Lines the window beside a review keeps at least.")
+  "Minimum height in lines of the window beside a review.")
 
 (cl-defstruct (qwen-companion-review-windows-view (:copier nil))
-  "What shows a proposal.
-CONTROL is the buffer that has the review's keys, FRAME where the review
-was shown, KEPT the window that stays visible beside it (nil when it has
-FRAME for itself), BEFORE how FRAME looked, POINT a marker for point in
-the window that was selected there, which BEFORE does not tell, and
-PANEL-FRAME the frame of CONTROL when it has one of its own."
+  "How a proposal is shown.
+CONTROL is the buffer with the review's keys, FRAME the frame of the
+review.  NEIGHBOR is the window that stays visible beside it, or nil when
+it fills FRAME.  BEFORE is the earlier window configuration of FRAME;
+POINT is a marker at point in its selected window, which BEFORE lacks.
+PANEL-FRAME is the frame of CONTROL when it has one of its own."
   control frame neighbor before point panel-frame)
 
 (defun qwen-companion-review-windows-control (proposal)
-  "Return the buffer that has the keys of PROPOSAL's review, if it is alive."
+  "Return the buffer with the keys of PROPOSAL's review, or nil."
   (when-let* ((view (qwen-companion-proposal-view proposal))
               (control (qwen-companion-review-windows-view-control view)))
     (and (buffer-live-p control) control)))
@@ -56,9 +56,9 @@ PANEL-FRAME the frame of CONTROL when it has one of its own."
 ;;; Windows as they were
 
 (defun qwen-companion-review-windows-frame (proposal)
-  "Return the frame in which PROPOSAL is to be shown now.
-That of the terminal in which its CLI runs, else the selected frame.
-Where that has too little room, the largest one that has enough."
+  "Return the frame in which to show PROPOSAL now.
+That is the frame of its CLI's terminal, else the selected one; if that
+is too small, the largest suitable frame."
   (let ((frame (or (qwen-companion-review-arrival-frame proposal)
                    (selected-frame)))
         (best nil))
@@ -77,24 +77,24 @@ Where that has too little room, the largest one that has enough."
       (+ qwen-companion-review-windows-neighbor-height qwen-companion-review-windows-least-height)))
 
 (defun qwen-companion-review-windows--substitute-p (frame small)
-  "Return non-nil when FRAME can take the place of the frame SMALL."
+  "Return non-nil when FRAME can show a review in place of the frame SMALL."
   (and (not (eq frame small))
        (qwen-companion-review-windows--roomy-p frame)
        (>= (frame-width frame) (frame-width small))
        (eq (frame-terminal frame) (frame-terminal small))
        (eq t (frame-visible-p frame))
-       ;; A text terminal shows one of its frames.
+       ;; A text terminal shows only one of its frames.
        (memq (tty-top-frame frame) (list nil frame))
        (not (frame-parent frame))
        (not (eq 'only (frame-parameter frame 'minibuffer)))
        (not (frame-parameter frame 'unsplittable))))
 
 (defun qwen-companion-review-windows--frame-size (frame)
-  "Return how many characters FRAME has room for."
+  "Return the number of characters that fit into FRAME."
   (* (frame-height frame) (frame-width frame)))
 
 (defun qwen-companion-review-windows--buffers (proposal)
-  "Return the live buffers that are parts of the review of PROPOSAL."
+  "Return the live buffers of the review of PROPOSAL."
   (cl-remove-if-not
    #'buffer-live-p
    (list (qwen-companion-proposal-disk-buffer proposal)
@@ -104,21 +104,22 @@ Where that has too little room, the largest one that has enough."
 
 (defun qwen-companion-review-windows--visible-p (proposal frame)
   "Return non-nil when a part of the review of PROPOSAL is in FRAME.
-A frame, or any value that `get-buffer-window' takes for one."
+FRAME is as in `get-buffer-window'."
   (cl-some (lambda (buffer) (get-buffer-window buffer frame))
            (qwen-companion-review-windows--buffers proposal)))
 
 (defun qwen-companion-review-windows--neighbor (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
-The selected one, unless SELECT is non-nil: then that of the terminal."
+That is the selected one, or with SELECT non-nil that of the terminal."
   (if select
       (cl-some (lambda (buffer) (get-buffer-window buffer frame))
                (qwen-companion-review-terminals proposal))
     (qwen-companion-review-windows--ordinary (frame-selected-window frame))))
 
 (defun qwen-companion-review-windows-new-view (proposal frame select)
-  "Return a new view for showing PROPOSAL in FRAME, with SELECT or without.
-It takes over what is known of FRAME when the review is in it already."
+  "Return a new view to show PROPOSAL in FRAME.
+SELECT non-nil means that the review will be selected.  If FRAME shows
+the review already, keep what is known of its earlier windows."
   (let ((old (qwen-companion-proposal-view proposal))
         (view (make-qwen-companion-review-windows-view
                :control (qwen-companion-review-windows-control proposal)
@@ -149,8 +150,8 @@ It takes over what is known of FRAME when the review is in it already."
                   (window-list frame 'no-minibuffer))))
 
 (defun qwen-companion-review-windows-set-configuration (configuration)
-  "Make a frame look as in CONFIGURATION; the selected frame stays that.
-So does an active minibuffer: what is typed into it goes on."
+  "Restore the window CONFIGURATION, and keep the selected frame selected.
+An active minibuffer stays selected too, so that typing continues."
   (let ((frame (selected-frame))
         (minibuffer (active-minibuffer-window)))
     (if minibuffer
@@ -163,10 +164,10 @@ So does an active minibuffer: what is typed into it goes on."
         (select-frame frame 'norecord)))))
 
 (defun qwen-companion-review-windows--restore-layout (view beside terminals)
-  "Make the frame of VIEW look as before the review.
-BESIDE are the windows that were there beside the review: what the user
-has put into them stays, and so do their points.  TERMINALS, buffers
-that may have been out of sight, are shown where their output is now."
+  "Restore the windows of VIEW's frame to those before the review.
+BESIDE are the windows beside the review: they keep their buffers and
+points, which the user may have changed.  Windows of TERMINALS, buffers
+that may have been hidden, show the latest output."
   (when (frame-live-p (qwen-companion-review-windows-view-frame view))
     (let ((there (cl-loop for window in beside
                           when (window-live-p window)
@@ -194,8 +195,8 @@ that may have been out of sight, are shown where their output is now."
                               (with-current-buffer terminal (point)))))))))
 
 (defun qwen-companion-review-windows--restore-tab (proposal view)
-  "Take PROPOSAL's review out of a tab of the frame of VIEW.
-The tab is not the selected one; it looks as before when it is again."
+  "Remove PROPOSAL's review from an unselected tab of the frame of VIEW.
+When the tab is selected again, it looks as before the review."
   (when-let* ((frame (qwen-companion-review-windows-view-frame view))
               ((frame-live-p frame))
               (tab (cl-some (lambda (buffer)
@@ -207,7 +208,7 @@ The tab is not the selected one; it looks as before when it is again."
       (setcdr point (qwen-companion-review-windows-view-point view)))))
 
 (defun qwen-companion-review-windows-restore (proposal)
-  "Take the review of PROPOSAL out of the windows, where it is in any.
+  "Remove the review of PROPOSAL from the windows that show it.
 If the user has put other things on the screen meanwhile, they stay."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
     (let ((frame (qwen-companion-review-windows-view-frame view)))
@@ -225,8 +226,8 @@ If the user has put other things on the screen meanwhile, they stay."
        (t (qwen-companion-review-windows--restore-tab proposal view))))))
 
 (defun qwen-companion-review-windows--after-minibuffer (function)
-  "Call FUNCTION when the active minibuffer has been left.
-Emacs makes all frames look then as when it was entered."
+  "Call FUNCTION once the active minibuffer has been left.
+Emacs restores the windows of all frames then."
   (letrec ((leave (lambda ()
                     (remove-hook 'minibuffer-exit-hook leave)
                     (run-at-time 0 nil function))))
@@ -234,20 +235,20 @@ Emacs makes all frames look then as when it was entered."
 
 ;;; Windows of a review
 
-(defun qwen-companion-review-windows--clear (kept)
-  "Return the window that is there when all but KEPT and side windows go.
-It is KEPT itself, unless that is a side window."
-  (if (window-parameter kept 'window-side)
+(defun qwen-companion-review-windows--clear (neighbor)
+  "Delete all windows of NEIGHBOR's frame but NEIGHBOR and side windows.
+Return the window that is left: NEIGHBOR unless that is a side window."
+  (if (window-parameter neighbor 'window-side)
       (let ((windows (cl-remove-if
                       (lambda (window) (window-parameter window 'window-side))
-                      (window-list (window-frame kept) 'no-minibuffer))))
+                      (window-list (window-frame neighbor) 'no-minibuffer))))
         (mapc #'delete-window (cdr windows))
         (car windows))
-    (delete-other-windows kept)
-    kept))
+    (delete-other-windows neighbor)
+    neighbor))
 
 (defun qwen-companion-review-windows--ordinary (window)
-  "Return WINDOW, or where that is a minibuffer, another one of its frame."
+  "Return WINDOW, or if that is a minibuffer, another window of its frame."
   (if (not (window-minibuffer-p window))
       window
     (let ((before (minibuffer-selected-window)))
@@ -255,20 +256,22 @@ It is KEPT itself, unless that is a side window."
           before
         (frame-first-window (window-frame window))))))
 
-(defun qwen-companion-review-windows-make-room (kept)
-  "Return the window to divide for the review.
-KEPT, nil or a live window, stays visible if there is room for both."
-  (let* ((area (qwen-companion-review-windows--clear
-                (or kept (qwen-companion-review-windows--ordinary (selected-window)))))
+(defun qwen-companion-review-windows-make-room (view)
+  "Return a window that can be divided for the review with VIEW.
+The neighbor of VIEW stays visible if there is room for both."
+  (let* ((neighbor (and (window-live-p (qwen-companion-review-windows-view-neighbor view))
+                        (qwen-companion-review-windows-view-neighbor view)))
+         (area (qwen-companion-review-windows--clear
+                (or neighbor (qwen-companion-review-windows--ordinary (selected-window)))))
          (height (window-total-height area)))
     (cond
-     ((and kept (not (eq area kept))
+     ((and neighbor (not (eq area neighbor))
            (>= height qwen-companion-review-windows-tight-height))
       area)
-     ((and (eq area kept)
+     ((and (eq area neighbor)
            (>= height (+ qwen-companion-review-windows-neighbor-height
                          qwen-companion-review-windows-least-height)))
-      (split-window kept
+      (split-window neighbor
                     (max qwen-companion-review-windows-neighbor-height
                          (min (/ height 3)
                               (- height qwen-companion-review-windows-least-height)))
@@ -279,16 +282,16 @@ KEPT, nil or a live window, stays visible if there is room for both."
       area))))
 
 (defun qwen-companion-review-windows-show-buffer (window buffer)
-  "Show BUFFER in WINDOW, whatever it was dedicated to."
+  "Show BUFFER in WINDOW, even if that is dedicated."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
 
 (defun qwen-companion-review-windows-select (proposal select selected quiet)
-  "Select a window when the review of PROPOSAL has been laid out.
-That of its control buffer if SELECT is non-nil, else SELECTED, the one
-that was selected before.  Where that had to go for the review, the one
-of the buffer QUIET: what is typed next is for the review, and a buffer
-that cannot be changed takes no harm from it."
+  "Select a window after the review of PROPOSAL was laid out.
+If SELECT is non-nil, that is the window of its control buffer, else
+SELECTED, the window selected before.  If SELECTED is gone, select the
+window of the buffer QUIET, which is read-only: what is typed next does
+no harm there."
   (cond
    (select
     (let ((window (get-buffer-window
@@ -316,14 +319,14 @@ that cannot be changed takes no harm from it."
     (qwen-companion-review-windows-view-frame view)))
 
 (defun qwen-companion-review-windows-forget-view (proposal)
-  "Forget what has shown PROPOSAL."
+  "Forget the view of PROPOSAL and delete its panel frame."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
     (setf (qwen-companion-proposal-view proposal) nil)
     (when (frame-live-p (qwen-companion-review-windows-view-panel-frame view))
       (delete-frame (qwen-companion-review-windows-view-panel-frame view)))))
 
 (defun qwen-companion-review-windows-control-killed ()
-  "Put the review aside when its control buffer is killed by hand."
+  "Put the review aside because its control buffer is being killed."
   (let ((proposal qwen-companion-proposal-current))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq (current-buffer) (qwen-companion-review-windows-control proposal)))
