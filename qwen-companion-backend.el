@@ -102,34 +102,44 @@ The other half is in its `__main__.py'.")
 (defconst qwen-companion-backend--oldest-python "3.10"
   "Oldest version of Python that the process runs with.")
 
-(defvar qwen-companion-backend--state 'off)
+(cl-defstruct (qwen-companion-backend--connection
+               (:constructor qwen-companion-backend--make-connection)
+               (:copier nil))
+  "A Python process and the connection to it.
+MANAGER is that of EPC, nil until it is connected.  START-TIMER gives up
+on a process that does not come up, PING-TIMER asks it whether it is
+still running.  UNANSWERED counts the turns of PING-TIMER since it has
+answered."
+  process manager start-timer ping-timer (unanswered 0))
+
+(cl-defstruct (qwen-companion-backend--server
+               (:constructor qwen-companion-backend--make-server)
+               (:copier nil))
+  "What outlives a Python process: the next one is told it.
+PORT is that of the server; RESERVE is a local socket at which the port
+is kept between two processes, see `qwen-companion-backend--make-reserve'.
+SESSIONS are the connected CLIs, as the process told them last.  SPOOL
+is the private directory through which long texts travel, FILES are the
+names of the discovery files."
+  port reserve sessions spool files)
+
+(defvar qwen-companion-backend--state 'off
+  "The state of the companion, see `qwen-companion-state'.")
 (defvar qwen-companion-backend--failure nil
   "Text of the last failure, nil when there was none since it was ready.")
-(defvar qwen-companion-backend--process nil)
-(defvar qwen-companion-backend--manager nil
-  "The EPC manager of the process, nil until it is connected.")
-(defvar qwen-companion-backend--timer nil
-  "Timer that gives up on a process that does not come up.")
-(defvar qwen-companion-backend--ping-timer nil
-  "Timer that asks the process whether it is still running.")
+(defvar qwen-companion-backend--connection nil
+  "The Python process and the connection to it, nil when there is none.")
+(defvar qwen-companion-backend--server (qwen-companion-backend--make-server)
+  "What outlives a process; a new value forgets it.")
+;; Not in the structs: what a struct is passed to shows it in backtraces.
+(defvar qwen-companion-backend--secret nil
+  "The secret in each call between Emacs and this process.")
+(defvar qwen-companion-backend--token nil
+  "The token that the CLIs show to the server; it outlives a process.")
 (defvar qwen-companion-backend--retry-timer nil
   "Timer that starts a process some time after a failure.")
 (defvar qwen-companion-backend--restarts nil
   "Times of the latest restarts, newest first.")
-
-(defvar qwen-companion-backend--secret nil)
-(defvar qwen-companion-backend--token nil)
-(defvar qwen-companion-backend--port nil)
-(defvar qwen-companion-backend--reserve nil
-  "Local socket at which the port is kept between two processes, or nil.
-See `qwen-companion-backend--make-reserve'.")
-(defvar qwen-companion-backend--sessions nil
-  "The connected CLIs, see `qwen-companion-backend-sessions'.
-As the Python process told them last, and as a new one is told them.")
-(defvar qwen-companion-backend--spool nil
-  "Private directory through which long texts travel.")
-(defvar qwen-companion-backend--files nil
-  "Names of the discovery files that the processes have written.")
 (defvar qwen-companion-backend--noticed nil
   "What `qwen-companion-backend-notice-once' has shown since the start.")
 
@@ -158,24 +168,36 @@ it cannot be had), its :family (`qwen', `gemini' or nil), and
 :ancestors, the ids of the process, its parent and so on up to the child
 of this Emacs; or up to the first process there is when it runs outside
 of this Emacs."
-  qwen-companion-backend--sessions)
+  (qwen-companion-backend--server-sessions qwen-companion-backend--server))
 
 (defun qwen-companion-backend-session (id)
   "Return the connected CLI ID, see `qwen-companion-backend-sessions'.
 Return nil when it has gone."
-  (cl-find id qwen-companion-backend--sessions :test #'equal
+  (cl-find id (qwen-companion-backend-sessions) :test #'equal
            :key (lambda (session) (plist-get session :id))))
 
 (defun qwen-companion-backend-spool ()
   "Return the private directory for long texts, nil while there is none."
-  qwen-companion-backend--spool)
+  (qwen-companion-backend--server-spool qwen-companion-backend--server))
 
 (defun qwen-companion-backend-connected-p ()
   "Return non-nil when the Python process can be called."
-  (and qwen-companion-backend--manager t))
+  (and (qwen-companion-backend--manager) t))
+
+(defun qwen-companion-backend--process ()
+  "Return the Python process, nil when there is none."
+  (and qwen-companion-backend--connection
+       (qwen-companion-backend--connection-process
+        qwen-companion-backend--connection)))
+
+(defun qwen-companion-backend--manager ()
+  "Return the EPC manager of the Python process, nil when not connected."
+  (and qwen-companion-backend--connection
+       (qwen-companion-backend--connection-manager
+        qwen-companion-backend--connection)))
 
 (defun qwen-companion-backend--set-state (state)
-  "Make STATE the state of the companion and tell who wants to know."
+  "Make STATE the state of the companion; run `qwen-companion-state-functions'."
   (unless (eq state qwen-companion-backend--state)
     (setq qwen-companion-backend--state state)
     (run-hook-with-args 'qwen-companion-state-functions state))
@@ -219,7 +241,7 @@ The state becomes `starting', then `ready' or `error'."
   (qwen-companion-backend--launch))
 
 (defun qwen-companion-backend--launch ()
-  "Start a process with what is known of the one before it, if any."
+  "Start a process, reusing the previous one's port, token and sessions."
   (qwen-companion-backend--cancel-retry)
   (qwen-companion-backend--set-state 'starting)
   (let ((python (qwen-companion-backend--python)))
@@ -258,10 +280,11 @@ Signal a `file-error' that says what to do when that is impossible."
 (defun qwen-companion-backend--spawn (python)
   "Run the server with the interpreter PYTHON and greet it."
   ;; A cleaner of temporary files may have removed the one there was.
-  (unless (and qwen-companion-backend--spool
-               (file-directory-p qwen-companion-backend--spool))
-    (setq qwen-companion-backend--spool (qwen-companion-backend--make-spool)))
-  (unless qwen-companion-backend--port
+  (unless (and (qwen-companion-backend-spool)
+               (file-directory-p (qwen-companion-backend-spool)))
+    (setf (qwen-companion-backend--server-spool qwen-companion-backend--server)
+          (qwen-companion-backend--make-spool)))
+  (unless (qwen-companion-backend--server-port qwen-companion-backend--server)
     (qwen-companion-backend--make-reserve))
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
   ;; The package's directory is the working directory because `python -m'
@@ -293,10 +316,11 @@ Signal a `file-error' that says what to do when that is impossible."
     (let ((buffer (process-buffer errors)))
       (set-process-buffer errors nil)
       (kill-buffer buffer))
-    (setq qwen-companion-backend--process process
-          qwen-companion-backend--timer
-          (run-at-time qwen-companion-backend--start-limit nil
-                       #'qwen-companion-backend--give-up process))
+    (setq qwen-companion-backend--connection
+          (qwen-companion-backend--make-connection
+           :process process
+           :start-timer (run-at-time qwen-companion-backend--start-limit nil
+                                     #'qwen-companion-backend--give-up process)))
     (condition-case nil
         (process-send-string process (qwen-companion-backend--hello))
       ;; It is gone already: the sentinel says why.
@@ -309,8 +333,8 @@ python/qwen_companion/listening.py.  The connection is never accepted,
 so the descriptor stays open in the system until this socket is closed:
 when the process is killed, no other user can take the port."
   (qwen-companion-backend--drop-reserve)
-  (let ((file (expand-file-name ".reserve" qwen-companion-backend--spool)))
-    (setq qwen-companion-backend--reserve
+  (let ((file (expand-file-name ".reserve" (qwen-companion-backend-spool))))
+    (setf (qwen-companion-backend--server-reserve qwen-companion-backend--server)
           ;; The name may be too long for a socket; then there is none.
           (ignore-error file-error
             (make-network-process :name "qwen-companion-reserve"
@@ -319,26 +343,31 @@ when the process is killed, no other user can take the port."
 
 (defun qwen-companion-backend--drop-reserve ()
   "Give up the port that is kept, if there is one."
-  (when-let* ((reserve qwen-companion-backend--reserve))
-    (setq qwen-companion-backend--reserve nil)
+  (when-let* ((reserve (qwen-companion-backend--server-reserve
+                        qwen-companion-backend--server)))
+    (setf (qwen-companion-backend--server-reserve qwen-companion-backend--server)
+          nil)
     (delete-process reserve)
     (delete-file (process-contact reserve :service))))
 
 (defun qwen-companion-backend--hello ()
   "Return the first line for a new process, a property list."
-  (let ((print-escape-newlines t) print-length print-level)
+  (let ((reserve (qwen-companion-backend--server-reserve
+                  qwen-companion-backend--server))
+        (print-escape-newlines t)
+        print-length print-level)
     (concat
      (prin1-to-string
       (list :protocol qwen-companion-backend--protocol
             :secret qwen-companion-backend--secret
             :emacs-pid (emacs-pid)
-            :port (or qwen-companion-backend--port 0)
-            :reserve (and qwen-companion-backend--reserve
-                          (process-contact qwen-companion-backend--reserve
-                                           :service))
+            :port (or (qwen-companion-backend--server-port
+                       qwen-companion-backend--server)
+                      0)
+            :reserve (and reserve (process-contact reserve :service))
             :token (or qwen-companion-backend--token "")
-            :spool qwen-companion-backend--spool
-            :sessions qwen-companion-backend--sessions
+            :spool (qwen-companion-backend-spool)
+            :sessions (qwen-companion-backend-sessions)
             :proposals (funcall qwen-companion-backend-proposals-function)))
      "\n")))
 
@@ -346,8 +375,8 @@ when the process is killed, no other user can take the port."
   "Connect when PROCESS has said its port; OUTPUT is part of its line."
   (let ((line (concat (process-get process 'line) output)))
     (process-put process 'line line)
-    (when (and (eq process qwen-companion-backend--process)
-               (not qwen-companion-backend--manager)
+    (when (and (eq process (qwen-companion-backend--process))
+               (not (qwen-companion-backend--manager))
                (string-match "\\`\\([0-9]+\\)\n" line))
       (qwen-companion-backend--connect
        (string-to-number (match-string 1 line))))))
@@ -360,7 +389,8 @@ when the process is killed, no other user can take the port."
           (rename-buffer " *qwen-companion connection*" t))
         (qwen-companion-backend--wipe-after-input
          (epc:connection-process connection))
-        (setq qwen-companion-backend--manager
+        (setf (qwen-companion-backend--connection-manager
+               qwen-companion-backend--connection)
               (epc:init-epc-layer
                (make-epc:manager :title "qwen-companion" :port port
                                  :connection connection)))
@@ -368,10 +398,10 @@ when the process is killed, no other user can take the port."
         (run-hooks 'qwen-companion-backend-connected-hook))
     (file-error
      (qwen-companion-backend--log-filter
-      (process-get qwen-companion-backend--process 'errors)
+      (process-get (qwen-companion-backend--process) 'errors)
       (format "The connection was refused: %s\n" (error-message-string err)))
      ;; It may be dying.  The sentinel does the rest.
-     (delete-process qwen-companion-backend--process))))
+     (delete-process (qwen-companion-backend--process)))))
 
 (defun qwen-companion-backend-wipe-conversions ()
   "Erase the text that Emacs has decoded last, which stays in a buffer."
@@ -392,7 +422,7 @@ The secret is in each call by the Python process."
 (defun qwen-companion-backend--define-methods (methods)
   "Let the process that is connected call METHODS."
   (pcase-dolist (`(,method . ,function) methods)
-    (epc:define-method qwen-companion-backend--manager method
+    (epc:define-method (qwen-companion-backend--manager) method
                        (qwen-companion-backend--guarded function))))
 
 (defun qwen-companion-backend-add-methods (methods)
@@ -402,16 +432,16 @@ They are in the form of the variable `qwen-companion-backend-methods'."
                                 :test #'equal)))
     (setq qwen-companion-backend-methods
           (append qwen-companion-backend-methods new))
-    (when qwen-companion-backend--manager
+    (when (qwen-companion-backend--manager)
       (qwen-companion-backend--define-methods new))))
 
 (defun qwen-companion-backend--guarded (function)
   "Return FUNCTION as an EPC method that demands the secret.
 An error inside it is reported by its symbol only and never reaches the
 debugger: its backtrace would show the secret."
-  (let ((manager qwen-companion-backend--manager))
+  (let ((manager (qwen-companion-backend--manager)))
     (lambda (secret payload)
-      (when (and (eq manager qwen-companion-backend--manager)
+      (when (and (eq manager (qwen-companion-backend--manager))
                  (equal secret qwen-companion-backend--secret))
         (condition-case err
             (funcall function payload)
@@ -425,7 +455,7 @@ debugger: its backtrace would show the secret."
 (defun qwen-companion-backend-call (method payload)
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."
-  (when-let* ((manager qwen-companion-backend--manager))
+  (when-let* ((manager (qwen-companion-backend--manager)))
     (condition-case err
         (progn
           (deferred:error
@@ -449,28 +479,31 @@ Return non-nil when the call was sent; answers come as calls of their own."
   "Ask the process in a while whether it is running."
   ;; Not a timer that repeats: that would make up for turns Emacs had no
   ;; time for, all at once.
-  (setq qwen-companion-backend--ping-timer
+  (setf (qwen-companion-backend--connection-ping-timer
+         qwen-companion-backend--connection)
         (run-at-time (car qwen-companion-backend--ping-limit) nil
                      #'qwen-companion-backend--ping)))
 
 (defun qwen-companion-backend--ping ()
   "Ask the process whether it is running; replace it when it hangs."
-  (let* ((process qwen-companion-backend--process)
-         (manager qwen-companion-backend--manager)
-         (turns (or (process-get process 'turns) 0)))
+  (let* ((connection qwen-companion-backend--connection)
+         (manager (qwen-companion-backend--manager))
+         (turns (qwen-companion-backend--connection-unanswered connection)))
     (if (>= turns (cdr qwen-companion-backend--ping-limit))
         (progn
           (qwen-companion-backend-notice
            "the Python process does not answer; starting a new one")
-          (delete-process process))
-      (process-put process 'turns (1+ turns))
+          (delete-process (qwen-companion-backend--process)))
+      (cl-incf (qwen-companion-backend--connection-unanswered connection))
       (qwen-companion-backend--ping-later)
       (if (zerop turns)
           (ignore-errors
             (deferred:nextc
               (epc:call-deferred manager 'ping
                                  (list qwen-companion-backend--secret nil))
-              (lambda (_) (process-put process 'turns 0))))
+              (lambda (_)
+                (setf (qwen-companion-backend--connection-unanswered connection)
+                      0))))
         ;; A command that waits for another process may let timers run and
         ;; read no input but that one's.
         (accept-process-output (epc:connection-process
@@ -492,29 +525,23 @@ Another one would make the whole call fail."
   "Stop the Python process and forget everything about it.
 The process removes its files when it sees the end of its input; that
 happens on its own, also when Emacs is about to exit."
-  (let ((process qwen-companion-backend--process))
+  (let ((process (qwen-companion-backend--process)))
     (qwen-companion-backend-call 'stop nil)
     (qwen-companion-backend--disconnect)
     (when (process-live-p process)
       (set-process-sentinel process #'qwen-companion-backend--stopped)
-      (process-put process 'spool qwen-companion-backend--spool)
+      ;; It may be reading there.
+      (process-put process 'spool (qwen-companion-backend-spool))
+      (setf (qwen-companion-backend--server-spool qwen-companion-backend--server)
+            nil)
       ;; A process that does not react must not stay.
       (process-put process 'killer
                    (run-at-time 5 nil #'delete-process process))
-      (process-send-eof process)
-      (setq qwen-companion-backend--spool nil)))
+      (process-send-eof process)))
   (qwen-companion-backend--cancel-retry)
-  (qwen-companion-backend--remove-files)
-  (qwen-companion-backend--drop-reserve)
-  (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
-  (setq qwen-companion-backend--process nil
-        qwen-companion-backend--restarts nil
+  (qwen-companion-backend--forget-server)
+  (setq qwen-companion-backend--restarts nil
         qwen-companion-backend--failure nil
-        qwen-companion-backend--secret nil
-        qwen-companion-backend--token nil
-        qwen-companion-backend--port nil
-        qwen-companion-backend--sessions nil
-        qwen-companion-backend--spool nil
         qwen-companion-backend--noticed nil)
   (qwen-companion-backend--kill-log)
   (qwen-companion-backend--set-state 'off))
@@ -524,7 +551,7 @@ happens on its own, also when Emacs is about to exit."
   (unless (process-live-p process)
     (cancel-timer (process-get process 'killer))
     (qwen-companion-backend--remove-spool (process-get process 'spool))
-    (unless qwen-companion-backend--process
+    (unless (qwen-companion-backend--process)
       (qwen-companion-backend--kill-log))))
 
 (defun qwen-companion-backend--remove-spool (directory)
@@ -532,38 +559,47 @@ happens on its own, also when Emacs is about to exit."
   (when (and directory (file-directory-p directory))
     (delete-directory directory t)))
 
+(defun qwen-companion-backend--forget-server ()
+  "Forget all that outlives a process, and remove its files."
+  (qwen-companion-backend--remove-files)
+  (qwen-companion-backend--drop-reserve)
+  (qwen-companion-backend--remove-spool (qwen-companion-backend-spool))
+  (setq qwen-companion-backend--server (qwen-companion-backend--make-server)
+        qwen-companion-backend--token nil
+        qwen-companion-backend--secret nil))
+
 (defun qwen-companion-backend--disconnect ()
-  "Close the connection and stop waiting for it."
-  (when qwen-companion-backend--timer
-    (cancel-timer qwen-companion-backend--timer)
-    (setq qwen-companion-backend--timer nil))
-  (when qwen-companion-backend--ping-timer
-    (cancel-timer qwen-companion-backend--ping-timer)
-    (setq qwen-companion-backend--ping-timer nil))
-  (when-let* ((manager qwen-companion-backend--manager))
-    (setq qwen-companion-backend--manager nil)
-    (epc:stop-epc manager)
-    (run-hooks 'qwen-companion-backend-disconnected-hook)))
+  "Close the connection, if there is one, and forget it and its process."
+  (when-let* ((connection qwen-companion-backend--connection))
+    (setq qwen-companion-backend--connection nil)
+    (mapc #'cancel-timer
+          (delq nil (list (qwen-companion-backend--connection-start-timer connection)
+                          (qwen-companion-backend--connection-ping-timer connection))))
+    (when-let* ((manager (qwen-companion-backend--connection-manager connection)))
+      (epc:stop-epc manager)
+      (run-hooks 'qwen-companion-backend-disconnected-hook))))
 
 (defun qwen-companion-backend--sentinel (process _event)
   "Deal with the unasked end of PROCESS: restart it, or say why not."
-  (when (and (eq process qwen-companion-backend--process)
+  (when (and (eq process (qwen-companion-backend--process))
              (not (process-live-p process)))
     (let* ((status (process-exit-status process))
            (meaning (alist-get status qwen-companion-backend--exit-codes)))
       ;; What it wrote last tells why; read it before the pipe is closed.
       (while (accept-process-output (process-get process 'errors) 0))
       (qwen-companion-backend--disconnect)
-      (setq qwen-companion-backend--process nil)
       (cond
-       ((and (eq meaning 'port-taken) qwen-companion-backend--port)
+       ((and (eq meaning 'port-taken)
+             (qwen-companion-backend--server-port qwen-companion-backend--server))
         ;; Somebody took the port between two processes.  CLIs that have
         ;; connected to it since have shown the token, and the files name
         ;; that port.
         (qwen-companion-backend--remove-files)
-        (setq qwen-companion-backend--port nil
-              qwen-companion-backend--token nil
-              qwen-companion-backend--sessions nil)
+        (qwen-companion-backend--drop-reserve)
+        (setq qwen-companion-backend--server
+              (qwen-companion-backend--make-server
+               :spool (qwen-companion-backend-spool))
+              qwen-companion-backend--token nil)
         (qwen-companion-backend--launch))
        ((memq meaning '(package-missing python-too-old bad-hello))
         (qwen-companion-backend--fail
@@ -603,7 +639,7 @@ happens on its own, also when Emacs is about to exit."
 
 (defun qwen-companion-backend--give-up (process)
   "Fail because PROCESS has not come up in time."
-  (when (and (eq process qwen-companion-backend--process)
+  (when (and (eq process (qwen-companion-backend--process))
              (eq qwen-companion-backend--state 'starting))
     (qwen-companion-backend--fail
      (format "the Python process is not ready after %d s; see M-x qwen-companion-log"
@@ -613,25 +649,17 @@ happens on its own, also when Emacs is about to exit."
 (defun qwen-companion-backend--fail (text &optional retry)
   "Stop everything, say TEXT and stay in the state `error'.
 With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
-  (let ((process qwen-companion-backend--process))
-    (setq qwen-companion-backend--process nil)
+  (let ((process (qwen-companion-backend--process)))
     (qwen-companion-backend--disconnect)
     (when (process-live-p process)
       (delete-process process)))
-  (qwen-companion-backend--remove-files)
-  (qwen-companion-backend--drop-reserve)
-  (qwen-companion-backend--remove-spool qwen-companion-backend--spool)
+  (qwen-companion-backend--forget-server)
   (let ((text (concat text (if retry
                                ".  Trying again every minute; turning \
 `qwen-companion-mode' off and on tries at once"
                              ", then turn `qwen-companion-mode' off and on")))
         (before qwen-companion-backend--failure))
-    (setq qwen-companion-backend--spool nil
-          qwen-companion-backend--port nil
-          qwen-companion-backend--token nil
-          qwen-companion-backend--secret nil
-          qwen-companion-backend--sessions nil
-          qwen-companion-backend--failure text
+    (setq qwen-companion-backend--failure text
           qwen-companion-backend--retry-timer
           (and retry
                (run-at-time qwen-companion-backend--retry-delay nil
@@ -652,31 +680,34 @@ With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
   "Delete the discovery files, unless somebody has replaced them.
 The process does so itself, but it may have been killed."
   (let ((file-name-handler-alist nil))
-    (dolist (file qwen-companion-backend--files)
+    (dolist (file (qwen-companion-backend--server-files
+                   qwen-companion-backend--server))
       (ignore-errors
         (with-temp-buffer
           (insert-file-contents-literally file)
           (when (search-forward qwen-companion-backend--token nil t)
             (delete-file file))))))
-  (setq qwen-companion-backend--files nil))
+  (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
+        nil))
 
 ;;; What the process says about itself
 
 (defun qwen-companion-backend-on-published (payload)
   "Remember the port and the token in PAYLOAD for a restart."
-  (setq qwen-companion-backend--port (plist-get payload :port)
+  (setf (qwen-companion-backend--server-port qwen-companion-backend--server)
+        (plist-get payload :port)
         qwen-companion-backend--token (plist-get payload :token)))
 
 (defun qwen-companion-backend-on-files (payload)
   "Remember the names of the discovery files in PAYLOAD."
-  (setq qwen-companion-backend--files (plist-get payload :files))
+  (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
+        (plist-get payload :files))
   nil)
 
 (defun qwen-companion-backend-on-serving (_payload)
   "Note that requests of CLIs are being answered from now on."
-  (when qwen-companion-backend--timer
-    (cancel-timer qwen-companion-backend--timer)
-    (setq qwen-companion-backend--timer nil))
+  (cancel-timer (qwen-companion-backend--connection-start-timer
+                 qwen-companion-backend--connection))
   (qwen-companion-backend--ping-later)
   (qwen-companion-backend--set-state 'ready)
   (when qwen-companion-backend--failure
@@ -686,7 +717,8 @@ The process does so itself, but it may have been killed."
 
 (defun qwen-companion-backend-on-sessions (payload)
   "Remember the connected CLIs in PAYLOAD."
-  (setq qwen-companion-backend--sessions (plist-get payload :sessions))
+  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
+        (plist-get payload :sessions))
   (force-mode-line-update t))
 
 (defun qwen-companion-backend-on-notice (payload)
@@ -736,8 +768,8 @@ The process does so itself, but it may have been killed."
     (process-put process 'said (substring said (max 0 (- (length said) 1000)))))
   ;; One that was told to stop does not bring a log back that has gone.
   (when (or (get-buffer qwen-companion-backend--log-name)
-            (and qwen-companion-backend--process
-                 (eq process (process-get qwen-companion-backend--process
+            (and (qwen-companion-backend--process)
+                 (eq process (process-get (qwen-companion-backend--process)
                                           'errors))))
     (qwen-companion-backend--log-insert output)))
 

@@ -89,7 +89,7 @@ are, and without waiting for other programs."
           (qwen-companion-mode 1)
           (burst-bench--wait (lambda () (eq 'ready (qwen-companion-state))))
           (burst-bench--wait #'qwen-companion-roots-published)
-          (setq qwen-companion-backend--sessions '((:id "bench")))
+          (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "bench")))
           (qwen-companion-follow-update)
           (burst-bench--wait
            (lambda ()

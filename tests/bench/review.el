@@ -36,7 +36,7 @@
 (defun review-bench--propose (path file)
   "Let a CLI propose for PATH the text in FILE; return the proposal.
 Nothing opens by itself."
-  (let ((copy (make-temp-file (expand-file-name "text-" qwen-companion-backend--spool))))
+  (let ((copy (make-temp-file (expand-file-name "text-" (qwen-companion-backend-spool)))))
     (copy-file file copy t)
     (qwen-companion-proposal-on-open
      (list :id (symbol-name (gensym)) :session "s" :client "bench" :path path
@@ -87,8 +87,9 @@ sides, accepting, and Ediff's session."
     (delete-file file)))
 
 (let ((qwen-companion-diff-arrival 'command)
-      (qwen-companion-backend--spool
-       (file-name-as-directory (make-temp-file "review-bench-" t)))
+      (qwen-companion-backend--server
+       (qwen-companion-backend--make-server
+        :spool (file-name-as-directory (make-temp-file "review-bench-" t))))
       (inhibit-message t))
   (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
     (unwind-protect
@@ -104,6 +105,6 @@ sides, accepting, and Ediff's session."
           (review-bench--report "20 MB" 390000 "\n"))
       (qwen-companion-proposal-end-all)
       (qwen-companion-disk-forget-all)
-      (delete-directory qwen-companion-backend--spool t))))
+      (delete-directory (qwen-companion-backend-spool) t))))
 
 ;;; review.el ends here

@@ -109,8 +109,9 @@ The old text has no different lines."
     (delete-file new)))
 
 (let ((qwen-companion-diff-arrival 'command)
-      (qwen-companion-backend--spool
-       (file-name-as-directory (make-temp-file "unified-bench-" t)))
+      (qwen-companion-backend--server
+       (qwen-companion-backend--make-server
+        :spool (file-name-as-directory (make-temp-file "unified-bench-" t))))
       (inhibit-message t))
   (cl-letf (((symbol-function 'qwen-companion-backend-call) #'always))
     (unwind-protect
@@ -124,6 +125,6 @@ The old text has no different lines."
           (unified-bench--report "200,000 lines, 20,000 ch." 200000 10)
           (unified-bench--report "200,000 lines, all changed" 200000 1))
       (qwen-companion-proposal-end-all)
-      (delete-directory qwen-companion-backend--spool t))))
+      (delete-directory (qwen-companion-backend-spool) t))))
 
 ;;; unified.el ends here

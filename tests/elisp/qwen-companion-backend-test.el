@@ -50,7 +50,7 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-wait-for
    (null (qwen-companion-test-processes)))
   (should-not (qwen-companion-backend-test--files))
-  (should-not qwen-companion-backend--timer)
+  (should-not qwen-companion-backend--connection)
   (should-not qwen-companion-backend--secret)
   (should-not (getenv "QWEN_CODE_IDE_SERVER_PORT")))
 
@@ -76,7 +76,7 @@ A directory that the process removes meanwhile is no error."
     (let ((secrets (list qwen-companion-backend--secret
                          qwen-companion-backend--token))
           (places
-           (list (process-command qwen-companion-backend--process)
+           (list (process-command (qwen-companion-backend--process))
                  (default-value 'process-environment)
                  (with-current-buffer (messages-buffer) (buffer-string))
                  (with-current-buffer (qwen-companion-backend--log-buffer)
@@ -103,14 +103,14 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((port qwen-companion-backend--port)
+    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
           (token qwen-companion-backend--token)
-          (process qwen-companion-backend--process))
+          (process (qwen-companion-backend--process)))
       (signal-process process 'KILL)
       (qwen-companion-test-wait-for
-       (not (eq process qwen-companion-backend--process)))
+       (not (eq process (qwen-companion-backend--process))))
       (qwen-companion-backend-test--wait-ready)
-      (should (equal port qwen-companion-backend--port))
+      (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server)))
       (should (equal token qwen-companion-backend--token)))))
 
 (ert-deftest qwen-companion-backend-test-the-private-directory-has-gone ()
@@ -118,15 +118,15 @@ A directory that the process removes meanwhile is no error."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((process qwen-companion-backend--process)
-          (spool qwen-companion-backend--spool))
+    (let ((process (qwen-companion-backend--process))
+          (spool (qwen-companion-backend-spool)))
       (delete-directory spool t)
       (signal-process process 'KILL)
       (qwen-companion-test-wait-for
-       (not (eq process qwen-companion-backend--process)))
+       (not (eq process (qwen-companion-backend--process))))
       (qwen-companion-backend-test--wait-ready)
-      (should-not (equal spool qwen-companion-backend--spool))
-      (should (file-directory-p qwen-companion-backend--spool)))))
+      (should-not (equal spool (qwen-companion-backend-spool)))
+      (should (file-directory-p (qwen-companion-backend-spool))))))
 
 (ert-deftest qwen-companion-backend-test-a-call-that-fails-is-told ()
   (qwen-companion-test-with-process
@@ -157,7 +157,9 @@ A directory that the process removes meanwhile is no error."
 (ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
   "What a full disk has cut off does not take the room that is left."
   (qwen-companion-test-with-files nil
-    (let ((qwen-companion-backend--spool default-directory))
+    (let ((qwen-companion-backend--server
+           (qwen-companion-test-server
+            :spool default-directory)))
       (cl-letf (((symbol-function 'write-region)
                  (lambda (_start _end file &rest _)
                    (signal 'file-error (list "Write error" "No space left on device" file)))))
@@ -184,10 +186,10 @@ A directory that the process removes meanwhile is no error."
                  (make-network-process
                   :name "squatter" :server t :host "127.0.0.1"
                   :family 'ipv4 :service port :noquery t))))
-      (let ((port qwen-companion-backend--port)
-            (process qwen-companion-backend--process))
+      (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
+            (process (qwen-companion-backend--process)))
         (dotimes (_ 2)
-          (setq process qwen-companion-backend--process)
+          (setq process (qwen-companion-backend--process))
           (signal-process process 'KILL)
           ;; Nothing here lets Emacs notice, so no other process is started.
           (while (ignore-errors
@@ -196,9 +198,9 @@ A directory that the process removes meanwhile is no error."
                    t))
           (should-error (take port) :type 'file-error)
           (qwen-companion-test-wait-for
-           (not (eq process qwen-companion-backend--process)))
+           (not (eq process (qwen-companion-backend--process))))
           (qwen-companion-backend-test--wait-ready)
-          (should (equal port qwen-companion-backend--port)))
+          (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))
         (qwen-companion-mode -1)
         (qwen-companion-test-wait-for
          (null (qwen-companion-test-processes)))
@@ -210,30 +212,30 @@ Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((port qwen-companion-backend--port)
+    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
           (token qwen-companion-backend--token)
-          (process qwen-companion-backend--process)
+          (process (qwen-companion-backend--process))
           squatter)
       (unwind-protect
           (progn
-            (setq qwen-companion-backend--port nil)
-            (setq squatter (make-network-process
+            (setf (qwen-companion-backend--server-port qwen-companion-backend--server) nil)
+            (setf squatter (make-network-process
                             :name "squatter" :server t :host "127.0.0.1"
                             :family 'ipv4 :service t :noquery t)
-                  qwen-companion-backend--port
+                  (qwen-companion-backend--server-port qwen-companion-backend--server)
                   (process-contact squatter :service))
-            (setq qwen-companion-backend--sessions
+            (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
                   '((:id "old" :protocol "2025-11-25" :client "c"
                          :version "1")))
             (signal-process process 'KILL)
             (qwen-companion-test-wait-for
              (and (eq 'ready (qwen-companion-state))
-                  (not (eq process qwen-companion-backend--process))
+                  (not (eq process (qwen-companion-backend--process)))
                   qwen-companion-backend--token
-                  (integerp qwen-companion-backend--port)))
-            (should-not (equal port qwen-companion-backend--port))
+                  (integerp (qwen-companion-backend--server-port qwen-companion-backend--server))))
+            (should-not (equal port (qwen-companion-backend--server-port qwen-companion-backend--server)))
             (should-not (equal (process-contact squatter :service)
-                               qwen-companion-backend--port))
+                               (qwen-companion-backend--server-port qwen-companion-backend--server)))
             (should-not (equal token qwen-companion-backend--token))
             (should-not (qwen-companion-backend-sessions))
             (qwen-companion-backend-test--wait-ready)
@@ -252,7 +254,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
               (qwen-companion-mode 1)
               (dotimes (_ 3)
                 (qwen-companion-backend-test--wait-ready)
-                (signal-process qwen-companion-backend--process 'KILL)
+                (signal-process (qwen-companion-backend--process) 'KILL)
                 (qwen-companion-test-wait-for
                  (not (eq 'ready (qwen-companion-state))))))))
       (should (eq 'error (qwen-companion-state)))
@@ -268,29 +270,29 @@ Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((process qwen-companion-backend--process))
-      (delete-directory qwen-companion-backend--spool t)
+    (let ((process (qwen-companion-backend--process)))
+      (delete-directory (qwen-companion-backend-spool) t)
       (signal-process process 'KILL)
       (qwen-companion-test-wait-for
-       (not (eq process qwen-companion-backend--process)))
+       (not (eq process (qwen-companion-backend--process))))
       (qwen-companion-backend-test--wait-ready)
-      (should (file-directory-p qwen-companion-backend--spool)))))
+      (should (file-directory-p (qwen-companion-backend-spool))))))
 
 (ert-deftest qwen-companion-backend-test-dying-before-it-is-ready ()
   "That counts no more than dying after it."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((port qwen-companion-backend--port)
-          (before qwen-companion-backend--process))
+    (let ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
+          (before (qwen-companion-backend--process)))
       (dotimes (_ 3)
-        (let ((process qwen-companion-backend--process))
+        (let ((process (qwen-companion-backend--process)))
           (signal-process process 'KILL)
           (qwen-companion-test-wait-for
-           (not (eq process qwen-companion-backend--process)))))
-      (should-not (eq before qwen-companion-backend--process))
+           (not (eq process (qwen-companion-backend--process))))))
+      (should-not (eq before (qwen-companion-backend--process)))
       (qwen-companion-backend-test--wait-ready)
-      (should (equal port qwen-companion-backend--port)))))
+      (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))))
 
 (ert-deftest qwen-companion-backend-test-tries-again-by-itself ()
   "A failure is said once, and when it is over."
@@ -324,10 +326,10 @@ Whoever has the port is shown the token by each CLI that reconnects."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
-    (let ((process qwen-companion-backend--process))
+    (let ((process (qwen-companion-backend--process)))
       (signal-process process 'KILL)
       (qwen-companion-test-wait-for
-       (not (eq process qwen-companion-backend--process))))
+       (not (eq process (qwen-companion-backend--process)))))
     (qwen-companion-mode -1)
     (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
     (should-not (qwen-companion-backend-test--files))))
@@ -354,15 +356,15 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
       (qwen-companion-mode 1)
       (qwen-companion-backend-test--wait-ready)
       (dolist (signal '(STOP USR1))
-        (let* ((port qwen-companion-backend--port)
-               (process qwen-companion-backend--process)
+        (let* ((port (qwen-companion-backend--server-port qwen-companion-backend--server))
+               (process (qwen-companion-backend--process))
                (said (qwen-companion-test-messages
                        (signal-process process signal)
                        (qwen-companion-test-wait-for
-                        (not (eq process qwen-companion-backend--process))))))
+                        (not (eq process (qwen-companion-backend--process)))))))
           (should (string-match-p "does not answer; starting a new one" said))
           (qwen-companion-backend-test--wait-ready)
-          (should (equal port qwen-companion-backend--port)))))))
+          (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))))))
 
 (ert-deftest qwen-companion-backend-test-a-busy-emacs-kills-no-process ()
   "Neither when it is deaf, nor when it hears one other process only."
@@ -373,14 +375,16 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
           (progn
             (qwen-companion-mode 1)
             (qwen-companion-backend-test--wait-ready)
-            (let ((process qwen-companion-backend--process)
+            (let ((process (qwen-companion-backend--process))
                   (end (+ (float-time) 2)))
               (while (< (float-time) end))
               (dotimes (_ 30)
                 (accept-process-output other 0.1 nil t))
               ;; Until it has answered once more.
-              (qwen-companion-test-wait-for (eql 0 (process-get process 'turns)))
-              (should (eq process qwen-companion-backend--process))))
+              (qwen-companion-test-wait-for
+               (eql 0 (qwen-companion-backend--connection-unanswered
+                       qwen-companion-backend--connection)))
+              (should (eq process (qwen-companion-backend--process)))))
         (kill-buffer (process-buffer other))))))
 
 (ert-deftest qwen-companion-backend-test-no-python ()
@@ -472,11 +476,11 @@ sys.stdin.read()'" (shell-quote-argument
       (pcase-dolist (`(,signal ,text) '((nil "early\n") (USR1 "later\n")))
         (when signal
           (kill-buffer "*qwen-companion log*")
-          (signal-process qwen-companion-backend--process signal))
+          (signal-process (qwen-companion-backend--process) signal))
         (qwen-companion-test-wait-for
          (when-let* ((buffer (get-buffer "*qwen-companion log*")))
            (equal text (with-current-buffer buffer (buffer-string))))))
-      (should (process-live-p qwen-companion-backend--process)))))
+      (should (process-live-p (qwen-companion-backend--process))))))
 
 (ert-deftest qwen-companion-backend-test-error-then-off-and-on ()
   "After a failure the mode can be turned off and on again."

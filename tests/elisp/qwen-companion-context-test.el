@@ -587,7 +587,9 @@
   "The file that a CLI is told of, only while there is a CLI."
   (qwen-companion-context-test--with '(("a.txt" "one\n") ("b.txt" "b\n"))
     (let ((qwen-companion-backend--state 'ready)
-          (qwen-companion-backend--sessions '((:id "1"))))
+          (qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions '((:id "1")))))
       (qwen-companion-context-test--look-at "a.txt")
       (qwen-companion-context--update)
       (should (equal " Qwen[1]" (qwen-companion--lighter)))
@@ -599,7 +601,9 @@
       (switch-to-buffer (get-buffer-create "*terminal*"))
       (qwen-companion-context--update)
       (should (equal " Qwen[1]*" (qwen-companion--lighter)))
-      (let ((qwen-companion-backend--sessions nil))
+      (let ((qwen-companion-backend--server
+             (qwen-companion-test-server
+              :sessions nil)))
         (should (equal " Qwen" (qwen-companion--lighter))))
       (qwen-companion-context-test--look-at "b.txt")
       (qwen-companion-context--update)

@@ -106,7 +106,9 @@ A question fails the test."
      (let ((inhibit-message t)
            (qwen-companion-roots--answer
             (list :roots (list (directory-file-name default-directory))))
-           (qwen-companion-backend--sessions '((:id "1")))
+           (qwen-companion-backend--server
+            (qwen-companion-test-server
+             :sessions '((:id "1"))))
            (qwen-companion-follow-writes t)
            (qwen-companion-follow-test-held nil))
        (cl-letf (((symbol-function 'qwen-companion-merge-texts)
@@ -435,13 +437,13 @@ visits and that has changed."
           (outside (find-file-noselect "out/b.txt")))
       (qwen-companion-follow-test-written "in/a.txt" "two\n")
       (should-not (buffer-local-value 'qwen-companion-follow--link outside))
-      (setq qwen-companion-backend--sessions nil)
+      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
       (qwen-companion-follow-update)
       (qwen-companion-test-wait-for
        (null (buffer-local-value 'qwen-companion-follow--link inside)))
       (should (zerop (hash-table-count qwen-companion-disk--directories)))
       ;; And again when one comes.
-      (setq qwen-companion-backend--sessions '((:id "2")))
+      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "2")))
       (qwen-companion-follow-test--write "in/a.txt" "three\n")
       (qwen-companion-follow-update)
       (with-current-buffer inside
@@ -761,7 +763,7 @@ visits and that has changed."
 (ert-deftest qwen-companion-follow-test-conflict-markers-stay-guarded ()
   "Also when the CLI has gone and the mode is off, and the file was renamed."
   (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
-    (setq qwen-companion-backend--sessions nil)
+    (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
     (qwen-companion-follow-update)
     (qwen-companion-test-wait-for (not qwen-companion-follow--link))
     (should (qwen-companion-follow-test--save-error))
@@ -886,13 +888,13 @@ visits and that has changed."
   "The base is still on disk, unless the file had changed by then."
   (dolist (changed '(nil t))
     (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
-      (setq qwen-companion-backend--sessions nil)
+      (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
       (with-current-buffer (find-file-noselect "a.txt")
         (goto-char (point-max))
         (insert "mine\n")
         (when changed
           (qwen-companion-follow-test--write "a.txt" "one\nTWO\nthree\n"))
-        (setq qwen-companion-backend--sessions '((:id "1")))
+        (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) '((:id "1")))
         (let ((said (qwen-companion-test-messages
                       (qwen-companion-follow-update)
                       (qwen-companion-test-wait-for

@@ -15,7 +15,9 @@
   `(qwen-companion-test-with-files ,files
      (qwen-companion-test-with-backend
        (let ((qwen-companion-backend--state 'ready)
-             (qwen-companion-backend--sessions nil)
+             (qwen-companion-backend--server
+              (qwen-companion-test-server
+               :sessions nil))
              (kill-ring nil)
              (interprogram-cut-function nil))
          (save-window-excursion
@@ -275,7 +277,7 @@ MORE are keys and values that come first."
     (let* ((json (qwen-companion-inspector-test--json
                   (list (qwen-companion-inspector-test--active
                          "main.py" (make-string 16000 ?\u2603)))))
-           (file (expand-file-name "text-1" qwen-companion-backend--spool)))
+           (file (expand-file-name "text-1" (qwen-companion-backend-spool))))
       (let ((coding-system-for-write 'utf-8-unix))
         (write-region json nil file nil 'silent))
       (qwen-companion-inspector-test--tell "s1" nil :text-file file)

@@ -59,7 +59,9 @@
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
            (qwen-companion-backend--noticed nil)
-           (qwen-companion-backend--spool directory)
+           (qwen-companion-backend--server
+            (qwen-companion-test-server
+             :spool directory))
            (accepted (qwen-companion-test-propose "a.txt" long))
            (closed (qwen-companion-test-propose "b.txt" long)))
       (let ((said (qwen-companion-test-messages
@@ -305,7 +307,7 @@ is kept."
 (ert-deftest qwen-companion-proposal-test-the-same-long-text-again-leaves-no-file ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
-           (file (expand-file-name "long" qwen-companion-backend--spool)))
+           (file (expand-file-name "long" (qwen-companion-backend-spool))))
       (write-region "two\n" nil file nil 'silent)
       (should-not (qwen-companion-proposal-on-open
                    (list :id (qwen-companion-proposal-id proposal)
@@ -718,7 +720,7 @@ that of the unified review."
   "Of the text and of the file; the CLI is told where to decide."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
     (let ((qwen-companion-diff-size-limit 10)
-          (spooled (expand-file-name "long" qwen-companion-backend--spool)))
+          (spooled (expand-file-name "long" (qwen-companion-backend-spool))))
       (write-region "0123456789\n" nil spooled nil 'silent)
       (pcase-dolist (`(,name . ,text) `(("a.txt" :text "0123456é9\n")
                                         ("a.txt" :text-file ,spooled)

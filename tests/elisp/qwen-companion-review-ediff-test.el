@@ -115,9 +115,10 @@
            (own (get-buffer-create "*own*"))
            (process (make-process :name "own" :buffer own :noquery t
                                   :command '("sleep" "1000")))
-           (qwen-companion-backend--sessions
-            (list (list :id "session-1" :ancestors (list (process-id process)))
-                  (list :id "session-2"))))
+           (qwen-companion-backend--server
+            (qwen-companion-test-server
+             :sessions (list (list :id "session-1" :ancestors (list (process-id process)))
+                             (list :id "session-2")))))
       (with-current-buffer here
         (setq qwen-companion-terminal-directory default-directory))
       (with-current-buffer own
@@ -538,8 +539,9 @@
   (declare (indent 0) (debug t))
   `(let* ((process (make-process :name "terminal" :buffer "*terminal*" :noquery t
                                  :command '("sleep" "1000")))
-          (qwen-companion-backend--sessions
-           (list (list :id "session-1" :ancestors (list (process-id process))))))
+          (qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions (list (list :id "session-1" :ancestors (list (process-id process)))))))
      (unwind-protect
          (progn ,@body)
        (delete-process process))))

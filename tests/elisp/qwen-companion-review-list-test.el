@@ -212,8 +212,9 @@
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (let* ((process (make-process :name "own" :buffer (current-buffer) :noquery t
                                   :command '("sleep" "1000")))
-           (qwen-companion-backend--sessions
-            (list (list :id "session-2" :ancestors (list (process-id process))))))
+           (qwen-companion-backend--server
+            (qwen-companion-test-server
+             :sessions (list (list :id "session-2" :ancestors (list (process-id process)))))))
       (unwind-protect
           (progn
             (dolist (file '("a.txt" "b.txt"))

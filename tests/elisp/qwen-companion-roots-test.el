@@ -181,9 +181,10 @@ Only what BODY opens counts as open."
     (find-file-noselect "one/a.txt")
     (find-file-noselect "two/deep/b.txt")
     (qwen-companion-roots-test--update)
-    (let ((qwen-companion-backend--sessions
-           (list '(:id "unknown")
-                 (list :id "known" :directory (expand-file-name "two/deep")))))
+    (let ((qwen-companion-backend--server
+           (qwen-companion-test-server
+            :sessions (list '(:id "unknown")
+                            (list :id "known" :directory (expand-file-name "two/deep"))))))
       (mapc #'kill-buffer '("a.txt" "b.txt"))
       (qwen-companion-roots-test--update)
       (should (equal '("two") (qwen-companion-roots-test--sent))))

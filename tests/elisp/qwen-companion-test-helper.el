@@ -43,13 +43,21 @@ The directory is the value of `default-directory' and a git project."
 (defvar qwen-companion-test-calls nil
   "What was sent to the Python process, newest first: (METHOD . PAYLOAD).")
 
+(defun qwen-companion-test-server (&rest slots)
+  "Return a value for `qwen-companion-backend--server' with SLOTS.
+That is a property list of slots and values; the spool is the present one
+unless it is among them."
+  (apply #'qwen-companion-backend--make-server
+         (append slots (list :spool (qwen-companion-backend-spool)))))
+
 (defmacro qwen-companion-test-with-backend (&rest body)
   "Run BODY as if a Python process were connected and a frame visible.
 Calls are collected in `qwen-companion-test-calls'."
   (declare (indent 0) (debug t))
   `(let ((qwen-companion-test-calls nil)
-         (qwen-companion-backend--spool
-          (file-name-as-directory (make-temp-file "qwen-companion-spool-" t))))
+         (qwen-companion-backend--server
+          (qwen-companion-test-server
+           :spool (file-name-as-directory (make-temp-file "qwen-companion-spool-" t)))))
      (unwind-protect
          (cl-letf (((symbol-function 'qwen-companion-backend-call)
                     (lambda (method payload)
@@ -63,7 +71,7 @@ Calls are collected in `qwen-companion-test-calls'."
        ;; What would catch the next key.
        (setq overriding-terminal-local-map nil)
        (qwen-companion-context-disable)
-       (delete-directory qwen-companion-backend--spool t))))
+       (delete-directory (qwen-companion-backend-spool) t))))
 
 (defun qwen-companion-test-sent (method)
   "Return the payloads sent with METHOD, oldest first."
