@@ -1,4 +1,4 @@
-;;; qwen-companion-compare.el --- Texts compared by diff(1)  -*- lexical-binding: t; -*-
+;;; qwen-companion-compare.el --- Compare texts with diff(1) or Ediff  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,10 +19,12 @@
 
 ;;; Commentary:
 
-;; diff(1) compares while Emacs goes on; Emacs only writes the texts down
-;; for it.  What it finds is counted by its caller, or shown in a buffer
-;; that the text, which may be hostile, can do nothing in.  Ediff compares
-;; where the user is to choose; what it cannot compare is an error here.
+;; diff(1) compares texts in a process of its own; Emacs only writes the
+;; texts to files.  Callers count its output or show it in a buffer in which
+;; the text, which is untrusted, has no effect.
+;;
+;; Ediff compares where the user is to choose.  A guard cleans up after it
+;; when it cannot compare.
 
 ;;; Code:
 
@@ -37,10 +39,10 @@
 (defvar diff-font-lock-prettify)
 
 (defun qwen-companion-compare-run (old new script callback)
-  "Let SCRIPT, for sh(1), compare OLD with NEW; return the process.
-Each of them is a text, or (FILE) for what is in FILE, which need not be
-there; SCRIPT gets their names as $1 and $2.  CALLBACK is called with
-what it has printed."
+  "Run SCRIPT in sh(1) to compare OLD with NEW; return the process.
+Each of these is a text, or (FILE) for the contents of FILE, which may be
+missing.  SCRIPT gets file names as $1 and $2.  Call CALLBACK with the
+output."
   (let* ((written nil)
          (name (lambda (side)
                  (cond ((stringp side)
@@ -69,11 +71,12 @@ what it has printed."
 
 (defconst qwen-companion-compare--script
   "LC_ALL=C diff -a -u --label accepted --label 'on disk' -- \"$1\" \"$2\""
-  "What compares a text that was accepted with what is on disk.")
+  "Shell script that compares an accepted text with that on disk.")
 
 (defun qwen-companion-compare-with-disk (text path callback)
-  "Show in a buffer how the file PATH differs from TEXT, with LF line ends.
-CALLBACK is called with that buffer, or with nil when they are the same."
+  "Compare TEXT, with LF line ends, with the file PATH.
+Call CALLBACK with a buffer that shows the differences, or with nil if
+there are none."
   (qwen-companion-compare-run
    text
    (with-temp-buffer
@@ -85,7 +88,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
                          (qwen-companion-compare-make-buffer path output))))))
 
 (defun qwen-companion-compare-make-buffer (path output)
-  "Return a buffer with OUTPUT of diff, which is about the file PATH."
+  "Return a buffer with OUTPUT of diff(1) about the file PATH."
   (let ((buffer (get-buffer-create
                  (format "*qwen-companion difference: %s*"
                          (file-name-nondirectory (qwen-companion-untrusted-path path)))))
@@ -97,7 +100,7 @@ CALLBACK is called with that buffer, or with nil when they are the same."
       (setq-local change-major-mode-hook nil)
       (delay-mode-hooks (diff-mode))
       (kill-local-variable 'delayed-mode-hooks)
-      ;; It would let major modes at the text, and look for the file.
+      ;; It would run major modes on the text, and look for the file.
       (setq-local diff-font-lock-syntax nil
                   diff-font-lock-prettify nil)
       (font-lock-mode 1)
@@ -110,11 +113,10 @@ CALLBACK is called with that buffer, or with nil when they are the same."
 ;;; Ediff
 
 (defun qwen-companion-compare-with-ediff (buffers function &optional control)
-  "Let FUNCTION have Ediff compare the texts of BUFFERS.
-If Ediff cannot do that, signal its error, and leave no buffer or file of
-Ediff's.  CONTROL, if it is non-nil, is the control panel of an Ediff
-session in which they were compared before, and goes then too.  The
-windows are for the caller to bring back."
+  "Call FUNCTION, which has Ediff compare the texts of BUFFERS.
+If Ediff fails, delete its buffers and files and signal its error; the
+caller restores the windows.  CONTROL non-nil is the control panel of a
+session that compared the texts before; it is deleted as well then."
   (dolist (buffer buffers)
     (with-current-buffer buffer
       (save-excursion
@@ -134,7 +136,7 @@ windows are for the caller to bring back."
              (when (and (not (memq buffer before))
                         (string-match-p "\\`\\*[Ee]diff" (buffer-name buffer)))
                (with-current-buffer buffer
-                 ;; There is no session that they could end.
+                 ;; It would end a session that does not exist.
                  (kill-local-variable 'kill-buffer-hook))
                (setq ediff-session-registry (delq buffer ediff-session-registry))
                (kill-buffer buffer)))

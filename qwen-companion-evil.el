@@ -1,4 +1,4 @@
-;;; qwen-companion-evil.el --- What is selected in Evil  -*- lexical-binding: t; -*-
+;;; qwen-companion-evil.el --- The visual selection of Evil  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -20,8 +20,8 @@
 ;;; Commentary:
 
 ;; Evil's visual states select more than the region between point and mark:
-;; the character under the cursor, whole lines, a block.  This is loaded when
-;; a buffer that uses Evil is looked at, and never elsewhere.
+;; the character under the cursor, whole lines, a block.  This file is loaded
+;; only for a buffer that uses Evil.
 
 ;;; Code:
 
@@ -31,7 +31,7 @@
 (defvar evil-state)
 
 (defun qwen-companion-evil-region ()
-  "Return the visual selection as (START END EACH-LINE), or nil.
+  "Return Evil's visual selection as (START END EACH-LINE), or nil.
 EACH-LINE is as in `qwen-companion-context-region'."
   (when (eq evil-state 'visual)
     (pcase-let ((`(,start ,end ,type) (evil-visual-range)))

@@ -25,19 +25,18 @@
 
 (defcustom qwen-companion-diff-style 'ediff
   "The front end in which a proposal is shown first.
-`ediff': both texts, in Ediff; `unified': one buffer with the changes,
-hunk by hunk.  TAB in the one shows the review in the other.
+`ediff': both texts, in Ediff.  `unified': one buffer with the changes,
+hunk by hunk.  TAB in one shows the review in the other.
 
-With nil no proposal is shown at all: a CLI that connects from then on
-is not offered to have its changes reviewed in Emacs, and asks in its
-terminal only."
+With nil no proposal is shown: a CLI that connects from then on is not
+offered reviews in Emacs, and asks in its terminal only."
   :group 'qwen-companion
   :type '(choice (const :tag "Ediff" ediff)
                  (const :tag "Unified diff" unified)
                  (const :tag "No reviews in Emacs" nil)))
 
 (defcustom qwen-companion-diff-size-limit 20000000
-  "Bytes above which a text or a file is not reviewed.
+  "Size in bytes above which a text or a file is not reviewed.
 The CLI is told so, and asks in its terminal only."
   :group 'qwen-companion
   :type 'natnum)

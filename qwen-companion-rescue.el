@@ -1,4 +1,4 @@
-;;; qwen-companion-rescue.el --- Texts of reviews that ended otherwise  -*- lexical-binding: t; -*-
+;;; qwen-companion-rescue.el --- Texts rescued from unfinished reviews  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,13 +19,13 @@
 
 ;;; Commentary:
 
-;; A review can end without the CLI writing what is in it: the CLI has
-;; gone, or was answered in its terminal, or has proposed something newer.
-;; The text then stays in a buffer that says so, with commands that put
-;; it into the buffer visiting the file and that compare it with the file
-;; on disk.  Nothing is written to disk here,
-;; and nothing happens by itself but this: a kept text that the CLI turns
-;; out to have written needs no keeping.
+;; A review can end without the CLI writing its text: the CLI has
+;; disconnected, was answered in its terminal, or has proposed something
+;; newer.  A text worth keeping then stays in a buffer, with commands that
+;; put it into the buffer visiting the file and that compare it with the file
+;; on disk.  Nothing here writes to disk, and nothing happens without a
+;; command except this: if the CLI turns out to have written the text, its
+;; buffer is killed.
 
 ;;; Code:
 
@@ -36,18 +36,19 @@
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
-  "What a kept text is about.
-PATH is the file and REASON why the text was kept, a string.  STAMP is
-that of the file when the text was proposed, see
-`qwen-companion-disk-stamp', and DIGEST that of the text before the
-user edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line
-of the text in the file; with ENDS-LINES non-nil the CLI may end the
-last one too.  AWAITED is non-nil while the CLI may be about to write, and
-WATCH tells of changes in the directory of the file if it may be late."
+  "A text rescued from a review.
+PATH is its file and REASON the reason why it was rescued, a string.
+STAMP is the state of the file when the text was proposed, see
+`qwen-companion-disk-stamp'.  DIGEST is that of the text before the user
+edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line of
+the text in the file.  ENDS-LINES is non-nil when the CLI may add a
+newline at its end.  AWAITED is non-nil while the CLI may be about to
+write it, and WATCH is a watch on the file's directory when it may write
+late, or nil."
   path reason stamp digest line-end ends-lines awaited watch)
 
 (defvar-local qwen-companion-rescue--current nil
-  "What the text in the current buffer is about, a `qwen-companion-rescue'.")
+  "The `qwen-companion-rescue' of the current buffer, or nil.")
 
 (defvar qwen-companion-kept-mode-map
   (let ((map (make-sparse-keymap)))
@@ -55,10 +56,10 @@ WATCH tells of changes in the directory of the file if it may be late."
     (define-key map (kbd "C-c C-k") #'qwen-companion-kept-discard)
     (define-key map (kbd "C-c C-d") #'qwen-companion-kept-difference)
     map)
-  "Keys in a buffer with a kept text.")
+  "Keymap of a buffer with a rescued text.")
 
 (define-minor-mode qwen-companion-kept-mode
-  "Minor mode of a buffer with a kept text.
+  "Minor mode of a buffer with a rescued text.
 
 \\{qwen-companion-kept-mode-map}"
   :interactive nil
@@ -67,7 +68,7 @@ WATCH tells of changes in the directory of the file if it may be late."
         (and qwen-companion-kept-mode (qwen-companion-rescue--header))))
 
 (defun qwen-companion-rescue--header ()
-  "Return the header line for the current buffer with its kept text."
+  "Return the header line for the current buffer."
   (let ((name (qwen-companion-untrusted-path
                (qwen-companion-rescue-path qwen-companion-rescue--current))))
     (string-replace
@@ -79,63 +80,62 @@ WATCH tells of changes in the directory of the file if it may be late."
              name
              (qwen-companion-rescue-reason qwen-companion-rescue--current)))))
 
-(defun qwen-companion-rescue-adopt (buffer about)
-  "Keep the text in BUFFER, which is ABOUT a `qwen-companion-rescue'.
-Tell the user."
+(defun qwen-companion-rescue-adopt (buffer rescue)
+  "Keep BUFFER as that of RESCUE, a `qwen-companion-rescue', and say so."
   (with-current-buffer buffer
     (setq buffer-read-only nil
           ;; Emacs asks about it before it exits.
           buffer-offer-save t
-          qwen-companion-rescue--current about)
+          qwen-companion-rescue--current rescue)
     (set-buffer-modified-p t)
     (rename-buffer
      (format "*qwen-companion kept: %s*"
              (file-name-nondirectory
-              (qwen-companion-untrusted-path (qwen-companion-rescue-path about))))
+              (qwen-companion-untrusted-path (qwen-companion-rescue-path rescue))))
      t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"
-             (qwen-companion-rescue-reason about) (buffer-name))))
+             (qwen-companion-rescue-reason rescue) (buffer-name))))
 
 (defun qwen-companion-rescue-buffers ()
-  "Return the buffers with kept texts."
+  "Return the buffers with rescued texts."
   (cl-remove-if-not
    (lambda (buffer) (buffer-local-value 'qwen-companion-rescue--current buffer))
    (buffer-list)))
 
 (defun qwen-companion-rescue--path (buffer)
-  "Return the file that the kept text in BUFFER is about."
+  "Return the file of the rescued text in BUFFER."
   (qwen-companion-rescue-path
    (buffer-local-value 'qwen-companion-rescue--current buffer)))
 
 ;;; When the CLI has written
 
 (defun qwen-companion-rescue-file-written (path)
-  "Look at the texts kept for PATH: a CLI has written that file.
-One that is what the file now holds goes.  If the file holds what the
-CLI had proposed, the user is told that the edits can now be applied."
+  "Update the rescued texts of the file PATH, which a CLI has written.
+Kill the buffer of a text that the file now holds.  If the file holds
+what the CLI had proposed, tell the user that the edits can be applied."
   (dolist (buffer (qwen-companion-rescue-buffers))
     (when (equal path (qwen-companion-rescue--path buffer))
-      (let ((about (buffer-local-value 'qwen-companion-rescue--current buffer)))
+      (let ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer)))
         (cond
          ((qwen-companion-rescue--on-disk-p buffer)
-          (message (if (qwen-companion-rescue-watch about)
+          (message (if (qwen-companion-rescue-watch rescue)
                        "qwen-companion: %s holds the accepted text now"
                      "qwen-companion: %s holds your edits")
                    (qwen-companion-untrusted-path path))
           (kill-buffer buffer))
-         ((and (qwen-companion-rescue-awaited about)
+         ((and (qwen-companion-rescue-awaited rescue)
                (equal (qwen-companion-disk-digest path)
-                      (qwen-companion-rescue-digest about)))
-          (qwen-companion-rescue--report-missing-edits about)))))))
+                      (qwen-companion-rescue-digest rescue)))
+          (qwen-companion-rescue--report-missing-edits rescue)))))))
 
 (defun qwen-companion-rescue-expect-late-write (buffer)
-  "Let the text kept in BUFFER go when the CLI writes it after all.
-It may wait for an answer that only its terminal knows of."
-  (let* ((about (buffer-local-value 'qwen-companion-rescue--current buffer))
-         (path (qwen-companion-rescue-path about))
+  "Watch for the CLI to write the rescued text in BUFFER after all.
+It may still await an answer in its terminal."
+  (let* ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer))
+         (path (qwen-companion-rescue-path rescue))
          (stamp (qwen-companion-disk-stamp path)))
-    (setf (qwen-companion-rescue-watch about)
+    (setf (qwen-companion-rescue-watch rescue)
           (qwen-companion-disk-watch
            path
            (lambda ()
@@ -146,45 +146,45 @@ It may wait for an answer that only its terminal knows of."
       (add-hook 'kill-buffer-hook #'qwen-companion-rescue--unwatch nil t))))
 
 (defun qwen-companion-rescue--unwatch ()
-  "Watch no longer for the text kept in the current buffer."
+  "Stop watching for the rescued text in the current buffer."
   (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--current)))
     (setf (qwen-companion-rescue-watch qwen-companion-rescue--current) nil)
     (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-rescue-stop-waiting ()
-  "Wait for no CLI to write a kept text: the companion stops."
+  "Stop waiting for any CLI to write a rescued text."
   (dolist (buffer (qwen-companion-rescue-buffers))
     (with-current-buffer buffer
       (setf (qwen-companion-rescue-awaited qwen-companion-rescue--current) nil)
       (qwen-companion-rescue--unwatch))))
 
 (defun qwen-companion-rescue-write-ended (buffer result)
-  "Stop waiting for the CLI of the text kept in BUFFER, if it still is.
-RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
+  "Stop waiting for the CLI to write the rescued text in BUFFER.
+RESULT says how the wait ended, see `qwen-companion-disk-expect'."
   (when-let* (((buffer-live-p buffer))
-              (about (buffer-local-value 'qwen-companion-rescue--current buffer))
-              ((qwen-companion-rescue-awaited about)))
+              (rescue (buffer-local-value 'qwen-companion-rescue--current buffer))
+              ((qwen-companion-rescue-awaited rescue)))
     (if (eq result 'changed)
-        (qwen-companion-rescue--report-missing-edits about)
-      (setf (qwen-companion-rescue-awaited about) nil))))
+        (qwen-companion-rescue--report-missing-edits rescue)
+      (setf (qwen-companion-rescue-awaited rescue) nil))))
 
-(defun qwen-companion-rescue--report-missing-edits (about)
-  "Say once that the text ABOUT which this is was not written."
-  (setf (qwen-companion-rescue-awaited about) nil)
+(defun qwen-companion-rescue--report-missing-edits (rescue)
+  "Tell the user once that the CLI has not written the edits of RESCUE."
+  (setf (qwen-companion-rescue-awaited rescue) nil)
   (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
-           (qwen-companion-untrusted-path (qwen-companion-rescue-path about))))
+           (qwen-companion-untrusted-path (qwen-companion-rescue-path rescue))))
 
 (defun qwen-companion-rescue--on-disk-p (buffer)
-  "Return non-nil when the text kept in BUFFER is in its file."
-  (let ((about (buffer-local-value 'qwen-companion-rescue--current buffer))
+  "Return non-nil when the rescued text in BUFFER is in its file."
+  (let ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer))
         (text (qwen-companion-rescue--text buffer)))
-    (or (qwen-companion-disk-holds-p (qwen-companion-rescue-path about) text)
-        (and (qwen-companion-rescue-ends-lines about)
-             (qwen-companion-disk-holds-p (qwen-companion-rescue-path about)
+    (or (qwen-companion-disk-holds-p (qwen-companion-rescue-path rescue) text)
+        (and (qwen-companion-rescue-ends-lines rescue)
+             (qwen-companion-disk-holds-p (qwen-companion-rescue-path rescue)
                                           (qwen-companion-disk-end-line text))))))
 
 (defun qwen-companion-rescue--text (buffer)
-  "Return the kept text in BUFFER as it would be in the file."
+  "Return the rescued text in BUFFER as it would be in the file."
   (qwen-companion-disk-text
    buffer
    (qwen-companion-rescue-line-end
@@ -193,17 +193,17 @@ RESULT tells what has become of the file, see `qwen-companion-disk-expect'."
 ;;; Commands
 
 (defun qwen-companion-rescue--find (buffer)
-  "Return BUFFER, or the buffer with the kept text that a command is for.
-That is the current one, else the only one for the file that is visited
-here, else the only one.  Signal a `user-error' when there is none or
-several."
+  "Return the buffer with the rescued text on which a command acts.
+That is BUFFER if non-nil, else the current one, else the only one for
+the file visited here, else the only one.  Signal a `user-error' when
+there is none or several."
   (let* ((all (qwen-companion-rescue-buffers))
          (here (and buffer-file-name
                     (cl-remove (file-truename buffer-file-name) all
                                :test-not #'equal
-                               :key (lambda (kept)
+                               :key (lambda (rescued)
                                       (file-truename
-                                       (qwen-companion-rescue--path kept))))))
+                                       (qwen-companion-rescue--path rescued))))))
          (candidates (cond (buffer (list (get-buffer buffer)))
                            (qwen-companion-rescue--current (list (current-buffer)))
                            (t (or here all)))))
@@ -217,7 +217,7 @@ several."
      (t (car candidates)))))
 
 (defun qwen-companion-rescue--read (verb)
-  "Return the kept text that the user wants to VERB: ask if it is ambiguous."
+  "Ask which rescued text to VERB, a string, if there are several."
   (let ((all (mapcar #'buffer-name (qwen-companion-rescue-buffers))))
     (when (and (cdr all)
                (not qwen-companion-rescue--current)
@@ -226,19 +226,19 @@ several."
 
 ;;;###autoload
 (defun qwen-companion-kept-apply (&optional buffer)
-  "Put a kept text into the buffer that visits its file.
+  "Put a rescued text into the buffer that visits its file.
 That is one change to undo, and saving it is up to you.  If the file
-has other changes than the ones proposed, Ediff shows both instead.
+has changes besides the proposed ones, Ediff shows both texts instead.
 
-The text is that of the current buffer, else the only one for the
-file visited here, else the only one; BUFFER names another one."
+Act on the text of the current buffer, else on the only one for the file
+visited here, else on the only one; BUFFER names another one."
   (interactive (list (qwen-companion-rescue--read "Apply")))
-  (let* ((kept (qwen-companion-rescue--find buffer))
-         (about (buffer-local-value 'qwen-companion-rescue--current kept))
-         (path (qwen-companion-rescue-path about))
+  (let* ((rescued (qwen-companion-rescue--find buffer))
+         (rescue (buffer-local-value 'qwen-companion-rescue--current rescued))
+         (path (qwen-companion-rescue-path rescue))
          (stamp (qwen-companion-disk-stamp path)))
     (when (and (qwen-companion-disk-expected-p path)
-               (equal stamp (qwen-companion-rescue-stamp about)))
+               (equal stamp (qwen-companion-rescue-stamp rescue)))
       (user-error "The CLI may be about to write %s; try again in a few seconds"
                   (qwen-companion-untrusted-path path)))
     (unless (run-hook-with-args-until-failure
@@ -248,21 +248,21 @@ file visited here, else the only one; BUFFER names another one."
     (let ((target (qwen-companion-disk-visit path)))
       (if (and (not (buffer-modified-p target))
                (verify-visited-file-modtime target)
-               (or (equal stamp (qwen-companion-rescue-stamp about))
+               (or (equal stamp (qwen-companion-rescue-stamp rescue))
                    (equal (qwen-companion-disk-digest path)
-                          (qwen-companion-rescue-digest about))))
-          (qwen-companion-rescue--replace-text kept target)
-        (qwen-companion-rescue--show-in-ediff kept target)))))
+                          (qwen-companion-rescue-digest rescue))))
+          (qwen-companion-rescue--replace-text rescued target)
+        (qwen-companion-rescue--show-in-ediff rescued target)))))
 
-(defun qwen-companion-rescue--show-in-ediff (kept target)
-  "Let Ediff show TARGET, the buffer of a file, beside the kept text in KEPT.
-Signal a `user-error' and leave the windows alone if Ediff cannot do that."
-  (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path kept)))
+(defun qwen-companion-rescue--show-in-ediff (rescued target)
+  "Show TARGET, the buffer of a file, and the buffer RESCUED in Ediff.
+If Ediff fails, restore the windows and signal a `user-error'."
+  (let ((file (qwen-companion-untrusted-path (qwen-companion-rescue--path rescued)))
         (windows (current-window-configuration)))
     (condition-case err
         (qwen-companion-compare-with-ediff
-         (list target kept)
-         (lambda () (ediff-buffers target kept)))
+         (list target rescued)
+         (lambda () (ediff-buffers target rescued)))
       (error
        (set-window-configuration windows)
        (user-error
@@ -271,44 +271,43 @@ Signal a `user-error' and leave the windows alone if Ediff cannot do that."
         file (error-message-string err))))
     (message "qwen-companion: %s has other changes too; take over what you want" file)))
 
-(defun qwen-companion-rescue--replace-text (kept target)
-  "Make the text of the buffer TARGET that of KEPT, which is killed; show it."
+(defun qwen-companion-rescue--replace-text (rescued target)
+  "Replace the text of the buffer TARGET by that of RESCUED; show TARGET.
+Kill RESCUED."
   (let ((line-end (qwen-companion-rescue-line-end
-                   (buffer-local-value 'qwen-companion-rescue--current kept))))
-    (with-current-buffer kept (widen))
+                   (buffer-local-value 'qwen-companion-rescue--current rescued))))
+    (with-current-buffer rescued (widen))
     (with-current-buffer target
       (when (and (equal line-end "\r\n") (zerop (buffer-size)))
         (set-buffer-file-coding-system 'dos))
       (save-restriction
         (widen)
         (undo-boundary)
-        (replace-buffer-contents kept 0.1)
+        (replace-buffer-contents rescued 0.1)
         (undo-boundary))
       ;; Also an empty text for a file that is not there is to be saved.
       (set-buffer-modified-p t)))
-  (kill-buffer kept)
+  (kill-buffer rescued)
   (pop-to-buffer target)
   (message "qwen-companion: the text is in this buffer, not saved yet"))
 
 (defun qwen-companion-kept-discard (&optional buffer)
-  "Kill the buffer of a kept text, and do nothing else.
-Which text that is, and what BUFFER means, is as in
-`qwen-companion-kept-apply'."
+  "Kill the buffer of a rescued text.
+BUFFER is as in `qwen-companion-kept-apply'."
   (interactive (list (qwen-companion-rescue--read "Discard")))
   (kill-buffer (qwen-companion-rescue--find buffer)))
 
 ;;;###autoload
 (defun qwen-companion-kept-difference (&optional buffer)
-  "Show how the file on disk differs now from a kept text.
-Which text that is, and what BUFFER means, is as in
-`qwen-companion-kept-apply'."
+  "Show how the file on disk differs from a rescued text.
+BUFFER is as in `qwen-companion-kept-apply'."
   (interactive (list (qwen-companion-rescue--read "Compare")))
   (qwen-companion-rescue-compare (qwen-companion-rescue--find buffer)
                                #'display-buffer))
 
 (defun qwen-companion-rescue-compare (buffer display)
-  "Compare the file on disk with the kept text in BUFFER, and say the result.
-DISPLAY is called with the buffer that shows it."
+  "Compare the file on disk with the rescued text in BUFFER.
+Call DISPLAY with a buffer that shows how they differ, if they do."
   (let* ((path (qwen-companion-rescue--path buffer))
          (file (qwen-companion-untrusted-path path)))
     (condition-case err

@@ -1,4 +1,4 @@
-;;; qwen-companion-review-list.el --- The proposals that wait, as a list  -*- lexical-binding: t; -*-
+;;; qwen-companion-review-list.el --- List the open proposals  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,13 +19,12 @@
 
 ;;; Commentary:
 
-;; Several CLIs may propose changes at a time.  `qwen-companion-diffs'
-;; lists what waits.
+;; `qwen-companion-diffs' lists the open proposals of all CLIs.
 ;;
-;; The size of a change is counted by diff(1), one process at a time and
-;; while the list is in a window; Emacs only writes the proposal down for
-;; it.  A longer text than `qwen-companion-review-list--count-limit' would
-;; take too long to write, and is not counted.
+;; diff(1) counts the lines of each change, one process at a time and while
+;; the list is visible; Emacs only writes the proposal to a file.  Writing a
+;; text longer than `qwen-companion-review-list--count-limit' would take too
+;; long, so that is not counted.
 
 ;;; Code:
 
@@ -43,15 +42,15 @@
   "Characters and bytes above which the lines of a change are not counted.")
 
 (defvar qwen-companion-review-list--sizes (make-hash-table :test #'eq :weakness 'key)
-  "What is known of a proposal's size: (VERSIONS . SIZE).
-VERSIONS tells which texts were compared, SIZE is (ADDED . REMOVED) in
-lines, or nil where they were not counted.")
+  "Hash table from proposals to (VERSIONS . SIZE).
+VERSIONS identifies the texts that were compared.  SIZE is (ADDED
+. REMOVED) in lines, or nil when they were not counted.")
 
 (defvar qwen-companion-review-list--process nil
-  "The process that counts, nil when none does.")
+  "The process that counts lines, or nil.")
 
 (defun qwen-companion-review-list--versions (proposal)
-  "Return a value that is another one when a text of PROPOSAL is."
+  "Return a value that identifies the present texts of PROPOSAL."
   (let ((attributes (file-attributes (file-chase-links
                                      (qwen-companion-proposal-path proposal)))))
     (list (buffer-chars-modified-tick (qwen-companion-proposal-buffer proposal))
@@ -59,11 +58,11 @@ lines, or nil where they were not counted.")
           (file-attribute-size attributes))))
 
 (defun qwen-companion-review-list--size (proposal)
-  "Return what was counted of PROPOSAL, which may be a little old, or nil."
+  "Return the last known size of the change by PROPOSAL, or nil."
   (cdr (gethash proposal qwen-companion-review-list--sizes)))
 
 (defun qwen-companion-review-list--countable-p (proposal)
-  "Return non-nil when counting the change of PROPOSAL costs little."
+  "Return non-nil when counting the lines of PROPOSAL costs little."
   (let ((path (qwen-companion-proposal-path proposal)))
     (and (< (buffer-size (qwen-companion-proposal-buffer proposal))
             qwen-companion-review-list--count-limit)
@@ -74,7 +73,7 @@ lines, or nil where they were not counted.")
                      qwen-companion-review-list--count-limit))))))
 
 (defun qwen-companion-review-list--count-next ()
-  "Count the next change of which the size is not known, if any."
+  "Count the lines of the next proposal whose size is unknown, if any."
   (unless (process-live-p qwen-companion-review-list--process)
     (when-let* ((proposal
                  (cl-find-if-not
@@ -85,7 +84,7 @@ lines, or nil where they were not counted.")
       (let ((versions (qwen-companion-review-list--versions proposal)))
         (puthash proposal
                  (cons versions
-                       ;; The old one until the new one is there.
+                       ;; Show the old size until the new one is known.
                        (and (qwen-companion-review-list--countable-p proposal)
                             (qwen-companion-review-list--size proposal)))
                  qwen-companion-review-list--sizes)
@@ -95,10 +94,10 @@ lines, or nil where they were not counted.")
 
 (defconst qwen-companion-review-list--script
   "LC_ALL=C diff -a -- \"$1\" \"$2\" | awk '/^</{r++} /^>/{a++} END{print a+0, r+0}'"
-  "What counts the lines of a change.")
+  "Shell script that prints the numbers of added and removed lines.")
 
 (defun qwen-companion-review-list--start-diff (proposal)
-  "Let diff count the change of PROPOSAL."
+  "Start diff(1) to count the lines of PROPOSAL."
   (setq qwen-companion-review-list--process
         (ignore-errors
           (qwen-companion-compare-run
@@ -116,15 +115,15 @@ lines, or nil where they were not counted.")
 ;;; The list
 
 (defvar qwen-companion-review-list--timer nil
-  "Timer that keeps the ages in the list right, nil while it is not seen.")
+  "Timer that updates the ages in the list, or nil while it is not visible.")
 
 (defconst qwen-companion-review-list--period 5
-  "Seconds between two looks at the ages.")
+  "Seconds between two updates of the ages.")
 
 (defconst qwen-companion-review-list--buffer-name "*qwen-companion proposals*")
 
 (defun qwen-companion-review-list--age-text (seconds)
-  "Return SECONDS in words, short."
+  "Return SECONDS as short text."
   (cond ((< seconds 60) (format "%d s" (* 5 (floor seconds 5))))
         ((< seconds 3600) (format "%d min" (floor seconds 60)))
         (t (format "%d h" (floor seconds 3600)))))
@@ -136,7 +135,7 @@ lines, or nil where they were not counted.")
     (_ (if (qwen-companion-review-list--countable-p proposal) "" "large"))))
 
 (defun qwen-companion-review-list--state-text (proposal)
-  "Return the state of PROPOSAL, which is open, in words."
+  "Return the state of PROPOSAL, which is open, as text."
   (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
                  (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
                 (t "on screen"))
@@ -145,7 +144,7 @@ lines, or nil where they were not counted.")
           (qwen-companion-review-warning-hint proposal)))
 
 (defun qwen-companion-review-list--entry (proposal)
-  "Return the line of the list about PROPOSAL."
+  "Return the entry of PROPOSAL in the list."
   (let* ((path (qwen-companion-proposal-path proposal))
          (root (qwen-companion-roots-of (file-name-directory path))))
     (list (qwen-companion-proposal-id proposal)
@@ -163,18 +162,18 @@ lines, or nil where they were not counted.")
                          (qwen-companion-review-list--state-text proposal)))))))
 
 (defun qwen-companion-review-list--line-count (entry)
-  "Return the size of the change in the line ENTRY as a number.
-Those that are not counted are the largest."
+  "Return the size in lines of the proposal in ENTRY.
+One that was not counted is larger than any other."
   (pcase (qwen-companion-review-list--size (qwen-companion-proposal-by-id (car entry)))
     (`(,added . ,removed) (+ added removed))
     (_ most-positive-fixnum)))
 
 (defun qwen-companion-review-list--smaller-p (a b)
-  "Return non-nil when the change in entry A is smaller than that in B."
+  "Return non-nil when the proposal in entry A has fewer lines than that in B."
   (< (qwen-companion-review-list--line-count a) (qwen-companion-review-list--line-count b)))
 
 (defun qwen-companion-review-list--younger-p (a b)
-  "Return non-nil when the proposal of entry A came after that of entry B."
+  "Return non-nil when the proposal in entry A arrived after that in B."
   (> (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car a)))
      (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car b)))))
 
@@ -183,15 +182,15 @@ Those that are not counted are the largest."
   (get-buffer qwen-companion-review-list--buffer-name))
 
 (defun qwen-companion-review-list--refresh ()
-  "Bring the list up to date if it is in a window."
+  "Update the list if it is in a window."
   (when-let* ((buffer (qwen-companion-review-list--buffer)))
     (when-let* ((window (get-buffer-window buffer t)))
-      ;; In its window, so that point stays on its line there.
+      ;; In its window, so that its point stays on the line.
       (with-selected-window window
         (revert-buffer)))))
 
 (defun qwen-companion-review-list--revert ()
-  "Prepare the list for being printed."
+  "Compute the entries of the list."
   (qwen-companion-review-list--count-next)
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
@@ -199,7 +198,7 @@ Those that are not counted are the largest."
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
 (defun qwen-companion-review-list--update-timer (&rest _)
-  "Keep the ages right while the list is in a window, and only then."
+  "Start the timer when the list becomes visible, stop it when it is hidden."
   (let ((visible (and (qwen-companion-review-list--buffer)
                       (get-buffer-window (qwen-companion-review-list--buffer) t))))
     (cond
@@ -213,29 +212,29 @@ Those that are not counted are the largest."
       (qwen-companion-review-list--stop)))))
 
 (defun qwen-companion-review-list--tick ()
-  "Bring the list up to date, or stop where it is no longer seen."
+  "Update the list, or stop the timer if the list is hidden."
   (qwen-companion-review-list--update-timer)
   (qwen-companion-review-list--refresh))
 
 (defun qwen-companion-review-list--stop ()
-  "Stop keeping the ages right."
+  "Stop updating the ages."
   (when qwen-companion-review-list--timer
     (cancel-timer qwen-companion-review-list--timer)
     (setq qwen-companion-review-list--timer nil)))
 
 (defun qwen-companion-review-list--clean-up ()
-  "Leave nothing behind: the buffer of the list is being killed."
+  "Remove hooks and timers: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-proposal-changed-hook
                #'qwen-companion-review-list--refresh)
   (qwen-companion-review-list--stop))
 
 (defun qwen-companion-review-list-close ()
-  "Close the list, if it is there."
+  "Kill the buffer of the list if there is one."
   (when-let* ((buffer (qwen-companion-review-list--buffer)))
     (kill-buffer buffer)))
 
 (defun qwen-companion-review-list--at-point ()
-  "Return the proposal of the line at point."
+  "Return the proposal on the line at point, or signal a `user-error'."
   (or (qwen-companion-proposal-by-id (tabulated-list-get-id))
       (user-error "There is no proposal on this line")))
 
@@ -260,10 +259,10 @@ Those that are not counted are the largest."
     (define-key map (kbd "C-c C-c") #'qwen-companion-reviews-accept)
     (define-key map (kbd "C-c C-k") #'qwen-companion-reviews-reject)
     map)
-  "Keys of the list of proposals.")
+  "Keymap of the list of proposals.")
 
 (define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
-  "Major mode of the list of proposals that wait.
+  "Major mode of the list of open proposals.
 
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
@@ -281,8 +280,8 @@ Those that are not counted are the largest."
 
 ;;;###autoload
 (defun qwen-companion-diffs ()
-  "List the proposals that wait for an answer.
-The list follows what happens as long as it is in a window.  \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes
+  "List the open proposals.
+The list updates itself while it is visible.  \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes
 to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-reviews-reject] rejects the proposal at point, \\[tabulated-list-sort] sorts."
   (interactive)
   (let ((buffer (get-buffer-create qwen-companion-review-list--buffer-name)))

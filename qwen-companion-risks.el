@@ -1,4 +1,4 @@
-;;; qwen-companion-risks.el --- What to warn of about a proposed file  -*- lexical-binding: t; -*-
+;;; qwen-companion-risks.el --- Warn about files that are risky to write  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -20,10 +20,9 @@
 ;;; Commentary:
 
 ;; A CLI writes what it is allowed to write, and a model can be talked into
-;; anything.  Some files deserve a closer look than others: those that make
-;; this machine run something, those that lie elsewhere than their name
-;; says, and those whose names are not what they look like.  A review of
-;; such a file says so.
+;; anything.  Some files deserve a closer look: those that make this machine
+;; run something, those outside of the workspace despite their name, and
+;; those whose names are misleading.  A review of such a file warns of it.
 
 ;;; Code:
 
@@ -68,14 +67,15 @@
      ".gemini/extensions/*")
     ("agents" ".mcp.json" ".claude/settings.json"
      ".claude/settings.local.json" ".cursor/mcp.json" ".cursor/hooks.json"))
-  "Files that make this machine run something that nobody has asked for.
-An alist (WHO . NAMES): WHO runs what they say, at its start or when it
-comes across them.  A name that does not begin with a slash is the end
-of a file's name; in it, * stands for anything.  What runs only when the
-user asks for it is not among them: build files, tests, scripts.")
+  "Files that make this machine run something without being asked to.
+An alist (PROGRAM . NAMES).  PROGRAM runs what they say at its start, or
+when it comes across them.  A name that does not begin with a slash is
+the end of a file's name; in it, * stands for anything.  Files that run
+only when the user asks for it are not included: build files, tests,
+scripts.")
 
 (defun qwen-companion-risks--regexp (names)
-  "Return a regexp for the names of files that NAMES stand for."
+  "Return a regexp that matches the file names in NAMES."
   (mapconcat (lambda (name)
                (concat "\\`" (if (string-prefix-p "/" name) "" "\\(?:[^\0]*/\\)?")
                        (string-replace "\\*" "[^\0]*" (regexp-quote name))
@@ -86,12 +86,12 @@ user asks for it is not among them: build files, tests, scripts.")
   (mapcar (lambda (entry)
             (cons (qwen-companion-risks--regexp (cdr entry)) (car entry)))
           qwen-companion-risks-run-files)
-  "Alist (REGEXP . WHO), from `qwen-companion-risks-run-files'.")
+  "Alist (REGEXP . PROGRAM), from `qwen-companion-risks-run-files'.")
 
 (defun qwen-companion-risks-run-warning (path)
-  "Return a warning when the name PATH is that of a file that can run code.
+  "Return a warning if a file named PATH can run code, or nil.
 Only the name counts: the file may be on another machine."
-  ;; There are disks to which .GIT is .git.
+  ;; Some file systems ignore case.
   (let ((case-fold-search t))
     (when-let* ((entry (cl-assoc path qwen-companion-risks--runners
                                  :test (lambda (path regexp)
@@ -99,9 +99,9 @@ Only the name counts: the file may be on another machine."
       (format "can run code (%s)" (cdr entry)))))
 
 (defun qwen-companion-risks-examine (path roots)
-  "Return what the user should know of the local file PATH: (REAL . WARNING).
-REAL is the file that is written, nil when PATH names it well enough:
-no link leads to it, or one that stays in ROOTS, names of directories.
+  "Return (REAL . WARNING) about writing the local file PATH.
+REAL is the file that would be written, or nil if PATH is accurate: there
+is no symbolic link, or one that stays in ROOTS, a list of directories.
 WARNING is one line, or nil."
   (let* ((file-name-handler-alist nil)
          (real (file-truename path))
