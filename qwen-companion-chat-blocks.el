@@ -19,18 +19,16 @@
 
 ;;; Commentary:
 
-;; A chat's buffer is a conversation, which is read-only, and below it a
-;; prompt, which is the user's.  The conversation consists of blocks of
-;; whole lines, one after the other, each with a name by which it is found,
-;; replaced in place and folded.
+;; A chat's buffer has a read-only conversation and, below it, a prompt that
+;; the user edits.  The conversation consists of blocks of whole lines.  Each
+;; block has an id, by which it is found, replaced in place and folded.
 ;;
-;; Nothing here moves point, the point or start of a window, or any other
-;; marker that is outside of what changes; and undoing in the prompt works
-;; whatever was put above it in the meantime.
+;; Changing a block moves no point, no window start and no marker outside of
+;; the changed text, and undo in the prompt keeps working.
 ;;
-;; A conversation consists of turns.  What belongs to one stands at its end,
-;; also when another has begun meanwhile; and what an agent says or does,
-;; with the tool that started it.
+;; A conversation consists of turns.  A new block is inserted at the end of its
+;; turn, also when another turn has begun meanwhile; a block of an agent, after
+;; the tool that started the agent.
 
 ;;; Code:
 
@@ -42,18 +40,19 @@
                (:copier nil)
                (:constructor qwen-companion-chat-blocks--make))
   "A part of the conversation with the name ID, from START to END, markers.
-It is whole lines.  FOLD is an overlay over all but the first of them
-when it can be folded, else nil.  DATA belongs to who made it."
+It consists of whole lines.  FOLD is an overlay over all but the first
+line when the block can be folded, else nil.  DATA is for the file that
+has inserted the block."
   id start end fold data)
 
 (defvar-local qwen-companion-chat-blocks--table nil
-  "Hash table of the blocks by their names.")
+  "Hash table of the blocks by their ids.")
 (defvar-local qwen-companion-chat-blocks--folded nil
-  "Hash table: for blocks that the user has folded or opened, which it is.
-It outlives the blocks, so that a conversation read again looks the same.")
+  "Hash table: id of a block that the user has folded or opened -> folded.
+It outlives the blocks, so that they look the same after reading again.")
 (defvar-local qwen-companion-chat-blocks--groups nil
-  "Hash table: for a turn or an agent, the blocks of it.
-See `qwen-companion-chat-blocks-add'.")
+  "Hash table: key of a turn or an agent -> its group.
+See `qwen-companion-chat-blocks-groups-of'.")
 (defvar-local qwen-companion-chat-blocks-conversation-end nil
   "Marker at the end of the conversation.")
 (defvar-local qwen-companion-chat-blocks-prompt-start nil
@@ -71,7 +70,7 @@ See `qwen-companion-chat-blocks-add'.")
                      ("q" . quit-window)))
       (define-key map (kbd key) command))
     map)
-  "Keys of the conversation, above the prompt.")
+  "Keymap of the conversation, above the prompt.")
 
 (defvar qwen-companion-chat-fold-map
   (let ((map (make-sparse-keymap)))
@@ -80,11 +79,11 @@ See `qwen-companion-chat-blocks-add'.")
     (define-key map [mouse-2] #'qwen-companion-chat-toggle-fold)
     (define-key map [follow-link] 'mouse-face)
     map)
-  "Keys of the first line of what can be folded.")
+  "Keymap of the first line of a block that can be folded.")
 
 (defun qwen-companion-chat-blocks-set-up (separator)
-  "Make the current buffer an empty conversation and prompt, with SEPARATOR.
-That is a line between both."
+  "Make the current buffer an empty conversation and an empty prompt.
+The line SEPARATOR is between both."
   (let ((inhibit-read-only t))
     (erase-buffer)
     (let ((line (propertize (concat separator "\n")
@@ -105,8 +104,8 @@ That is a line between both."
 ;;; Changing the conversation
 
 (defun qwen-companion-chat-blocks--shift-undo (delta)
-  "Move all positions in the undo list by DELTA.
-All that can be undone is in the prompt, and the prompt has moved so."
+  "Move all positions in the undo list by DELTA characters.
+The undo list is about the prompt only, which has moved by as much."
   (unless (or (zerop delta) (atom buffer-undo-list))
     (let ((tail buffer-undo-list))
       (while tail
@@ -127,16 +126,16 @@ All that can be undone is in the prompt, and the prompt has moved so."
         (setq tail (cdr tail))))))
 
 (defvar qwen-companion-chat-blocks--in-change nil
-  "Non-nil while the conversation is changed.")
+  "Non-nil while the conversation is being changed.")
 
 (defmacro qwen-companion-chat-blocks-changing (&rest body)
-  "Run BODY, forms for a change of the conversation and of nothing else.
-Several changes cost less inside one such form."
+  "Run BODY, which must only change the conversation, and keep the rest.
+One form around several changes is cheaper than one around each."
   (declare (indent 0) (debug t))
   `(qwen-companion-chat-blocks--change (lambda () ,@body)))
 
 (defun qwen-companion-chat-blocks--change (function)
-  "Call FUNCTION to change the conversation, with point saved."
+  "Call FUNCTION to change the conversation; keep point and the undo list."
   (if qwen-companion-chat-blocks--in-change
       (save-excursion (funcall function))
     (let ((prompt (marker-position qwen-companion-chat-blocks-prompt-start))
@@ -160,8 +159,8 @@ Several changes cost less inside one such form."
            (- qwen-companion-chat-blocks-prompt-start prompt)))))))
 
 (defun qwen-companion-chat-blocks--windows-below ()
-  "Return the windows that begin with the prompt and have point in it.
-Without help, they would not show what comes above it."
+  "Return the windows that start with the prompt and have point in it.
+Without help, they would not show new text above the prompt."
   (cl-loop for window in (get-buffer-window-list nil nil t)
            when (and (<= qwen-companion-chat-blocks-prompt-start (window-point window))
                      (< qwen-companion-chat-blocks-conversation-end (window-start window))
@@ -169,7 +168,7 @@ Without help, they would not show what comes above it."
            collect window))
 
 (defun qwen-companion-chat-blocks--as-lines (id text)
-  "Return TEXT as whole lines of the block ID."
+  "Return TEXT as whole lines of the block ID, with their properties."
   (let ((text (if (string-suffix-p "\n" text) text (concat text "\n"))))
     (add-text-properties 0 (length text)
                          (list 'qwen-companion-chat-block id 'read-only t
@@ -179,7 +178,7 @@ Without help, they would not show what comes above it."
     text))
 
 (defun qwen-companion-chat-blocks--add-keymap (text)
-  "Give TEXT the keys of the conversation, where it has no own."
+  "Give TEXT the conversation's keymap where it has no keymap."
   (let ((position 0))
     (while (< position (length text))
       (let ((next (next-single-property-change position 'keymap text (length text))))
@@ -189,9 +188,9 @@ Without help, they would not show what comes above it."
         (setq position next)))))
 
 (defun qwen-companion-chat-blocks--put (id text &optional after)
-  "Make TEXT the text of the block ID, and return the block.
-A block that is new stands after the block AFTER, by default at the end
-of the conversation."
+  "Set the text of the block ID to TEXT, and return the block.
+Insert a new block after the block AFTER, by default at the end of the
+conversation."
   (qwen-companion-chat-blocks-changing
     (let ((text (qwen-companion-chat-blocks--as-lines id (copy-sequence text)))
           (block (qwen-companion-chat-blocks-get id)))
@@ -215,8 +214,8 @@ of the conversation."
              qwen-companion-chat-blocks--table)))
 
 (defun qwen-companion-chat-blocks--replace (block text)
-  "Make TEXT that of BLOCK; touch only what is different.
-The properties of all of it become those of TEXT."
+  "Set the text of BLOCK to TEXT; change only the part that differs.
+All of the block gets the properties of TEXT."
   (let* ((start (marker-position (qwen-companion-chat-block-start block)))
          (old (buffer-substring-no-properties
                start (qwen-companion-chat-block-end block)))
@@ -234,7 +233,7 @@ The properties of all of it become those of TEXT."
       (set-text-properties (+ start from) (+ start to) properties))))
 
 (defun qwen-companion-chat-blocks--replace-part (start old new)
-  "Make OLD, which is at START, NEW; leave what both begin and end with."
+  "Replace OLD, the text at START, by NEW, except their common ends."
   (let* ((head (qwen-companion-chat-blocks--common-prefix old new))
          (tail (qwen-companion-chat-blocks--common-suffix
                 old new (- (min (length old) (length new)) head))))
@@ -244,13 +243,13 @@ The properties of all of it become those of TEXT."
     (insert (substring new head (- (length new) tail)))))
 
 (defun qwen-companion-chat-blocks--common-prefix (one other)
-  "Return how many characters the strings ONE and OTHER begin with alike."
+  "Return the length of the longest common prefix of ONE and OTHER."
   (let ((difference (compare-strings one nil nil other nil nil)))
     (if (eq difference t) (length one) (1- (abs difference)))))
 
 (defun qwen-companion-chat-blocks-append (id text)
-  "Put TEXT at the end of the last line of the block ID.
-The properties of what is there stay."
+  "Append TEXT to the last line of the block ID.
+The existing text keeps its properties."
   (qwen-companion-chat-blocks-changing
     (let* ((block (qwen-companion-chat-blocks-get id))
            (end (qwen-companion-chat-block-end block)))
@@ -259,7 +258,7 @@ The properties of what is there stay."
       (insert (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))))
 
 (defun qwen-companion-chat-blocks--free (block)
-  "Free what BLOCK has of the buffer."
+  "Delete the overlay and the markers of BLOCK."
   (when-let* ((fold (qwen-companion-chat-block-fold block)))
     (delete-overlay fold))
   (set-marker (qwen-companion-chat-block-end block) nil)
@@ -280,7 +279,7 @@ The properties of what is there stay."
     (delete-region (point-min) qwen-companion-chat-blocks-conversation-end)))
 
 (defun qwen-companion-chat-blocks--common-suffix (one other most)
-  "Return how many characters ONE and OTHER end with alike, at most MOST."
+  "Return the length of the common suffix of ONE and OTHER, at most MOST."
   (let ((least 0))
     ;; Halved again and again: reversed strings would be garbage.
     (while (< least most)
@@ -291,29 +290,29 @@ The properties of what is there stay."
           (setq most (1- count)))))
     least))
 
-;;; Finding
+;;; Lookup
 
 (defun qwen-companion-chat-blocks-get (id)
   "Return the block with the name ID, or nil."
   (gethash id qwen-companion-chat-blocks--table))
 
 (defun qwen-companion-chat-blocks-list ()
-  "Return all blocks, in order."
+  "Return all blocks in the order of the conversation."
   (sort (hash-table-values qwen-companion-chat-blocks--table)
         (lambda (one other)
           (< (qwen-companion-chat-block-start one)
              (qwen-companion-chat-block-start other)))))
 
 (defun qwen-companion-chat-blocks-at (position)
-  "Return the block at POSITION, nil when there is none."
+  "Return the block at POSITION, or nil."
   (when-let* ((id (get-text-property position 'qwen-companion-chat-block)))
     (qwen-companion-chat-blocks-get id)))
 
 ;;; Folding
 
 (defun qwen-companion-chat-blocks-make-foldable (id folded)
-  "Let all but the first line of the block ID be folded.
-It is folded when FOLDED is non-nil, unless the user has chosen."
+  "Make all but the first line of the block ID foldable.
+Fold it if FOLDED is non-nil, unless the user has folded or opened it."
   (let* ((block (qwen-companion-chat-blocks-get id))
          (from (save-excursion
                  (goto-char (qwen-companion-chat-block-start block))
@@ -337,7 +336,7 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
        (marker-position (qwen-companion-chat-block-start block)) from))))
 
 (defun qwen-companion-chat-blocks--mark-fold (start end)
-  "Let the line from START to END fold and open what is below it."
+  "Let the line from START to END fold and open the lines below it."
   ;; Once: changed properties are drawn again.
   (unless (eq qwen-companion-chat-fold-map (get-text-property start 'keymap))
     (with-silent-modifications
@@ -347,13 +346,13 @@ It is folded when FOLDED is non-nil, unless the user has chosen."
                                  'help-echo "TAB, mouse-1: fold or open")))))
 
 (defconst qwen-companion-chat-blocks--line-limit 5000
-  "Characters of a line above which the rest of it is folded.
-Emacs goes through all of a line to show any of it: with a line of
+  "Characters of a line above which the rest of the line is folded.
+Emacs scans all of a line to display any part of it: with a line of
 200,000 characters in view, each key in the prompt took 0.1 s.")
 
 (defun qwen-companion-chat-blocks-fold-lines (start end)
-  "Fold what is too long of the lines from that at START to END.
-What the user has opened stays open."
+  "Fold the ends of long lines from the line at START to END.
+A line that the user has opened stays open."
   (save-excursion
     (goto-char start)
     (forward-line 0)
@@ -389,11 +388,11 @@ What the user has opened stays open."
                 (overlays-at (+ (point) qwen-companion-chat-blocks--line-limit)))))
 
 (defun qwen-companion-chat-blocks--open-fold (fold)
-  "Leave FOLD open: a search has ended in it."
+  "Open the overlay FOLD, since a search has ended in it."
   (qwen-companion-chat-blocks--set-folded fold nil))
 
 (defun qwen-companion-chat-blocks--set-folded (fold folded)
-  "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember it."
+  "Fold the overlay FOLD if FOLDED is non-nil, else open it; remember that."
   (when-let* ((id (overlay-get fold 'qwen-companion-chat-block)))
     (puthash id folded qwen-companion-chat-blocks--folded))
   (qwen-companion-chat-blocks--show-folded fold folded))
@@ -406,7 +405,7 @@ What the user has opened stays open."
 
 (defun qwen-companion-chat-toggle-fold (&optional event)
   "Fold or open the rest of a long line, the thoughts or the tool at point.
-With EVENT, a click, that is where it was."
+With EVENT, a mouse event, do so where it happened."
   (interactive (list last-nonmenu-event))
   (when (mouse-event-p event)
     (posn-set-point (event-end event)))
@@ -423,8 +422,8 @@ With EVENT, a click, that is where it was."
 ;;; Looks
 
 (defun qwen-companion-chat-blocks-indent (text prefix)
-  "Return TEXT, shown behind PREFIX and what it is shown behind already.
-PREFIX is not part of the text."
+  "Return TEXT displayed behind PREFIX, in addition to prefixes it has.
+PREFIX does not become part of the text."
   (let ((text (copy-sequence text))
         (start 0))
     (while (< start (length text))
@@ -440,8 +439,8 @@ PREFIX is not part of the text."
 ;;; Buttons
 
 (defun qwen-companion-chat-blocks-button (text function &rest arguments)
-  "Return TEXT as a button for a call of FUNCTION with ARGUMENTS.
-That is in the chat's buffer, with point at the button."
+  "Return TEXT as a button to call FUNCTION with ARGUMENTS.
+The call is made in the chat's buffer, with point on the button."
   (let ((act (lambda (event)
                (interactive (list last-nonmenu-event))
                (when (mouse-event-p event)
@@ -460,18 +459,18 @@ That is in the chat's buffer, with point at the button."
 (cl-defstruct (qwen-companion-chat-group
                (:copier nil)
                (:constructor qwen-companion-chat-blocks--make-group))
-  "What is known of a turn or an agent: its last block, and how many it has.
-VOICE is who speaks in LAST while more can be appended, else nil."
+  "A turn or an agent: LAST is the id of its last block, COUNT their number.
+VOICE tells who speaks in LAST while more text may follow, else nil."
   last voice (count 0))
 
 (defun qwen-companion-chat-blocks--group (key)
-  "Return the group KEY: (turn ID) or (tool ID)."
+  "Return the group with KEY, (turn ID) or (tool ID)."
   (or (gethash key qwen-companion-chat-blocks--groups)
       (puthash key (qwen-companion-chat-blocks--make-group) qwen-companion-chat-blocks--groups)))
 
 (defun qwen-companion-chat-blocks-groups-of (change)
-  "Return the groups that CHANGE is in, the innermost first.
-An agent's are at the place of the agent's tool."
+  "Return the groups of CHANGE, the innermost first.
+An agent's group is inside the turn of the tool that started the agent."
   (let ((parent (qwen-companion-daemon-text-parent change))
         (groups (list (qwen-companion-chat-blocks--group
                        (list 'turn (qwen-companion-daemon-change-turn change))))))
@@ -480,7 +479,7 @@ An agent's are at the place of the agent's tool."
       groups)))
 
 (defun qwen-companion-chat-blocks-next-id (change kind)
-  "Return a name for a new block of KIND that CHANGE begins.
+  "Return an id for a new block of KIND that CHANGE begins.
 It is the same when the conversation is read again."
   (let ((group (car (qwen-companion-chat-blocks-groups-of change))))
     (list kind
@@ -489,9 +488,9 @@ It is the same when the conversation is read again."
           (cl-incf (qwen-companion-chat-group-count group)))))
 
 (defun qwen-companion-chat-blocks-add (change id text)
-  "Put TEXT where CHANGE belongs, as the block ID.
-A new one stands at the end of its turn, and where an agent speaks, at
-the end of what that agent has said."
+  "Insert TEXT as the block ID at the end of the turn of CHANGE.
+If CHANGE is from an agent, insert it after the agent's other blocks.  If
+the block exists, replace its text."
   (let* ((groups (qwen-companion-chat-blocks-groups-of change))
          (parent (qwen-companion-daemon-text-parent change))
          (agent (cdr groups))

@@ -19,12 +19,12 @@
 
 ;;; Commentary:
 
-;; A conversation is Markdown already.  For Org, its code blocks, headings,
-;; lists, emphasis and links are written as Org has them; the rest stays.
+;; Write a conversation to a file.  It is Markdown already; for Org, its code
+;; blocks, headings, lists, emphasis and links are converted.
 ;;
-;; The text is a model's: as Org it must not become a keyword, a link, a
+;; The text comes from a model.  In Org it must not act as a keyword, a link, a
 ;; call, a macro or a drawer, which could include a file or run code, and in
-;; neither a local variable of the file.
+;; neither format as a local variable of the file.
 
 ;;; Code:
 
@@ -35,10 +35,10 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon-messages)
 
-;;; What there is
+;;; Parts of a conversation
 
 (defun qwen-companion-chat-export--parts ()
-  "Return the conversation of the current buffer as a list of (KIND . DATA).
+  "Return the conversation as a list of (KIND . DATA).
 KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
 `steps' with lines, or `code' with (LANGUAGE . TEXT)."
   (cl-loop for block in (qwen-companion-chat-blocks-list)
@@ -46,27 +46,27 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
            append
            (pcase (car id)
              ('user (list (cons 'heading (qwen-companion-chat-export--speaker block))
-                          (cons 'text (qwen-companion-chat-export--said block))))
-             ('answer (list (cons 'text (qwen-companion-chat-export--said block))))
-             ('thought (list (cons 'quote (qwen-companion-chat-export--said block))))
-             ('plan (list (cons 'steps (qwen-companion-chat-export--plain block))))
+                          (cons 'text (qwen-companion-chat-export--message block))))
+             ('answer (list (cons 'text (qwen-companion-chat-export--message block))))
+             ('thought (list (cons 'quote (qwen-companion-chat-export--message block))))
+             ('plan (list (cons 'steps (qwen-companion-chat-export--block-text block))))
              ('tool (qwen-companion-chat-export--tool
                      (qwen-companion-chat-tools-get (cadr id))))
              (_ (list (cons 'note (car (split-string
-                                        (qwen-companion-chat-export--plain block)
+                                        (qwen-companion-chat-export--block-text block)
                                         "\n" t))))))))
 
-(defun qwen-companion-chat-export--plain (block)
+(defun qwen-companion-chat-export--block-text (block)
   "Return the text of BLOCK without properties."
   (buffer-substring-no-properties (qwen-companion-chat-block-start block)
                                   (qwen-companion-chat-block-end block)))
 
 (defun qwen-companion-chat-export--speaker (block)
-  "Return who speaks in BLOCK."
-  (car (split-string (qwen-companion-chat-export--plain block) "[\f\n]+" t)))
+  "Return the name of the speaker in BLOCK, from its heading."
+  (car (split-string (qwen-companion-chat-export--block-text block) "[\f\n]+" t)))
 
-(defun qwen-companion-chat-export--said (block)
-  "Return what is said in BLOCK, without what is put before it."
+(defun qwen-companion-chat-export--message (block)
+  "Return the message in BLOCK, without the lines above it."
   (let ((start (qwen-companion-chat-block-start block))
         (end (qwen-companion-chat-block-end block)))
     (buffer-substring-no-properties
@@ -74,7 +74,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
      end)))
 
 (defun qwen-companion-chat-export--tool (tool)
-  "Return the parts about TOOL, a property list."
+  "Return the parts about TOOL."
   (cons (cons 'note (format "%s: %s" (qwen-companion-daemon-tool-status tool)
                             (or (qwen-companion-chat-tools-title tool) "a tool")))
         (append
@@ -93,7 +93,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
           (qwen-companion-daemon-tool-output-more tool)))))
 
 (defun qwen-companion-chat-export--tool-text (language text more)
-  "Return the parts about TEXT in LANGUAGE, of which MORE characters lack."
+  "Return the parts about TEXT in LANGUAGE, with MORE characters omitted."
   (when text
     (cons (cons 'code (cons language text))
           (and more
@@ -120,7 +120,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     (nreverse parts)))
 
 (defun qwen-companion-chat-export--language (language)
-  "Return the LANGUAGE that a stranger chose if it is a name, else \"\"."
+  "Return the untrusted LANGUAGE if it has the form of a name, else \"\"."
   (if (string-match-p "\\`[[:alnum:]+#_-]+\\'" language) language ""))
 
 ;;; Markdown
@@ -134,7 +134,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
             (string-remove-suffix "\n" text) "\n" fence "\n")))
 
 (defun qwen-companion-chat-export--md-text (text)
-  "Return TEXT as Markdown in which every code block ends."
+  "Return TEXT, Markdown, with every code block closed."
   (mapconcat (pcase-lambda ((or `(,language . ,code) line))
                (if line
                    (concat line "\n")
@@ -169,7 +169,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
     ("\\*\\*\\([^* \n]\\(?:[^*\n]*[^* \n]\\)?\\)\\*\\*" . "*\\1*")
     ("~~\\([^~\n]+\\)~~" . "+\\1+")
     ("\\[\\([^][\n]+\\)\\](\\(https?://[^() \n]+\\))" . "[[\\2][\\1]]"))
-  "What is written in another way inside a line of Org.")
+  "Alist (REGEXP . REPLACEMENT) from Markdown to Org inside a line.")
 
 (defconst qwen-companion-chat-export--org-active
   (rx (or (seq (or bol (any " \t('\"{-"))
@@ -180,25 +180,25 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
           (seq (group-n 1 (or "[" "{")) (or "[" "{{"))
           (seq (group-n 1 "@") "@")
           (seq (group-n 1 "<") (or "%%(" (seq "<" (* (not (any "<>"))) ">>")))
-          ;; Plain and angle links; other types of Org only show something.
+          ;; Plain and angle links; other link types of Org only show something.
           (seq (group-n 1 (or "elisp" "shell" (seq "file+" (+ alnum)))) ":")
           (seq (group-n 1 "src") "_" (+ (not (any " \t[{"))) (any "[{"))
           (seq (group-n 1 "call") "_" (+ (not (any " \t[("))) (any "[("))
           ;; LaTeX may read files.
           (seq (group-n 1 "\\") (any "a-zA-Z(["))))
-  "Matches what acts inside a line of Org, or code, in which nothing does.
-Something after group 1 makes it act no longer; group 2 is code.")
+  "Matches active syntax inside a line of Org, or code, which is inert.
+A character after group 1 makes the syntax inert; group 2 is code.")
 
 (defconst qwen-companion-chat-export--org-active-line
   (rx string-start (* (any " \t"))
       (or "#" "%%("
           (seq ":" (+ (not (any " \t:"))) ":")
           (seq (or "SCHEDULED" "DEADLINE" "CLOSED" "CLOCK") ":")))
-  "Matches the beginning of a line that acts in Org.")
+  "Matches the beginning of a line that is active in Org.")
 
 (defun qwen-companion-chat-export--org-inert (line)
-  "Return LINE so that nothing in it acts as Org.
-A space of no width, as Org wants it, breaks what would."
+  "Return LINE with all active Org syntax made inert.
+A zero-width space breaks it, as Org's manual suggests."
   (let ((case-fold-search t)
         (start 0)
         (parts ()))
@@ -212,12 +212,12 @@ A space of no width, as Org wants it, breaks what would."
             (mapconcat #'identity (nreverse (cons (substring line start) parts)) ""))))
 
 (defun qwen-companion-chat-export--org-plain (text)
-  "Return TEXT as one line of Org in which nothing acts."
+  "Return TEXT as one line of Org without active syntax."
   (qwen-companion-chat-export--org-inert
    (mapconcat #'identity (split-string text "[ \t\n\r\f]+" t) " ")))
 
 (defun qwen-companion-chat-export--org-line (line)
-  "Return LINE of Markdown as Org has it, with nothing in it that acts."
+  "Return LINE of Markdown as Org without active syntax."
   (let ((heading (string-match "\\`\\(#\\{1,6\\}\\) +\\(.*\\)" line))
         (stars ""))
     (when heading
@@ -254,10 +254,10 @@ A space of no width, as Org wants it, breaks what would."
     (`(code . (,language . ,text)) (qwen-companion-chat-export--org-code language text))
     (`(text . ,text) (qwen-companion-chat-export--org-lines text))))
 
-;;; Both
+;;; The file
 
 (defun qwen-companion-chat-export--document (format)
-  "Return the conversation of the current buffer in FORMAT, `md' or `org'."
+  "Return the conversation as a document in FORMAT, `md' or `org'."
   (let ((title (string-replace
                 ;; Emacs would look for variables in it.
                 "-*-" "- * -"
@@ -283,8 +283,8 @@ A space of no width, as Org wants it, breaks what would."
 ;;;###autoload
 (defun qwen-companion-chat-export (file)
   "Write the conversation of this chat to FILE, as Markdown or as Org.
-It is Org when the name ends in \".org\".  What is cut in the
-conversation is cut there too.  An existing file is asked about."
+Use Org when the name ends in \".org\".  Texts that are cut in the
+conversation are cut there too.  Ask before overwriting a file."
   (interactive
    (list (read-file-name "Export to (.md or .org): " nil nil nil "chat.md"))
    qwen-companion-chat-mode)

@@ -19,16 +19,15 @@
 
 ;;; Commentary:
 
-;; What is said in a chat, readable: Markdown keeps its characters and gets
-;; faces, a code block those of its language.
+;; Fontify Markdown in a chat: it keeps its characters and gets faces, a code
+;; block those of its language.
 ;;
-;; The text is a model's and may be anything.  It is never evaluated, chooses
-;; no mode but one for programs and text, and that one runs without hooks and
-;; local variables, in a buffer of its own and only for what is shown.
+;; The text comes from a model and is untrusted.  It is never evaluated.  Only
+;; modes for programs and text are used for it, without hooks and local
+;; variables, in a temporary buffer, and only for displayed text.
 ;;
-;; The columns of a table are below each other, however it was written.  Only
-;; its looks change, by the space around the columns: what is searched and
-;; copied is the text as it came.
+;; The columns of tables are aligned by display properties, so that searching
+;; and copying use the original text.
 
 ;;; Code:
 
@@ -50,14 +49,14 @@
 
 (defface qwen-companion-chat-inline-code
   '((t :inherit (fixed-pitch font-lock-constant-face)))
-  "Face of code inside of a line in a chat."
+  "Face of code inside a line in a chat."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-user
   '((((class color) (min-colors 88) (background light)) :background "grey90" :extend t)
     (((class color) (min-colors 88) (background dark)) :background "grey22" :extend t)
     (t :inherit bold))
-  "Face of what a user has said."
+  "Face of the messages of users."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-title
@@ -67,82 +66,81 @@
 
 (defface qwen-companion-chat-markup
   '((t :inherit shadow))
-  "Face of characters that only say how others look."
+  "Face of Markdown's markup characters."
   :group 'qwen-companion)
 
 (defconst qwen-companion-chat-markdown--code-limit 20000
-  "Characters above which a code block goes without the colours of its language.")
+  "Characters above which a code block is not fontified in its language.")
 
 (defconst qwen-companion-chat-markdown--colour-delay 0.1
-  "Seconds after which code that has come into view gets its colours.")
+  "Seconds after which code that has come into view is fontified.")
 
-(defconst qwen-companion-chat-markdown--colour-patience 1
-  "Seconds after which no more is tried to find the colours of some code.")
+(defconst qwen-companion-chat-markdown--colour-timeout 1
+  "Seconds after which the attempt to fontify a code block is the last one.")
 
 (defconst qwen-companion-chat-markdown--line-limit 2000
-  "Characters above which a line goes without emphasis and links.")
+  "Characters above which a line is shown without emphasis and links.")
 
 (defconst qwen-companion-chat-markdown--extensions
   '(("bash" . "sh") ("c++" . "cpp") ("common-lisp" . "lisp") ("elisp" . "el")
     ("emacs-lisp" . "el") ("javascript" . "js") ("markdown" . "md") ("perl" . "pl")
     ("python" . "py") ("ruby" . "rb") ("rust" . "rs") ("shell" . "sh")
     ("typescript" . "ts") ("zsh" . "sh"))
-  "Languages whose name is not what the names of their files end in.")
+  "Alist (LANGUAGE . EXTENSION) where the two differ.")
 
-;;; Which lines are code
+;;; Finding code
 
 (cl-defstruct (qwen-companion-chat-code
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-code))
-  "A block of code in the LANGUAGE, a string that a stranger chose.
-FENCE is the line before it, without what follows the fence; CLOSED is
-non-nil when all of the code is there.  COLOURED is t when it has the
-faces of its language, `due' when it will get them.  All of its text
-has it as a property."
+  "A block of code in the untrusted LANGUAGE, a string.
+FENCE is its opening fence; CLOSED is non-nil when its closing fence has
+come.  COLOURED is t when it has the faces of its language, `pending'
+when it will get them.  Its text has it as a property."
   language fence closed coloured)
 
 (cl-defstruct (qwen-companion-chat-reader
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-reader))
-  "How far a text was read: OFFSET is the first line that is not complete.
-It counts from the start of the block.  CODE is the code block that is
-open there, or nil."
+  "How far a block has been searched for code.
+OFFSET, from the start of the block, is the first incomplete line.  CODE
+is the code block that is open there, or nil."
   (offset 0) code)
 
-(defun qwen-companion-chat-markdown-spoken (text voice)
-  "Return TEXT with the properties of what VOICE has said."
+(defun qwen-companion-chat-markdown-propertize (text voice)
+  "Return TEXT by VOICE with its text properties."
   (propertize text 'qwen-companion-chat-voice voice
               'face (qwen-companion-chat-markdown-face voice)))
 
 (defun qwen-companion-chat-markdown-begin (id offset voice)
-  "Read the text by VOICE that begins at OFFSET of the block ID."
+  "Process the text by VOICE that begins at OFFSET of the block ID."
   (let ((block (qwen-companion-chat-blocks-get id)))
     (setf (qwen-companion-chat-block-data block)
           (qwen-companion-chat-markdown--make-reader :offset offset))
-    (qwen-companion-chat-markdown--said
+    (qwen-companion-chat-markdown--process
      block (+ offset (qwen-companion-chat-block-start block)) voice)))
 
 (defun qwen-companion-chat-markdown-append (id text voice)
-  "Put TEXT by VOICE at the end of the block ID, which it has begun."
+  "Append TEXT by VOICE to the block ID."
   (let* ((block (qwen-companion-chat-blocks-get id))
          (end (1- (qwen-companion-chat-block-end block))))
-    (qwen-companion-chat-blocks-append id (qwen-companion-chat-markdown-spoken text voice))
-    (qwen-companion-chat-markdown--said block end voice)))
+    (qwen-companion-chat-blocks-append id (qwen-companion-chat-markdown-propertize text voice))
+    (qwen-companion-chat-markdown--process block end voice)))
 
-(defun qwen-companion-chat-markdown--said (block start voice)
-  "Do what is to be done for the text by VOICE from START on in BLOCK."
+(defun qwen-companion-chat-markdown--process (block start voice)
+  "Fold long lines and find code in BLOCK from START on, text by VOICE."
   (unless (eq voice 'thought)
     (qwen-companion-chat-blocks-fold-lines start (1- (qwen-companion-chat-block-end block)))
-    (qwen-companion-chat-markdown--read block)))
+    (qwen-companion-chat-markdown--find-code block)))
 
 (defun qwen-companion-chat-markdown-face (voice)
-  "Return the face of all text by VOICE, or nil."
+  "Return the face of text by VOICE, or nil."
   (pcase voice
     ('thought 'qwen-companion-chat-thought)
     ('user 'qwen-companion-chat-user)))
 
-(defun qwen-companion-chat-markdown--read (block)
-  "Find the code in what is new in BLOCK."
+(defun qwen-companion-chat-markdown--find-code (block)
+  "Find the code blocks in the unread part of BLOCK."
   (let* ((reader (qwen-companion-chat-block-data block))
          (start (qwen-companion-chat-block-start block))
          ;; The newline at the end of the block is not part of the text.
@@ -160,23 +158,23 @@ open there, or nil."
           ;; The last line may stay without its newline.
           (when-let* ((code (qwen-companion-chat-reader-code reader)))
             (when (qwen-companion-chat-markdown--fence-p code)
-              (qwen-companion-chat-markdown--close code))))))))
+              (qwen-companion-chat-markdown--close-code code))))))))
 
 (defun qwen-companion-chat-markdown--fence-p (code)
-  "Return non-nil when CODE ends before the line at point."
+  "Return non-nil when the line at point is the closing fence of CODE."
   (looking-at (format " \\{0,3\\}%s+[ \t]*$"
                       (regexp-quote (qwen-companion-chat-code-fence code)))))
 
-(defun qwen-companion-chat-markdown--close (code)
-  "Note that all of CODE is there: it ends before the line at point."
+(defun qwen-companion-chat-markdown--close-code (code)
+  "Mark CODE as complete; its closing fence is the line at point."
   (setf (qwen-companion-chat-code-closed code) t)
   (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
-  (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--extent code (point))))
+  (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--code-extent code (point))))
     ;; It may be shown already, without its colours.
     (put-text-property from to 'fontified nil)))
 
 (defun qwen-companion-chat-markdown--read-line (reader)
-  "Take the line at point for READER."
+  "Process the line at point for READER."
   (let* ((code (qwen-companion-chat-reader-code reader))
          (inhibit-field-text-motion t)
          (next (line-beginning-position 2)))
@@ -189,14 +187,14 @@ open there, or nil."
         (put-text-property (point) next 'qwen-companion-chat-fence t)))
      ((qwen-companion-chat-markdown--fence-p code)
       (setf (qwen-companion-chat-reader-code reader) nil)
-      (qwen-companion-chat-markdown--close code))
+      (qwen-companion-chat-markdown--close-code code))
      (t
       (setf (qwen-companion-chat-code-closed code) nil
             (qwen-companion-chat-code-coloured code) nil)
       (put-text-property (point) next 'qwen-companion-chat-fence nil)
       (put-text-property (point) next 'qwen-companion-chat-code code)))))
 
-(defun qwen-companion-chat-markdown--extent (code end)
+(defun qwen-companion-chat-markdown--code-extent (code end)
   "Return (START . END) of CODE, which ends at END."
   (let ((start end))
     (while (and (> start (point-min))
@@ -208,12 +206,12 @@ open there, or nil."
 ;;; Faces
 
 (defun qwen-companion-chat-markdown-enable ()
-  "Have the conversation of the current buffer fontified as it is shown."
+  "Fontify the conversation of the current buffer when it is displayed."
   (jit-lock-register #'qwen-companion-chat-markdown--fontify))
 
 (defun qwen-companion-chat-markdown--fontify (start end)
-  "Give the lines from START to END their faces, and all of their tables.
-Return which that were, as `jit-lock-functions' have it."
+  "Fontify the lines from START to END, and all of each table in them.
+Return the region as `jit-lock-functions' do."
   (save-excursion
     (save-match-data
       (goto-char start)
@@ -237,7 +235,7 @@ Return which that were, as `jit-lock-functions' have it."
   `(jit-lock-bounds ,start . ,end))
 
 (defun qwen-companion-chat-markdown--fontify-lines (from to voice)
-  "Give the lines from FROM to TO, by VOICE, their faces."
+  "Fontify the lines from FROM to TO, text by VOICE."
   (goto-char from)
   (while (< (point) to)
     (let ((start (point))
@@ -249,7 +247,7 @@ Return which that were, as `jit-lock-functions' have it."
       (forward-line))))
 
 (defun qwen-companion-chat-markdown--fontify-line (end)
-  "Give the line at point, which ends at END, its faces."
+  "Fontify the line at point, which ends at END."
   (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
     (cond
      ((get-text-property (point) 'qwen-companion-chat-fence)
@@ -258,73 +256,74 @@ Return which that were, as `jit-lock-functions' have it."
      ((eq t (qwen-companion-chat-code-coloured code)))
      (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
         (when (qwen-companion-chat-code-closed code)
-          (qwen-companion-chat-markdown--colour-soon code))))))
+          (qwen-companion-chat-markdown--schedule code))))))
 
 (defun qwen-companion-chat-markdown--add-face (start end face)
-  "Add FACE, below those that are there, to the text from START to END."
+  "Add FACE, below existing faces, to the text from START to END."
   (while (< start end)
     (let ((next (next-single-property-change start 'face nil end)))
       (unless (memq face (ensure-list (get-text-property start 'face)))
         (add-face-text-property start next face t))
       (setq start next))))
 
-;;; Colours of code
+;;; Fontifying code
 
 ;; A mode needs from 1 to 300 ms for a block of code, and more to be loaded:
 ;; too much for redisplay to wait, and for keys.
 
-(defvar-local qwen-companion-chat-markdown--due nil
-  "Markers, each in a block of code that is to get its colours.")
+(defvar-local qwen-companion-chat-markdown--pending nil
+  "Markers in the code blocks that are to be fontified.")
 (defvar-local qwen-companion-chat-markdown--timer nil
-  "Timer for the next of them, or nil.")
+  "Timer for the next of the pending code blocks, or nil.")
 
-(defun qwen-companion-chat-markdown--colour-soon (code)
-  "Have CODE, in which point is, coloured when Emacs has time."
+(defun qwen-companion-chat-markdown--schedule (code)
+  "Fontify CODE, which is at point, when Emacs has time."
   (unless (qwen-companion-chat-code-coloured code)
-    (setf (qwen-companion-chat-code-coloured code) 'due)
-    (push (point-marker) qwen-companion-chat-markdown--due)
-    (qwen-companion-chat-markdown--wait)))
+    (setf (qwen-companion-chat-code-coloured code) 'pending)
+    (push (point-marker) qwen-companion-chat-markdown--pending)
+    (qwen-companion-chat-markdown--start-timer)))
 
-(defun qwen-companion-chat-markdown--wait ()
-  "See to it that what is due is done."
+(defun qwen-companion-chat-markdown--start-timer ()
+  "Start the timer for the pending code blocks, unless it is running."
   (unless qwen-companion-chat-markdown--timer
     (setq qwen-companion-chat-markdown--timer
           (run-at-time qwen-companion-chat-markdown--colour-delay nil
                        #'qwen-companion-chat-markdown--colour-next (current-buffer)))))
 
 (defun qwen-companion-chat-markdown--colour-next (chat)
-  "Colour the next block of code in the buffer CHAT, unless the user types."
+  "Fontify the next pending code block of the buffer CHAT.
+Try again later when the user types meanwhile."
   (when (buffer-live-p chat)
     (with-current-buffer chat
       (setq qwen-companion-chat-markdown--timer nil)
-      (when-let* ((marker (pop qwen-companion-chat-markdown--due)))
+      (when-let* ((marker (pop qwen-companion-chat-markdown--pending)))
         (save-excursion
           (save-restriction
             (widen)
             (goto-char marker)
             (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
-              (when (and code (eq 'due (qwen-companion-chat-code-coloured code)))
+              (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
                 (if (qwen-companion-chat-markdown--colour code)
                     (setf (qwen-companion-chat-code-coloured code) t)
                   ;; After what is quicker.
-                  (setq qwen-companion-chat-markdown--due
-                        (append qwen-companion-chat-markdown--due (list (copy-marker marker)))))))))
+                  (setq qwen-companion-chat-markdown--pending
+                        (append qwen-companion-chat-markdown--pending (list (copy-marker marker)))))))))
         (set-marker marker nil)
-        (when qwen-companion-chat-markdown--due
-          (qwen-companion-chat-markdown--wait))))))
+        (when qwen-companion-chat-markdown--pending
+          (qwen-companion-chat-markdown--start-timer))))))
 
 (defun qwen-companion-chat-markdown--file-name (code)
-  "Return a name that a file with CODE could have, nil when its language is none."
+  "Return a file name for the language of CODE, nil if that is no name."
   (let ((language (downcase (qwen-companion-chat-code-language code))))
     (when (string-match-p "\\`[[:alnum:]+#-]+\\'" language)
       (concat "code." (alist-get language qwen-companion-chat-markdown--extensions
                                  language nil #'equal)))))
 
 (defun qwen-companion-chat-markdown--colour (code)
-  "Give all of CODE, in which point is, the faces of its language.
-Return non-nil unless the user has typed, and it has to be tried again."
+  "Fontify all of CODE, which is at point, in its language.
+Return nil when the user has typed and it has to be tried again."
   (pcase-let ((`(,start . ,end)
-               (qwen-companion-chat-markdown--extent
+               (qwen-companion-chat-markdown--code-extent
                 code (next-single-property-change
                       (point) 'qwen-companion-chat-code nil (point-max))))
               (name (qwen-companion-chat-markdown--file-name code))
@@ -336,10 +335,10 @@ Return non-nil unless the user has typed, and it has to be tried again."
         (not (eq t (while-no-input
                      (qwen-companion-chat-markdown--colour-as name start end)
                      'done)))
-        (> (- (float-time) begun) qwen-companion-chat-markdown--colour-patience))))
+        (> (- (float-time) begun) qwen-companion-chat-markdown--colour-timeout))))
 
 (defun qwen-companion-chat-markdown--colour-as (name start end)
-  "Give the text from START to END the faces that a file with NAME has."
+  "Fontify the text from START to END like a file with NAME."
   (let ((text (buffer-substring-no-properties start end))
         (target (current-buffer)))
     (with-temp-buffer
@@ -373,11 +372,11 @@ Return non-nil unless the user has typed, and it has to be tried again."
     ("[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\)[ \t]" . bold)
     ("[ \t]*>.*" . italic)
     ("[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$" . qwen-companion-chat-markup))
-  "What a line begins with, and the face of that.")
+  "Alist (REGEXP . FACE) for the beginnings of lines.")
 
 (defconst qwen-companion-chat-markdown--levels
   [outline-1 outline-2 outline-3 outline-4 outline-5 outline-6]
-  "What tells the levels of headings from each other.")
+  "Faces of the levels of headings.")
 
 (defconst qwen-companion-chat-markdown--inline
   (rx (or
@@ -396,10 +395,10 @@ Return non-nil unless the user has typed, and it has to be tried again."
             (group-n 8 (+ (not (any "() \n")))) (group-n 23 ")"))
        ;; 9: address
        (group-n 9 "http" (? "s") "://" (+ (not (any space "<>\"`)]\n"))))))
-  "What has a face inside a line.")
+  "Matches Markdown inside a line; the groups are those of the faces.")
 
 (defun qwen-companion-chat-markdown--fontify-markdown (end)
-  "Give the line of Markdown at point, which ends at END, its faces."
+  "Fontify the line of Markdown at point, which ends at END."
   (let ((start (point)))
     (remove-text-properties start end '(face nil))
     (when (< (- end start) qwen-companion-chat-markdown--line-limit)
@@ -411,13 +410,13 @@ Return non-nil unless the user has typed, and it has to be tried again."
          start end
          (aref qwen-companion-chat-markdown--levels (- (match-end 1) start 1)) t)
         (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup))
-      (qwen-companion-chat-markdown--hang start end)
+      (qwen-companion-chat-markdown--add-wrap-prefix start end)
       (while (re-search-forward qwen-companion-chat-markdown--inline end t)
         (qwen-companion-chat-markdown--fontify-match)))))
 
-(defun qwen-companion-chat-markdown--hang (start end)
-  "Let what does not fit on the line from START to END go on below its text.
-That is, behind the bullet where the line is an item of a list."
+(defun qwen-companion-chat-markdown--add-wrap-prefix (start end)
+  "Align continuation lines of the line from START to END with its text.
+In a list, that is the text after the bullet."
   (let ((prefix (get-text-property start 'line-prefix))
         (indentation (if (looking-at "[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\|>\\)[ \t]+\\|[ \t]+")
                          (string-width (match-string-no-properties 0))
@@ -428,7 +427,7 @@ That is, behind the bullet where the line is an item of a list."
                          (concat prefix (make-string indentation ?\s))))))
 
 (defun qwen-companion-chat-markdown--fontify-match ()
-  "Give what was just found inside a line its faces."
+  "Fontify the current match of `qwen-companion-chat-markdown--inline'."
   (let ((place (match-end 0)))
     (pcase-dolist (`(,group . ,face)
                    '((2 . qwen-companion-chat-inline-code) (3 . bold) (4 . italic) (5 . italic)
@@ -461,11 +460,11 @@ That is, behind the bullet where the line is an item of a list."
     (define-key map [mouse-2] #'qwen-companion-chat-follow-link)
     (define-key map [follow-link] 'mouse-face)
     map)
-  "Keys of a link.")
+  "Keymap of a link.")
 
 (defun qwen-companion-chat-markdown--link (start end url)
-  "Make a link to URL from START to END, if it is one for a browser.
-Other links are about files of the daemon's host, or are no links."
+  "Make the text from START to END a link to URL if a browser can open it.
+Other links name files on the daemon's host."
   (when (string-match-p "\\`https?://" url)
     (add-text-properties start end
                          (list 'qwen-companion-chat-url url
@@ -473,7 +472,7 @@ Other links are about files of the daemon's host, or are no links."
                                'mouse-face 'highlight 'help-echo url))))
 
 (defun qwen-companion-chat-follow-link (&optional event)
-  "Open the address at point, or where EVENT is, in a browser."
+  "Open the link at point, or where EVENT happened, in a browser."
   (interactive (list last-nonmenu-event))
   (save-excursion
     (when (mouse-event-p event)
@@ -483,10 +482,10 @@ Other links are about files of the daemon's host, or are no links."
         (user-error "No link here"))
       (browse-url url))))
 
-;;; Code blocks
+;;; Copying code
 
 (defun qwen-companion-chat-markdown--code-here ()
-  "Return the code block at point, else the last one of the conversation."
+  "Return the text of the code block at point, else of the last one."
   (save-restriction
     (widen)
     (let* ((place (if (get-text-property (point) 'qwen-companion-chat-code)
@@ -496,13 +495,13 @@ Other links are about files of the daemon's host, or are no links."
       (unless code
         (user-error "No code block in this chat"))
       (pcase-let ((`(,start . ,end)
-                   (qwen-companion-chat-markdown--extent
+                   (qwen-companion-chat-markdown--code-extent
                     code (next-single-property-change
                           place 'qwen-companion-chat-code nil (point-max)))))
         (buffer-substring-no-properties start end)))))
 
 (defun qwen-companion-chat-markdown--last-code ()
-  "Return a position in the last code block, nil when there is none."
+  "Return a position in the last code block, or nil."
   (let ((place (marker-position qwen-companion-chat-blocks-conversation-end)))
     (while (and (> place (point-min))
                 (not (get-text-property (1- place) 'qwen-companion-chat-code)))
@@ -518,7 +517,7 @@ Other links are about files of the daemon's host, or are no links."
 
 (defun qwen-companion-chat-insert-code ()
   "Insert the code block at point, else the last one, into the last file.
-That is at point in the buffer with a file that was used last."
+This is done at point in the most recently used buffer that visits a file."
   (interactive)
   (let ((code (qwen-companion-chat-markdown--code-here))
         (buffer (cl-find-if #'buffer-file-name (buffer-list))))
@@ -533,19 +532,18 @@ That is at point in the buffer with a file that was used last."
 ;;; Tables
 
 (defconst qwen-companion-chat-markdown--table-limit 200
-  "Lines above which a table stays as it was written.
-All of them are looked at whenever one more has come.")
+  "Number of lines above which a table is not aligned.
+All lines of a table are scanned whenever one is added.")
 
 (defconst qwen-companion-chat-markdown--table-row "[ \t]*|"
-  "What a line of a table begins with.")
+  "Matches the beginning of a row of a table.")
 
 (defconst qwen-companion-chat-markdown--table-rule
   "[ \t]*|\\(?:[ \t]*:?-+:?[ \t]*|\\)*[ \t]*:?-+:?[ \t]*|?[ \t]*$"
-  "The second line of a table, which says how its columns are aligned.")
+  "Matches the second line of a table, which sets the alignment of columns.")
 
 (defun qwen-companion-chat-markdown--table-extent ()
-  "Return (START . END) of the table that the line at point is in, or nil.
-Both are beginnings of lines."
+  "Return (START . END) of the table at point, beginnings of lines, or nil."
   (when (qwen-companion-chat-markdown--table-row-p)
     (save-excursion
       (let ((end (progn (while (and (qwen-companion-chat-markdown--table-row-p)
@@ -567,13 +565,13 @@ Both are beginnings of lines."
                (cons start end)))))))
 
 (defun qwen-companion-chat-markdown--table-row-p ()
-  "Return non-nil when the line at point may be of a table."
+  "Return non-nil when the line at point may belong to a table."
   (and (looking-at-p qwen-companion-chat-markdown--table-row)
        (not (get-text-property (point) 'qwen-companion-chat-code))))
 
 (defun qwen-companion-chat-markdown--table-cells (end)
-  "Return the cells of the row at point, whose line ends at END.
-Each is (START . END) without the space around it."
+  "Return the cells of the row at point, which ends at END.
+Each is (START . END) without the white space around it."
   (let (cells)
     (while (and (eq ?| (char-after)) (< (point) end))
       (forward-char)
@@ -597,7 +595,7 @@ Each is (START . END) without the space around it."
       (cons (point) end))))
 
 (defun qwen-companion-chat-markdown--table-width (cell)
-  "Return how many columns CELL takes."
+  "Return the width of CELL in columns."
   (string-width (buffer-substring-no-properties (car cell) (cdr cell))))
 
 (defun qwen-companion-chat-markdown--table-align (start end)
@@ -633,14 +631,14 @@ Each is (START . END) without the space around it."
           (qwen-companion-chat-markdown--table-align-row from to cells widths rule))))))
 
 (defun qwen-companion-chat-markdown--table-right-p (rule)
-  "Return non-nil when its cell RULE has a column right-aligned."
+  "Return non-nil when RULE, a cell of the second line, aligns to the right."
   (and rule
        (not (eq ?: (char-after (car rule))))
        (eq ?: (char-before (cdr rule)))))
 
 (defun qwen-companion-chat-markdown--table-align-row (from to cells widths rule)
-  "Align CELLS of the line from FROM to TO, whose columns are of WIDTHS.
-RULE has the cells that say how."
+  "Align CELLS of the line from FROM to TO to columns of WIDTHS.
+RULE has the cells of the second line."
   ;; What is between two cells is drawn as one: it has a character at least.
   (let ((place from)
         (before "| "))
@@ -657,7 +655,7 @@ RULE has the cells that say how."
     (qwen-companion-chat-markdown--table-draw place to (string-trim-right before))))
 
 (defun qwen-companion-chat-markdown--table-draw (start end text)
-  "Show TEXT in place of what is from START to END, if that is anything."
+  "Display TEXT instead of the text from START to END, unless that is empty."
   (when (< start end)
     (put-text-property start end 'display text)))
 

@@ -168,8 +168,8 @@ that changes files it is the change that counts, and what it runs."
   (pcase (qwen-companion-chat-permissions--given tool)
     (`(,text . ,more)
      (concat
-      (propertize (concat (qwen-companion-chat-tools-visible
-                           (string-remove-suffix "\n" text))
+      (propertize (concat (qwen-companion-untrusted-text
+                           (string-remove-suffix "\n" text) t)
                           "\n")
                   'line-prefix "    " 'wrap-prefix "    "
                   'face 'qwen-companion-chat-permission-input)
@@ -219,8 +219,8 @@ that changes files it is the change that counts, and what it runs."
   "Return the daemon's words to the question of ITEM, or the empty string."
   (if-let* ((message (qwen-companion-daemon-permission-message
                       (qwen-companion-chat-permissions--item-report item))))
-      (propertize (concat (qwen-companion-chat-tools-visible
-                           (string-remove-suffix "\n" message))
+      (propertize (concat (qwen-companion-untrusted-text
+                           (string-remove-suffix "\n" message) t)
                           "\n")
                   'line-prefix "  " 'wrap-prefix "  " 'face 'warning)
     ""))
@@ -236,10 +236,11 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
     (concat
      (propertize
       (concat (if questions "Asked: " "Permission: ")
-              (qwen-companion-chat-tools-visible
+              (qwen-companion-untrusted-text
                (or (qwen-companion-daemon-permission-title report)
                    (qwen-companion-daemon-tool-title tool)
-                   "a tool that the daemon did not name"))
+                   "a tool that the daemon did not name")
+               t)
               "\n")
       'face 'qwen-companion-chat-permission)
      (qwen-companion-chat-permissions--message item)
@@ -257,7 +258,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
        (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  dismiss without an answer\n"))
       (t (propertize "  Waits until the question above is answered.\n" 'face 'shadow)))
      (if-let* ((problem (qwen-companion-chat-permissions--item-problem item)))
-         (propertize (format "  %s\n" (qwen-companion-chat-tools-visible problem))
+         (propertize (format "  %s\n" (qwen-companion-untrusted-text problem t))
                      'face 'error)
        ""))))
 
@@ -266,21 +267,22 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
   (let ((label (qwen-companion-daemon-permission-label report)))
     (propertize
      (format "%s: %s\n"
-             (qwen-companion-chat-tools-visible
+             (qwen-companion-untrusted-text
               ;; Some end in a colon of their own.
               (string-remove-suffix ":" (or (qwen-companion-daemon-permission-title report)
-                                            "Permission")))
+                                            "Permission"))
+              t)
              (pcase (qwen-companion-daemon-permission-by report)
                ('me (if label
-                        (format "you answered \"%s\"" (qwen-companion-chat-tools-visible label))
+                        (format "you answered \"%s\"" (qwen-companion-untrusted-text label t))
                       "you dismissed it"))
                ('other (format "answered by another client%s"
                                (if label
-                                   (concat ": \"" (qwen-companion-chat-tools-visible label) "\"")
+                                   (concat ": \"" (qwen-companion-untrusted-text label t) "\"")
                                  "")))
                ('nobody "closed, and nobody has answered")
                (_ (if label
-                      (format "closed with \"%s\"" (qwen-companion-chat-tools-visible label))
+                      (format "closed with \"%s\"" (qwen-companion-untrusted-text label t))
                     "closed; the answer is not known here"))))
      'face 'shadow)))
 

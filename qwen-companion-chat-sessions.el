@@ -1,4 +1,4 @@
-;;; qwen-companion-chat-sessions.el --- The sessions of a qwen serve  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat-sessions.el --- List the sessions of qwen serve  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,13 +19,12 @@
 
 ;;; Commentary:
 
-;; A daemon has many sessions, of this Emacs and of other clients.
-;; `qwen-companion-chats' lists them, `qwen-companion-chat-switch' goes to
-;; one by its title.  A session without a chat here is attached to, or read
-;; from disk where it has ended; one that is dead is loaded again.
+;; A daemon has sessions of this Emacs and of other clients.  The command
+;; `qwen-companion-chats' lists them, `qwen-companion-chat-switch' goes to one
+;; by its title.  A session without a chat in this Emacs is loaded.
 ;;
-;; The daemon does not tell when its list changes: it is asked when the list
-;; is opened, by `g', and when a session that is open here has changed.
+;; The daemon does not report changes of the list.  It is requested when the
+;; list is opened, by `g', and when a session that is open here has changed.
 
 ;;; Code:
 
@@ -39,31 +38,27 @@
 
 (defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
 
-(defvar qwen-companion-chat-sessions--known nil
-  "The sessions as the daemon listed them last, see `daemon-sessions'.")
+(defvar qwen-companion-chat-sessions--listed nil
+  "The sessions in the latest `daemon-sessions' report.")
 
 (defvar qwen-companion-chat-sessions--states nil
-  "Alist of the sessions that are open here and their states as told last.")
+  "Alist (ID . STATE) of the sessions that are open here.")
 
 (defvar qwen-companion-chat-sessions--watchers 0
-  "How many lists and minibuffers show the sessions.")
+  "Number of lists and minibuffers that show the sessions.")
 
-;;; What is known
+;;; State
 
-(defun qwen-companion-chat-sessions--buffer ()
-  "Return the buffer of the list, or nil."
-  (get-buffer qwen-companion-chat-sessions--buffer-name))
-
-(defun qwen-companion-chat-sessions--ask ()
-  "Ask for the list of sessions, if there is a daemon to ask."
+(defun qwen-companion-chat-sessions--request-list ()
+  "Request the list of sessions if a daemon is connected."
   (when (eq (qwen-companion-daemon-state) 'connected)
     (qwen-companion-backend-call 'daemon-list nil)))
 
-(defun qwen-companion-chat-sessions--take (method payload)
-  "Note what the Python process reports: METHOD and its PAYLOAD."
+(defun qwen-companion-chat-sessions--on-report (method payload)
+  "Handle the report METHOD of the Python process with PAYLOAD."
   (pcase method
     ('daemon-sessions
-     (setq qwen-companion-chat-sessions--known (qwen-companion-daemon-sessions-sessions payload))
+     (setq qwen-companion-chat-sessions--listed (qwen-companion-daemon-sessions-sessions payload))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-session
      (let ((id (qwen-companion-daemon-report-session payload))
@@ -71,44 +66,44 @@
        (unless (eq state (alist-get id qwen-companion-chat-sessions--states nil nil #'equal))
          (setf (alist-get id qwen-companion-chat-sessions--states nil nil #'equal) state)
          ;; When it changed, and how many have it open.
-         (qwen-companion-chat-sessions--ask)))
+         (qwen-companion-chat-sessions--request-list)))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-state
-     (qwen-companion-chat-sessions--ask)
+     (qwen-companion-chat-sessions--request-list)
      (qwen-companion-chat-sessions--refresh))))
 
 (defun qwen-companion-chat-sessions--watch ()
-  "Listen to the Python process; it is for one more who wants to know."
+  "Handle reports for one more list or minibuffer."
   (cl-incf qwen-companion-chat-sessions--watchers)
   ;; After the chats, of which it tells.
-  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--take 90))
+  (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--on-report 90))
 
 (defun qwen-companion-chat-sessions--unwatch ()
-  "Listen no longer, if this was the last who wanted to know."
+  "Stop handling reports if this was the last list or minibuffer."
   (when (zerop (cl-decf qwen-companion-chat-sessions--watchers))
-    (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--take)
-    (setq qwen-companion-chat-sessions--known nil
+    (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--on-report)
+    (setq qwen-companion-chat-sessions--listed nil
           qwen-companion-chat-sessions--states nil)))
 
 (defun qwen-companion-chat-sessions--all ()
-  "Return the sessions: those listed last and those that have a chat.
-One that is new or dead may be known to its chat only."
+  "Return all sessions: the listed ones and those that have a chat.
+A new or dead session may be missing from the list."
   (append
    (mapcar (lambda (session)
-             (append (qwen-companion-chat-sessions--told
+             (append (qwen-companion-chat-sessions--from-chat
                       (qwen-companion-daemon-listed-id session))
                      session))
-           qwen-companion-chat-sessions--known)
+           qwen-companion-chat-sessions--listed)
    (cl-loop for buffer in (qwen-companion-chat-buffers)
             for id = (buffer-local-value 'qwen-companion-chat-session-id buffer)
             unless (or (null id)
-                       (cl-find id qwen-companion-chat-sessions--known :test #'equal
+                       (cl-find id qwen-companion-chat-sessions--listed :test #'equal
                                 :key #'qwen-companion-daemon-listed-id))
-            collect (append (list :id id) (qwen-companion-chat-sessions--told id)))))
+            collect (append (list :id id) (qwen-companion-chat-sessions--from-chat id)))))
 
-(defun qwen-companion-chat-sessions--told (id)
-  "Return what the chat of the session ID knows of it, a property list.
-That is newer than what was listed.  With no chat, there is nothing."
+(defun qwen-companion-chat-sessions--from-chat (id)
+  "Return what the chat of the session ID has of it, a property list, or nil.
+This is newer than the list."
   (when-let* ((chat (qwen-companion-chat-buffer id)))
     (let* ((session (buffer-local-value 'qwen-companion-chat-session chat))
            (state (qwen-companion-daemon-session-state session))
@@ -120,7 +115,7 @@ That is newer than what was listed.  With no chat, there is nothing."
               (and clients (list :clients clients))))))
 
 (defun qwen-companion-chat-sessions--find (id)
-  "Return what is known of the session ID, nil for nothing."
+  "Return the session ID, or nil."
   (cl-find id (qwen-companion-chat-sessions--all) :test #'equal
            :key #'qwen-companion-daemon-listed-id))
 
@@ -139,7 +134,7 @@ That is newer than what was listed.  With no chat, there is nothing."
     (if (string-blank-p title) "(no title)" title)))
 
 (defun qwen-companion-chat-sessions--time (session)
-  "Return when SESSION changed, in local time, or the empty string."
+  "Return the time of the last change of SESSION, in local time, or \"\"."
   (if-let* ((updated (qwen-companion-daemon-listed-updated session)))
       (format-time-string "%F %R" (/ updated 1000))
     ""))
@@ -154,25 +149,17 @@ That is newer than what was listed.  With no chat, there is nothing."
     ((and state (or 'dead 'closed)) (format "%s, RET loads it again" state))
     (state (symbol-name state))))
 
-(defun qwen-companion-chat-sessions--clients (session)
-  "Return how many clients SESSION has, as text."
-  (if-let* ((clients (qwen-companion-daemon-listed-clients session)))
-      (number-to-string clients)
-    ""))
-
-(defun qwen-companion-chat-sessions--here (session)
-  "Return a sign that SESSION has a chat in this Emacs, else the empty string."
-  (if (qwen-companion-chat-buffer (qwen-companion-daemon-listed-id session)) "*" ""))
-
 ;;; The list
 
 (defun qwen-companion-chat-sessions--entry (session)
-  "Return the line of the list about SESSION."
+  "Return the entry of the list for SESSION."
   (list (qwen-companion-daemon-listed-id session)
-        (vector (qwen-companion-chat-sessions--here session)
+        (vector (if (qwen-companion-chat-buffer (qwen-companion-daemon-listed-id session))
+                    "*"
+                  "")
                 (qwen-companion-chat-sessions--title session)
                 (qwen-companion-chat-sessions--time session)
-                (qwen-companion-chat-sessions--clients session)
+                (format "%s" (or (qwen-companion-daemon-listed-clients session) ""))
                 (qwen-companion-chat-sessions--state session))))
 
 (defun qwen-companion-chat-sessions--fewer-p (a b)
@@ -181,7 +168,7 @@ That is newer than what was listed.  With no chat, there is nothing."
      (string-to-number (aref (cadr b) 3))))
 
 (defun qwen-companion-chat-sessions--entries ()
-  "Return the lines of the list."
+  "Return the entries of the list."
   (or (mapcar #'qwen-companion-chat-sessions--entry
               (qwen-companion-chat-sessions--all))
       (list (list nil
@@ -193,8 +180,8 @@ That is newer than what was listed.  With no chat, there is nothing."
                           "" "" "")))))
 
 (defun qwen-companion-chat-sessions--refresh ()
-  "Print the list anew, if it is there; point stays at its session."
-  (when-let* ((buffer (qwen-companion-chat-sessions--buffer)))
+  "Print the list again, if it exists; point stays on its session."
+  (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
     (if-let* ((window (get-buffer-window buffer t)))
         ;; In its window, so that point stays on its line there.
         (with-selected-window window
@@ -203,12 +190,12 @@ That is newer than what was listed.  With no chat, there is nothing."
         (tabulated-list-print t)))))
 
 (defun qwen-companion-chat-sessions--at-point ()
-  "Return the id of the session of the line at point."
+  "Return the id of the session at point."
   (or (tabulated-list-get-id)
       (user-error "There is no session on this line")))
 
 (defun qwen-companion-chat-sessions-open ()
-  "Go to the chat of the session at point; make one where there is none."
+  "Go to the chat of the session at point; create it if necessary."
   (interactive nil qwen-companion-chats-mode)
   (qwen-companion-chat-sessions--visit (qwen-companion-chat-sessions--at-point)))
 
@@ -223,8 +210,8 @@ That is newer than what was listed.  With no chat, there is nothing."
       (qwen-companion-chat-reload))))
 
 (defun qwen-companion-chat-sessions--close (id end)
-  "Leave the session ID; with END non-nil, end it for all its clients.
-Its chat, if it has one here, stays and says so."
+  "Leave the session ID, or with END non-nil, end it for all its clients.
+Its chat stays."
   (unless (eq (qwen-companion-daemon-state) 'connected)
     (user-error "Not connected to a daemon (%s)" (qwen-companion-daemon-state)))
   (with-current-buffer (or (qwen-companion-chat-buffer id) (current-buffer))
@@ -233,10 +220,10 @@ Its chat, if it has one here, stays and says so."
      (lambda (reply)
        (if-let* ((error (qwen-companion-daemon-reply-error reply)))
            (qwen-companion-backend-notice error)
-         (qwen-companion-chat-sessions--ask))))))
+         (qwen-companion-chat-sessions--request-list))))))
 
 (defun qwen-companion-chat-sessions-leave ()
-  "Leave the session at point; others go on with it, and it can be loaded again."
+  "Leave the session at point; other clients keep it."
   (interactive nil qwen-companion-chats-mode)
   (let ((id (qwen-companion-chat-sessions--at-point)))
     (unless (qwen-companion-chat-buffer id)
@@ -264,10 +251,10 @@ Its chat, if it has one here, stays and says so."
     (define-key map "k" #'qwen-companion-chat-sessions-leave)
     (define-key map "D" #'qwen-companion-chat-sessions-finish)
     map)
-  "Keys of the list of sessions.")
+  "Keymap of `qwen-companion-chats-mode'.")
 
 (define-derived-mode qwen-companion-chats-mode tabulated-list-mode "Chats"
-  "Major mode of the list of the sessions of a `qwen serve'.
+  "Major mode of the list of the sessions of `qwen serve'.
 A star marks those that have a chat in this Emacs.
 
 \\{qwen-companion-chats-mode-map}"
@@ -281,7 +268,7 @@ A star marks those that have a chat in this Emacs.
   ;; What a title begins with must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right)
   (tabulated-list-init-header)
-  (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--ask nil t)
+  (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t)
   (qwen-companion-chat-sessions--watch))
 
@@ -301,13 +288,12 @@ that has ended or that is dead; the latter are loaded again.
     (pop-to-buffer buffer)
     (revert-buffer)))
 
-;;; One by its title
+;;; Choosing by title
 
 (defun qwen-companion-chat-sessions--name (session names)
-  "Return what SESSION is called among the choices.
-NAMES is a hash table of what those seen so far are called, by their ids:
-whatever is listed meanwhile, a name stays with its session.  A title
-that there was already gets a number."
+  "Return a unique name for SESSION, its title, perhaps with a number.
+NAMES is a hash table of the names given so far by session ids: a name
+stays with its session when the list changes."
   (let ((id (qwen-companion-daemon-listed-id session))
         (title (qwen-companion-chat-sessions--title session)))
     (or (gethash id names)
@@ -319,17 +305,17 @@ that there was already gets a number."
                  names))))
 
 (defun qwen-companion-chat-sessions--choices (names)
-  "Return the sessions by what they are called: an alist (NAME . SESSION).
+  "Return an alist (NAME . SESSION) of all sessions.
 NAMES is as for `qwen-companion-chat-sessions--name'."
   (mapcar (lambda (session)
             (cons (qwen-companion-chat-sessions--name session names) session))
           (qwen-companion-chat-sessions--all)))
 
 (defun qwen-companion-chat-sessions--table (names string predicate action)
-  "Complete STRING to what a session is called; see `try-completion'.
-PREDICATE and ACTION are as usual, NAMES is as for
-`qwen-companion-chat-sessions--name'.  What the daemon lists meanwhile
-is among the choices."
+  "Complete STRING to the name of a session, as a completion table.
+PREDICATE and ACTION are as for `try-completion', NAMES is as for
+`qwen-companion-chat-sessions--name'.  Sessions that the daemon lists
+meanwhile are included."
   (if (eq action 'metadata)
       (let ((choices (qwen-companion-chat-sessions--choices names)))
         `(metadata
@@ -342,7 +328,7 @@ is among the choices."
                           string predicate)))
 
 (defun qwen-companion-chat-sessions--annotation (session)
-  "Return what is said beside the name of SESSION in a list."
+  "Return the annotation of SESSION for completion."
   (let ((clients (qwen-companion-daemon-listed-clients session)))
     (propertize
      (concat "  " (string-join
@@ -355,8 +341,8 @@ is among the choices."
      'face 'completions-annotations)))
 
 (defun qwen-companion-chat-sessions--read ()
-  "Return the id of a session that the user chooses, nil for none.
-The default is that of the chat used last before the current one."
+  "Read a session and return its id, nil for none.
+The default is the session of the most recent other chat."
   (let* ((names (make-hash-table :test #'equal))
          (other (car (remq (current-buffer) (qwen-companion-chat-buffers))))
          (session (and other (qwen-companion-chat-sessions--find
@@ -372,13 +358,13 @@ The default is that of the chat used last before the current one."
 ;;;###autoload
 (defun qwen-companion-chat-switch ()
   "Go to the chat of a session of the daemon, chosen by its title.
-One that is not open here is attached to, or read where it has ended.
-The default is the chat that was used last before the current one."
+Load the session if it is not open here.  The default is the most recent
+other chat."
   (interactive)
   (qwen-companion-chat-sessions--watch)
   (let ((id (unwind-protect
                 (progn
-                  (qwen-companion-chat-sessions--ask)
+                  (qwen-companion-chat-sessions--request-list)
                   (qwen-companion-chat-sessions--read))
               (qwen-companion-chat-sessions--unwatch))))
     (unless id

@@ -19,14 +19,14 @@
 
 ;;; Commentary:
 
-;; A call of a tool is one line that says how it goes; below it, folded, are
-;; what it got, what it gave and how long it took.  Long texts come cut, and
-;; whole into a buffer of their own when the user wants them.
+;; A tool call is shown as one line with its status; folded below it are its
+;; input, its output and how long it took.  Long texts are cut, and shown whole
+;; in a buffer of their own on request.
 ;;
-;; How a tool would change files, or has, is shown as lines of the
-;; conversation when it is short, and in buffers of our own else.  The texts
-;; are a model's: no mode hook, no local variable and no handler of file names
-;; gets at them.
+;; The changes that a tool makes to files are shown as lines of the
+;; conversation when they are short, else in buffers of their own.  The texts
+;; come from a model: no mode hooks, local variables or file name handlers are
+;; applied to them.
 
 ;;; Code:
 
@@ -46,35 +46,35 @@
 
 (declare-function ediff-buffers "ediff" (buffer-a buffer-b &optional startup-hooks job-name))
 (defvar ediff-after-quit-hook-internal)
-(defvar-local qwen-companion-chat-tools--told nil
-  "Hash table of the tools by their ids, as they were told last.")
+(defvar-local qwen-companion-chat-tools--by-id nil
+  "Hash table of the latest reports of the tools by their ids.")
 
 (defun qwen-companion-chat-tools-forget ()
-  "Forget the tools of the conversation that is shown."
-  (setq qwen-companion-chat-tools--told (make-hash-table :test #'equal)))
+  "Forget all tools of the conversation."
+  (setq qwen-companion-chat-tools--by-id (make-hash-table :test #'equal)))
 
 (defun qwen-companion-chat-tools-get (id)
-  "Return the tool ID of this chat as it was told last, or nil."
-  (gethash id qwen-companion-chat-tools--told))
+  "Return the latest report of the tool ID, or nil."
+  (gethash id qwen-companion-chat-tools--by-id))
 
 (defun qwen-companion-chat-tools-title (tool)
   "Return the title of TOOL, else its name, nil where it has neither."
   (or (qwen-companion-daemon-tool-title tool) (qwen-companion-daemon-tool-name tool)))
 
-;;; One line and what is below it
+;;; Tool calls
 
 (defun qwen-companion-chat-tools-show (tool)
-  "Show TOOL, a call of a tool as it is told."
-  (puthash (qwen-companion-daemon-tool-id tool) tool qwen-companion-chat-tools--told)
+  "Show TOOL, a report of a tool call."
+  (puthash (qwen-companion-daemon-tool-id tool) tool qwen-companion-chat-tools--by-id)
   (let ((id (list 'tool (qwen-companion-daemon-tool-id tool))))
     (qwen-companion-chat-blocks-add
      tool id
-     (concat (qwen-companion-chat-tools--line tool)
-             (qwen-companion-chat-blocks-indent (qwen-companion-chat-tools--body tool) "    ")))
+     (concat (qwen-companion-chat-tools--summary tool)
+             (qwen-companion-chat-blocks-indent (qwen-companion-chat-tools--details tool) "    ")))
     (qwen-companion-chat-blocks-make-foldable id t)))
 
-(defun qwen-companion-chat-tools--line (tool)
-  "Return the line about TOOL and its state."
+(defun qwen-companion-chat-tools--summary (tool)
+  "Return the line with the status and the title of TOOL."
   (let ((status (qwen-companion-daemon-tool-status tool))
         (duration (qwen-companion-chat-tools--duration tool)))
     (concat (propertize (format "%-9s" status)
@@ -92,13 +92,13 @@
             "\n")))
 
 (defun qwen-companion-chat-tools--duration (tool)
-  "Return how long TOOL took, nil when that is not known."
+  "Return how long TOOL took, a string, nil when that is unknown."
   (when-let* ((started (qwen-companion-daemon-tool-started tool))
               (ended (qwen-companion-daemon-tool-ended tool)))
     (format "%.1f s" (/ (max 0 (- ended started)) 1000.0))))
 
-(defun qwen-companion-chat-tools--body (tool)
-  "Return what is known of TOOL, lines below the first."
+(defun qwen-companion-chat-tools--details (tool)
+  "Return the lines below the first about TOOL."
   (concat
    (when-let* ((name (qwen-companion-daemon-tool-name tool)))
      (concat (propertize "Tool: " 'face 'shadow) name
@@ -114,10 +114,10 @@
       (qwen-companion-daemon-tool-input tool) (qwen-companion-daemon-tool-input-more tool)))
    (mapconcat (lambda (diff) (qwen-companion-chat-tools--diff tool diff))
               (qwen-companion-daemon-tool-diffs tool) "")
-   (qwen-companion-chat-tools--more "more changes that cannot be shown here"
-                                    (qwen-companion-daemon-tool-diffs-more tool))
+   (qwen-companion-chat-tools--omitted "more changes that cannot be shown here"
+                                       (qwen-companion-daemon-tool-diffs-more tool))
    (mapconcat #'qwen-companion-chat-tools--place (qwen-companion-daemon-tool-places tool) "")
-   (qwen-companion-chat-tools--more "more files" (qwen-companion-daemon-tool-places-more tool))
+   (qwen-companion-chat-tools--omitted "more files" (qwen-companion-daemon-tool-places-more tool))
    (qwen-companion-chat-tools--text
     tool "Output" 'output
     (qwen-companion-daemon-tool-output tool) (qwen-companion-daemon-tool-output-more tool))))
@@ -140,7 +140,7 @@ MORE is the number of characters that are left out, nil for none."
     ""))
 
 (defun qwen-companion-chat-tools--diff (tool diff)
-  "Return a line about DIFF, a change of a file by TOOL."
+  "Return the line about DIFF, a change of a file by TOOL."
   (let ((old (qwen-companion-daemon-diff-old-size diff))
         (new (qwen-companion-daemon-diff-new-size diff)))
     (concat (propertize "Change: " 'face 'shadow)
@@ -153,29 +153,29 @@ MORE is the number of characters that are left out, nil for none."
                   (t (format "  %d to %d characters" old new)))
             "\n")))
 
-(defun qwen-companion-chat-tools--more (text count)
-  "Return a line about COUNT things left out, with TEXT for what; \"\" for nil."
+(defun qwen-companion-chat-tools--omitted (text count)
+  "Return a line about COUNT omitted things, named by TEXT; \"\" for nil."
   (if count
       (propertize (format "%d %s\n" count text) 'face 'warning)
     ""))
 
 (defun qwen-companion-chat-tools--place (place)
-  "Return a line about PLACE in a file of the daemon's host.
-Where that is this machine, it is a way to the file."
+  "Return the line about PLACE, a position in a file of the daemon's host.
+It links to the file where the host is this machine."
   (let* ((path (qwen-companion-daemon-place-path place))
          (line (qwen-companion-daemon-place-line place))
          (text (if line (format "%s:%d" path line) path)))
     (concat (propertize "File: " 'face 'shadow)
             (if (and (qwen-companion-daemon-local-p)
-                     (qwen-companion-chat-tools--here path))
+                     (qwen-companion-chat-tools--local-file path))
                 (qwen-companion-chat-blocks-button text #'qwen-companion-chat-tools-visit path line)
               text)
             "\n")))
 
-(defun qwen-companion-chat-tools--here (path)
-  "Return the name of the file or directory that PATH is on this machine, or nil.
-It is the daemon's word, and so nothing that Emacs would read otherwise
-than the daemon: from another host, out of an archive, or from a device."
+(defun qwen-companion-chat-tools--local-file (path)
+  "Return the name of the existing file or directory PATH, or nil.
+The daemon chooses PATH, so it must be a plain local name: none for
+which Emacs has a handler, such as Tramp's, and no device."
   (let* ((handlers file-name-handler-alist)
          (file-name-handler-alist nil)
          (name (and (string-prefix-p "/" path) (expand-file-name path))))
@@ -186,9 +186,9 @@ than the daemon: from another host, out of an archive, or from a device."
          name)))
 
 (defun qwen-companion-chat-tools-visit (path line)
-  "Visit the file PATH of this machine, at LINE if non-nil, in another window."
+  "Visit the local file PATH, at LINE if non-nil, in another window."
   (find-file-other-window
-   (or (qwen-companion-chat-tools--here path)
+   (or (qwen-companion-chat-tools--local-file path)
        (user-error "%s no longer exists" (qwen-companion-untrusted-text path))))
   (when line
     (push-mark nil t)
@@ -201,17 +201,17 @@ than the daemon: from another host, out of an archive, or from a device."
         (widen))
       (goto-char position))))
 
-;;; The whole of a text
+;;; Whole texts
 
 (defvar qwen-companion-chat-tools--fetches nil
-  "Alist of texts that are on their way: (KEY . CALLBACK).
+  "Alist (KEY . CALLBACK) of the texts being fetched.
 KEY is (SESSION TOOL PART INDEX).")
 
 (defun qwen-companion-chat-tools-fetch (tool part index callback)
-  "Fetch PART of the tool with the id TOOL; CALLBACK gets the text.
-PART is `input' or `output', or `old' or `new' of the change INDEX.
-CALLBACK is called in the chat's buffer, after an error, which is shown,
-with nil."
+  "Fetch PART of the tool with the id TOOL and call CALLBACK with the text.
+PART is `input' or `output', or `old' or `new' of the change INDEX, from
+0.  CALLBACK is called in the chat, with nil after an error, which is
+shown."
   (let ((key (list qwen-companion-chat-session-id tool part index)))
     (push (cons key callback) qwen-companion-chat-tools--fetches)
     (qwen-companion-chat-call
@@ -225,7 +225,7 @@ with nil."
          (funcall callback nil))))))
 
 (defun qwen-companion-chat-tools-on-text (payload)
-  "Hand the text in PAYLOAD to who waits for it."
+  "Pass the text in the report PAYLOAD to the callbacks that wait for it."
   (let* ((key (list (qwen-companion-daemon-tool-text-session payload)
                     (qwen-companion-daemon-tool-text-tool payload)
                     (qwen-companion-daemon-tool-text-part payload)
@@ -242,8 +242,8 @@ with nil."
 
 (defun qwen-companion-chat-tools-show-whole (tool part title &optional callback)
   "Show PART of the tool with the id TOOL in a buffer of its own.
-TITLE is what the tool does.  CALLBACK is called with t when it is shown,
-with nil when it is not to be had."
+TITLE is the tool's.  Call CALLBACK with t when it is shown, with nil
+when it could not be fetched."
   (qwen-companion-chat-tools-fetch
    tool part 0
    (lambda (text)
@@ -257,7 +257,7 @@ with nil when it is not to be had."
 
 (defconst qwen-companion-chat-tools--line-limit 1000
   "Characters after which a line is broken where a text is shown whole.
-Emacs goes through all of a line to show any of it: the end of one of
+Emacs scans all of a line to display any part of it: the end of one of
 10 MB took 3 s.")
 
 (defun qwen-companion-chat-tools--view (name text)
@@ -272,7 +272,7 @@ Emacs goes through all of a line to show any of it: the end of one of
         (setq-local header-line-format
                     (format " Lines are broken after %d characters; copied text has them whole"
                             qwen-companion-chat-tools--line-limit)
-                    filter-buffer-substring-function #'qwen-companion-chat-tools--copied)))
+                    filter-buffer-substring-function #'qwen-companion-chat-tools--without-breaks)))
     (goto-char (point-min))
     (set-buffer-modified-p nil)
     (display-buffer (current-buffer))))
@@ -292,7 +292,7 @@ Emacs goes through all of a line to show any of it: the end of one of
                  (setq broken t)))))
     broken))
 
-(defun qwen-companion-chat-tools--copied (start end delete)
+(defun qwen-companion-chat-tools--without-breaks (start end delete)
   "Return the text from START to END without the breaks in long lines.
 DELETE is as for `filter-buffer-substring'."
   (let ((text (buffer-substring--filter start end delete)))
@@ -307,7 +307,7 @@ DELETE is as for `filter-buffer-substring'."
 ;;; The plan
 
 (defun qwen-companion-chat-tools-show-plan (plan)
-  "Show PLAN of the model."
+  "Show PLAN, a report of the model's plan."
   (qwen-companion-chat-blocks-add
    plan (list 'plan (qwen-companion-daemon-change-turn plan))
    (concat (propertize "Plan\n" 'face 'bold)
@@ -315,7 +315,7 @@ DELETE is as for `filter-buffer-substring'."
                       (qwen-companion-daemon-plan-steps plan) ""))))
 
 (defun qwen-companion-chat-tools--step (step)
-  "Return the line of STEP of a plan."
+  "Return the line about STEP of a plan."
   (pcase-let ((`(,box . ,face)
                (pcase (qwen-companion-daemon-step-status step)
                  ('done '("[x]" . shadow))
@@ -329,12 +329,12 @@ DELETE is as for `filter-buffer-substring'."
 ;;; Changes of files
 
 (defconst qwen-companion-chat-tools--diff-limit 20000
-  "Characters of both sides above which a change is no text for a conversation.")
+  "Characters of both sides above which a change is not shown as lines.")
 
 (defun qwen-companion-chat-tools--fetch-sides (tool diff callback)
-  "Get both texts of DIFF, a change by TOOL, both plists.
-CALLBACK is called with OLD and NEW in the current buffer, or with nil
-twice where they could not be had."
+  "Fetch both texts of DIFF, a change by TOOL.
+Call CALLBACK with the old and the new text in the current buffer, with
+nil twice where they could not be fetched."
   (let ((id (qwen-companion-daemon-tool-id tool))
         (index (qwen-companion-daemon-diff-index diff)))
     (qwen-companion-chat-tools-fetch
@@ -347,20 +347,16 @@ twice where they could not be had."
                  id 'old index
                  (lambda (old) (funcall callback old (and old new))))))))))
 
-;;; As text
-
-(defun qwen-companion-chat-tools-visible (text)
-  "Return TEXT, of one line or more, with all that is in it visible."
-  (qwen-companion-untrusted-text text t))
+;;; As lines
 
 (defconst qwen-companion-chat-tools--diff-script
   "LC_ALL=C diff -a -u -- \"$1\" \"$2\" | tail -n +3"
-  "What compares both sides of a change; the names of the files are ours.")
+  "Shell script that compares two files; their names are ours.")
 
 (defun qwen-companion-chat-tools--compare (old new callback)
-  "Compare the texts OLD and NEW.
-CALLBACK is called with what diff prints, in the current buffer if that
-is alive then.  It gets nil when there is no room for them on the disk."
+  "Compare the texts OLD and NEW with diff.
+Call CALLBACK with its output in the current buffer, unless that has been
+killed, or with nil when the disk is full."
   (let ((buffer (current-buffer)))
     (condition-case nil
         (qwen-companion-compare-run
@@ -372,9 +368,9 @@ is alive then.  It gets nil when there is no room for them on the disk."
       (file-error (funcall callback nil)))))
 
 (defun qwen-companion-chat-tools-change-lines (tool diff callback)
-  "Get DIFF, a change by TOOL, as lines for a conversation.
-CALLBACK is called in the current buffer with the lines, with `large'
-where that would be too many, or with `failed'."
+  "Get DIFF, a change by TOOL, as lines for the conversation.
+Call CALLBACK in the current buffer with the lines, with `large' if they
+would be too many, or with `failed'."
   (if (> (+ (or (qwen-companion-daemon-diff-old-size diff) 0)
             (qwen-companion-daemon-diff-new-size diff))
          qwen-companion-chat-tools--diff-limit)
@@ -390,13 +386,13 @@ where that would be too many, or with `failed'."
             (funcall callback
                      (cond ((null output) 'failed)
                            ((string-empty-p output) "")
-                           (t (qwen-companion-chat-tools--coloured output)))))))))))
+                           (t (qwen-companion-chat-tools--fontify-diff output)))))))))))
 
-(defun qwen-companion-chat-tools--coloured (output)
-  "Return OUTPUT of diff as it is shown: visible, and with faces."
+(defun qwen-companion-chat-tools--fontify-diff (output)
+  "Return OUTPUT of diff with faces, and with its control characters visible."
   (mapconcat
    (lambda (line)
-     (let ((line (qwen-companion-chat-tools-visible line)))
+     (let ((line (qwen-companion-untrusted-text line t)))
        (propertize (concat line "\n")
                    'face (pcase (and (not (string-empty-p line)) (aref line 0))
                            (?+ 'diff-added)
@@ -406,13 +402,13 @@ where that would be too many, or with `failed'."
    (split-string (string-remove-suffix "\n" output) "\n")
    ""))
 
-;;; All of it, in buffers
+;;; In buffers
 
 (defun qwen-companion-chat-tools-show-changes (tool diffs &optional callback)
-  "Show in buffers what DIFFS say TOOL does to files; all are plists.
-That is in the front end that `qwen-companion-diff-style' names.
-CALLBACK is called in the current buffer with t when all are shown, and
-with nil when one is not to be had."
+  "Show DIFFS, what TOOL does to files, in buffers.
+Use the front end that `qwen-companion-diff-style' names.  Call CALLBACK
+in the current buffer with t when all are shown, with nil when one could
+not be fetched."
   (let ((callback (or callback #'ignore)))
     (if (and (eq qwen-companion-diff-style 'ediff)
              ;; Ediff arranges the windows, which can be done for one.
@@ -430,7 +426,7 @@ with nil when one is not to be had."
       (qwen-companion-chat-tools--show-each-change tool diffs callback))))
 
 (defun qwen-companion-chat-tools--show-each-change (tool diffs callback)
-  "Show each of DIFFS, by TOOL, after the one before as a unified diff.
+  "Show DIFFS, by TOOL, as unified diffs, one after the other.
 CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
   (if (not diffs)
       (funcall callback t)
@@ -465,8 +461,8 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
 
 (defun qwen-companion-chat-tools--ediff (path old new)
   "Compare OLD and NEW, texts of the file PATH, in Ediff.
-Its buffers go and the windows return when it is quit.  Return nil if
-Ediff cannot compare them, and say why."
+Quitting it kills its buffers and restores the windows.  Return nil, and
+say why, if Ediff cannot compare them."
   (require 'ediff)
   (let* ((before (current-window-configuration))
          (sides (list (qwen-companion-chat-tools--side-buffer path "before" old)

@@ -167,18 +167,14 @@ It leaves room for the rest of the mode line in 80 columns."
                              (qwen-companion-chat--tokens input)
                              (qwen-companion-chat--tokens output)))))))
 
-(defun qwen-companion-chat--locality ()
-  "Return where the daemon is, nil when there is none."
-  (unless (eq 'off (qwen-companion-daemon-state))
-    (qwen-companion-daemon-location)))
-
 (defun qwen-companion-chat--update ()
   "Update the header line and the mode line."
   (let* ((state (qwen-companion-daemon-session-state qwen-companion-chat-session))
          (trouble (qwen-companion-chat-trouble))
          (clients (qwen-companion-daemon-session-clients qwen-companion-chat-session))
          (queued (length (qwen-companion-daemon-session-queue qwen-companion-chat-session)))
-         (place (qwen-companion-chat--locality)))
+         (place (and (not (eq 'off (qwen-companion-daemon-state)))
+                     (qwen-companion-daemon-location))))
     (setq qwen-companion-chat--header
           ;; What a narrow window must not lose comes first.
           (mapconcat
@@ -341,7 +337,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
          (id (qwen-companion-chat-blocks-next-id change voice))
          (head (qwen-companion-chat--head change)))
     (qwen-companion-chat-blocks-add
-     change id (concat head (qwen-companion-chat-markdown-spoken text voice)
+     change id (concat head (qwen-companion-chat-markdown-propertize text voice)
                        (propertize "\n" 'face (qwen-companion-chat-markdown-face voice))))
     (qwen-companion-chat-markdown-begin id (length head) voice)
     id))

@@ -22,8 +22,8 @@
          (progn ,@body)
        (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
          (kill-buffer buffer)))
-     (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))
-     (should-not qwen-companion-chat-sessions--known)))
+     (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))
+     (should-not qwen-companion-chat-sessions--listed)))
 
 (defun qwen-companion-chat-sessions-test--tell (&rest sessions)
   "Let the Python process list SESSIONS."
@@ -218,7 +218,7 @@
                  "Same <2>")))
       (call-interactively #'qwen-companion-chat-switch))
     (should (eq (window-buffer) (qwen-companion-chat-buffer "y")))
-    (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))))
+    (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))))
 
 (ert-deftest qwen-companion-chat-sessions-test-chosen-without-a-word ()
   "The chat before this one is the default, whatever is listed meanwhile."
@@ -243,7 +243,7 @@
       (should (eq 'quit (condition-case nil
                             (call-interactively #'qwen-companion-chat-switch)
                           (quit 'quit)))))
-    (should-not (memq #'qwen-companion-chat-sessions--take qwen-companion-daemon-functions))))
+    (should-not (memq #'qwen-companion-chat-sessions--on-report qwen-companion-daemon-functions))))
 
 (provide 'qwen-companion-chat-sessions-test)
 ;;; qwen-companion-chat-sessions-test.el ends here

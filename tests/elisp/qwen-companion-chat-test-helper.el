@@ -68,7 +68,7 @@
 (defun qwen-companion-chat-test-show ()
   "Have the conversation fontified, as showing it and a little time do."
   (qwen-companion-chat-markdown--fontify (point-min) qwen-companion-chat-blocks-conversation-end)
-  (while qwen-companion-chat-markdown--due
+  (while qwen-companion-chat-markdown--pending
     (accept-process-output nil 0.02)))
 
 (provide 'qwen-companion-chat-test-helper)
