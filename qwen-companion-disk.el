@@ -89,6 +89,13 @@ LINE-END is what ends a line there: \"\\n\" or \"\\r\\n\"."
         ((string-search "\r\n" text) (concat text "\r\n"))
         (t (concat text "\n"))))
 
+;; Searching 20 MB for one character takes 2 ms, for two 25 to 90.
+(defun qwen-companion-disk-unix-text (text)
+  "Return TEXT with LF for each CR LF."
+  (if (string-search "\r" text)
+      (string-replace "\r\n" "\n" text)
+    text))
+
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."
@@ -231,13 +238,14 @@ too."
 A CLI that changes a file may keep its encoding, its byte order mark and
 its line ends, of which TEXT need not know.  A file that cannot be read
 does not hold it."
-  (when-let* ((bytes (and (file-regular-p path)
+  (when-let* ((text (string-remove-prefix "\ufeff" text))
+              (plain (qwen-companion-disk-unix-text text))
+              (bytes (and (file-regular-p path)
+                          (qwen-companion-disk--size-fits-p path text plain)
                           (condition-case nil
                               (qwen-companion-disk--bytes path)
                             (file-error nil)))))
-    (let* ((text (string-remove-prefix "\ufeff" text))
-           (plain (string-replace "\r\n" "\n" text))
-           (forms (list (cons plain 'unix) (cons plain 'dos))))
+    (let ((forms (list (cons plain 'unix) (cons plain 'dos))))
       (unless (= (length text) (length plain))
         (push (cons text 'unix) forms))
       (cl-loop for coding in (qwen-companion-disk--codings bytes text)
@@ -245,6 +253,29 @@ does not hold it."
                (cl-loop for (text . line-end) in forms
                         thereis (qwen-companion-disk--encoded-p
                                  text coding line-end bytes))))))
+
+(defun qwen-companion-disk--size-fits-p (path text plain)
+  "Return nil when the file PATH surely has not the size of TEXT.
+PLAIN is TEXT with LF line ends.  A long file need not be read then."
+  (let* ((file-name-handler-alist nil)
+         (attributes (file-attributes (file-chase-links path)))
+         (size (or (file-attribute-size attributes) 0))
+         ;; One byte each, three of a mark before; or two each, two before.
+         (fits-p (lambda (characters)
+                   (memql size (list characters (+ 3 characters)
+                                     (+ 2 (* 2 characters)))))))
+    (cond
+     ((< (length plain) (string-bytes plain)) (>= size (length plain)))
+     ((<= size (length plain)) (= size (length plain)))
+     ((or (funcall fits-p (length plain))
+          (funcall fits-p (length text))))
+     (t
+      (let ((characters (length plain))
+            (start 0))
+        (while (setq start (string-search "\n" plain start))
+          (cl-incf start)
+          (cl-incf characters))
+        (funcall fits-p characters))))))
 
 (defun qwen-companion-disk--bytes (path)
   "Return the bytes of the file PATH, a unibyte string."

@@ -211,11 +211,13 @@ KIND, a string, is part of the buffer's name."
   (let ((text (qwen-companion-disk-text
                (qwen-companion-proposal-buffer proposal)
                (qwen-companion-proposal-line-end proposal))))
-    (if (and (string-empty-p text)
-             (or (not (qwen-companion-proposal-empty proposal))
-                 (qwen-companion-proposal--no-text-p proposal)))
-        ""
-      (concat (qwen-companion-proposal-bom proposal) text))))
+    (cond ((and (string-empty-p text)
+                (or (not (qwen-companion-proposal-empty proposal))
+                    (qwen-companion-proposal--no-text-p proposal)))
+           "")
+          ;; Copying 20 MB takes 50 ms.
+          ((string-empty-p (qwen-companion-proposal-bom proposal)) text)
+          (t (concat (qwen-companion-proposal-bom proposal) text)))))
 
 (defun qwen-companion-proposal--recreate-buffer (proposal text)
   "Give PROPOSAL, whose buffer was killed, a new buffer with TEXT."
@@ -230,7 +232,7 @@ KIND, a string, is part of the buffer's name."
 
 (defun qwen-companion-proposal--plain-text (text)
   "Return TEXT with LF line ends and no byte order mark."
-  (string-replace "\r\n" "\n" (string-remove-prefix "\ufeff" text)))
+  (qwen-companion-disk-unix-text (string-remove-prefix "\ufeff" text)))
 
 (defun qwen-companion-proposal--disk-text (path)
   "Return the decoded text of the file PATH, with LF line ends."

@@ -182,6 +182,17 @@
                                    (concat text "\u00e8")))
                 (should-not (qwen-companion-disk-holds-p path other))))))))))
 
+(ert-deftest qwen-companion-disk-test-a-file-of-another-size-is-not-read ()
+  "That takes long when it is large, and Emacs waits."
+  (qwen-companion-disk-test-with nil
+    (let ((path (expand-file-name "a.txt")))
+      (dolist (coding '(utf-8-unix utf-8-dos utf-16le-with-signature-dos))
+        (qwen-companion-disk-test--encode path "one\ntwo\nthree\n" coding)
+        (cl-letf (((symbol-function 'qwen-companion-disk--bytes)
+                   (lambda (_path) (error "Read"))))
+          (dolist (other '("one\ntwo\nthree\n\n" "one\ntwo\n" "one\r\ntwo" ""))
+            (should-not (qwen-companion-disk-holds-p path other))))))))
+
 (ert-deftest qwen-companion-disk-test-what-cannot-be-encoded-is-not-held ()
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
