@@ -35,6 +35,7 @@
 (require 'cl-lib)
 (require 'epc)
 (require 'subr-x)
+(require 'qwen-companion-messages)
 
 (defcustom qwen-companion-python nil
   "Python interpreter (3.10 or later) that runs the companion's server.
@@ -173,8 +174,8 @@ of this Emacs."
 (defun qwen-companion-backend-session (id)
   "Return the connected CLI ID, see `qwen-companion-backend-sessions'.
 Return nil when it has gone."
-  (cl-find id (qwen-companion-backend-sessions) :test #'equal
-           :key (lambda (session) (plist-get session :id))))
+  (cl-find id (qwen-companion-backend-sessions)
+           :key #'qwen-companion-session-id :test #'equal))
 
 (defun qwen-companion-backend-spool ()
   "Return the private directory for long texts, nil while there is none."
@@ -695,13 +696,13 @@ The process does so itself, but it may have been killed."
 (defun qwen-companion-backend-on-published (payload)
   "Remember the port and the token in PAYLOAD for a restart."
   (setf (qwen-companion-backend--server-port qwen-companion-backend--server)
-        (plist-get payload :port)
-        qwen-companion-backend--token (plist-get payload :token)))
+        (qwen-companion-published-port payload)
+        qwen-companion-backend--token (qwen-companion-published-token payload)))
 
 (defun qwen-companion-backend-on-files (payload)
   "Remember the names of the discovery files in PAYLOAD."
   (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
-        (plist-get payload :files))
+        (qwen-companion-file-list-files payload))
   nil)
 
 (defun qwen-companion-backend-on-serving (_payload)
@@ -718,12 +719,12 @@ The process does so itself, but it may have been killed."
 (defun qwen-companion-backend-on-sessions (payload)
   "Remember the connected CLIs in PAYLOAD."
   (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
-        (plist-get payload :sessions))
+        (qwen-companion-session-list-sessions payload))
   (force-mode-line-update t))
 
 (defun qwen-companion-backend-on-notice (payload)
   "Show the warning or error in PAYLOAD."
-  (qwen-companion-backend-notice (plist-get payload :text)))
+  (qwen-companion-backend-notice (qwen-companion-notice-text payload)))
 
 (defun qwen-companion-backend-notice (text)
   "Show TEXT, a warning or an error, and keep it in the log."

@@ -25,18 +25,16 @@
 
 ;;; Code:
 
+(require 'qwen-companion-messages)
+
 (defmacro qwen-companion-daemon-messages--define (name class &rest keys)
   "Define functions for KEYS in the property lists that the Python CLASS writes.
 Their names begin with qwen-companion-daemon-, followed by NAME and the
 key; each returns the value of its key, nil where there is none."
   (declare (indent 2))
-  `(progn
-     ,@(mapcar
-        (lambda (key)
-          `(defsubst ,(intern (format "qwen-companion-daemon-%s-%s" name key)) (message)
-             ,(format "Return the value of `:%s' in MESSAGE, written by `%s'." key class)
-             (plist-get message ,(intern (format ":%s" key)))))
-        keys)))
+  `(qwen-companion-messages-define ,(intern (format "qwen-companion-daemon-%s" name))
+       ,class
+     ,@keys))
 
 (qwen-companion-daemon-messages--define connection DaemonState
   state text host local workspace)

@@ -37,6 +37,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
@@ -122,21 +123,22 @@ is TEXT on many lines, made when it is first needed."
                 (qwen-companion-spool-insert payload)
                 (buffer-substring-no-properties (point-min) (point-max)))))
     (qwen-companion-inspector--with-buffer
-      (setf (alist-get (plist-get payload :session)
+      (setf (alist-get (qwen-companion-context-sent-session payload)
                        qwen-companion-inspector--told nil nil #'equal)
             (qwen-companion-inspector--make-report
              :text text
-             :sent (plist-get payload :sent)
+             :sent (qwen-companion-context-sent-sent payload)
              :context (qwen-companion-inspector--parse text)
-             :roots (or (plist-get payload :everywhere)
-                        (plist-get payload :roots))))
+             :roots (or (qwen-companion-context-sent-everywhere payload)
+                        (qwen-companion-context-sent-roots payload))))
       (qwen-companion-inspector--redraw-soon)))
   nil)
 
 (defun qwen-companion-inspector-on-exclusions (payload)
   "Note the files in PAYLOAD, of which CLIs are not told."
   (qwen-companion-inspector--with-buffer
-    (setq qwen-companion-inspector--exclusions (plist-get payload :exclusions))
+    (setq qwen-companion-inspector--exclusions
+          (qwen-companion-exclusion-list-exclusions payload))
     (qwen-companion-inspector--redraw-soon))
   nil)
 
@@ -234,8 +236,8 @@ names in what goes over the wire are known here and nowhere else."
 (defun qwen-companion-inspector--label (session)
   "Return the name of the CLI of SESSION."
   (let ((name (qwen-companion-untrusted-text
-               (string-trim (concat (plist-get session :client) " "
-                                    (plist-get session :version))))))
+               (string-trim (concat (qwen-companion-session-client session) " "
+                                    (qwen-companion-session-version session))))))
     (if (string-empty-p name) "A CLI that has not said its name" name)))
 
 (defun qwen-companion-inspector--age (milliseconds now)
@@ -333,7 +335,7 @@ names in what goes over the wire are known here and nowhere else."
 (defun qwen-companion-inspector--session-items (session buffers now)
   "Return what is to say of SESSION.
 BUFFERS are those of the visited files, NOW the time in seconds."
-  (let* ((id (plist-get session :id))
+  (let* ((id (qwen-companion-session-id session))
          (key (list 'session id))
          (report (qwen-companion-inspector--report-of id))
          (context (and report (qwen-companion-inspector--report-context report)))
@@ -360,8 +362,8 @@ BUFFERS are those of the visited files, NOW the time in seconds."
 
 (defun qwen-companion-inspector--facts (session report context now)
   "Return the lines about SESSION, told the CONTEXT of REPORT, at NOW."
-  (let ((pid (plist-get session :pid))
-        (directory (plist-get session :directory))
+  (let ((pid (qwen-companion-session-pid session))
+        (directory (qwen-companion-session-directory session))
         (terminal (qwen-companion-terminal-session-buffer session))
         (roots (and report (qwen-companion-inspector--report-roots report))))
     (concat
@@ -394,7 +396,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
                    (qwen-companion-inspector--report-sent report) now)
                   " ago")
         "nothing yet")
-      (unless (plist-get session :streaming)
+      (unless (qwen-companion-session-streaming session)
         (propertize ", does not listen now"
                     'face 'qwen-companion-inspector-warning)))
      (cond ((and report (null context))
@@ -495,11 +497,12 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 
 (defun qwen-companion-inspector--exclusion-items (session)
   "Return the files of which SESSION is not told, of which none is for nil."
-  (let* ((id (plist-get session :id))
+  (let* ((id (qwen-companion-session-id session))
          (key (list 'exclusions id)))
     (when-let* ((exclusions
                  (cl-remove-if-not
-                  (lambda (exclusion) (equal id (plist-get exclusion :session)))
+                  (lambda (exclusion)
+                    (equal id (qwen-companion-exclusion-session exclusion)))
                   qwen-companion-inspector--exclusions)))
       (let ((folded (qwen-companion-inspector--folded-p key nil))
             (heading (if session
@@ -510,9 +513,9 @@ BUFFER visits it, if any does; NOW is the time in seconds."
          (list (cons key
                      (concat
                       (propertize heading 'face 'qwen-companion-inspector-heading)
-                      (when (plist-get session :pid)
+                      (when (qwen-companion-session-pid session)
                         (qwen-companion-inspector--annotate
-                         (format ", process %d" (plist-get session :pid))))
+                         (format ", process %d" (qwen-companion-session-pid session))))
                       (when folded (qwen-companion-inspector--annotate " ..."))
                       (if folded "\n\n" "\n"))))
          (unless folded
@@ -522,19 +525,19 @@ BUFFER visits it, if any does; NOW is the time in seconds."
   "Return an item for each of EXCLUSIONS, those of the session ID."
   (let* ((names (mapcar (lambda (exclusion)
                           (qwen-companion-inspector--short
-                           (plist-get exclusion :path)))
+                           (qwen-companion-exclusion-path exclusion)))
                         exclusions))
          (width (qwen-companion-inspector--width names))
          (items (cl-mapcar
                  (lambda (exclusion name)
-                   (cons (list 'excluded id (plist-get exclusion :path))
+                   (cons (list 'excluded id (qwen-companion-exclusion-path exclusion))
                          (concat
                           "    "
                           (qwen-companion-inspector--pad name width 'default)
                           "  "
                           (qwen-companion-inspector--annotate
                            (qwen-companion-untrusted-text
-                            (plist-get exclusion :rule)))
+                            (qwen-companion-exclusion-rule exclusion)))
                           "\n")))
                  exclusions names))
          (last (car (last items))))

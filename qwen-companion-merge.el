@@ -29,6 +29,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-spool)
 
 (cl-defstruct (qwen-companion-merge-result (:copier nil))
@@ -167,41 +168,44 @@ Not now: this may run where the caller expects nothing of the kind."
 ;;; Answers
 
 (defun qwen-companion-merge-on-compared (payload)
-  "Hand on the hunks in PAYLOAD."
-  (qwen-companion-merge--answer payload #'qwen-companion-merge--read-hunks '(:hunks)))
+  "Handle the `compared' message PAYLOAD: pass its hunks to the callback."
+  (qwen-companion-merge--answer (qwen-companion-compared-id payload)
+                                #'qwen-companion-merge--read-hunks payload
+                                (list (qwen-companion-compared-hunks payload))))
 
 (defun qwen-companion-merge-on-merged (payload)
-  "Hand on the edits in PAYLOAD."
-  (qwen-companion-merge--answer payload #'qwen-companion-merge--read-result '(:edits :result)))
+  "Handle the `merged' message PAYLOAD: pass its edits to the callback."
+  (qwen-companion-merge--answer (qwen-companion-merged-id payload)
+                                #'qwen-companion-merge--read-result payload
+                                (list (qwen-companion-merged-edits payload)
+                                      (qwen-companion-merged-result payload))))
 
-(defun qwen-companion-merge--answer (payload reader keys)
-  "Pass the value of READER for PAYLOAD to who asked, unless forgotten.
-KEYS are those in PAYLOAD that may carry a text."
-  (if-let* ((request (alist-get (plist-get payload :id)
-                                qwen-companion-merge--requests)))
+(defun qwen-companion-merge--answer (id reader payload texts)
+  "Pass the value of READER for PAYLOAD to the callback of the request ID.
+Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
+  (if-let* ((request (alist-get id qwen-companion-merge--requests)))
       (let ((answer (condition-case nil
                         (funcall reader payload)
                       (file-error (qwen-companion-merge--request-failure request)))))
         (qwen-companion-merge--drop request)
         (funcall (qwen-companion-merge--request-callback request) answer))
-    (dolist (key keys)
-      (qwen-companion-spool-drop (plist-get payload key))))
+    (mapc #'qwen-companion-spool-drop texts))
   nil)
 
 (defun qwen-companion-merge--read-hunks (payload)
   "Return the list of hunks in PAYLOAD, or `failed'."
-  (if-let* ((hunks (plist-get payload :hunks)))
+  (if-let* ((hunks (qwen-companion-compared-hunks payload)))
       (seq-partition (append (qwen-companion-merge--read-numbers hunks) nil) 4)
     'failed))
 
 (defun qwen-companion-merge--read-result (payload)
   "Return the `qwen-companion-merge-result' in PAYLOAD, nil if it failed."
-  (when-let* ((edits (plist-get payload :edits)))
-    (let ((text (plist-get payload :result)))
+  (when-let* ((edits (qwen-companion-merged-edits payload)))
+    (let ((text (qwen-companion-merged-result payload)))
       (make-qwen-companion-merge-result
        :edits (qwen-companion-merge--read-numbers edits)
        :text-buffer (and text (qwen-companion-merge--read-buffer text))
-       :conflicts (plist-get payload :conflicts)))))
+       :conflicts (qwen-companion-merged-conflicts payload)))))
 
 (defun qwen-companion-merge--read-numbers (payload)
   "Return the vector of integers that PAYLOAD carries."

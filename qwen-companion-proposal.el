@@ -42,6 +42,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-merge)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-options)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-risks)
@@ -347,7 +348,7 @@ bring lines back."
 
 (defun qwen-companion-proposal--refusal (payload)
   "Return the reason to refuse the proposal in PAYLOAD, or nil to review it."
-  (let ((path (plist-get payload :path)))
+  (let ((path (qwen-companion-diff-open-path payload)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
         (format "Emacs reviews local files with absolute names only, not %s" path)
       (let* ((file-name-handler-alist nil)
@@ -362,20 +363,20 @@ bring lines back."
 (defun qwen-companion-proposal--begin (payload)
   "Make the proposal in PAYLOAD and announce it.
 Run `qwen-companion-proposal-begun-functions'."
-  (let* ((path (plist-get payload :path))
+  (let* ((path (qwen-companion-diff-open-path payload))
          (target (qwen-companion-risks-examine
                   path (qwen-companion-roots-published)))
          (proposal (qwen-companion-proposal--make
-                    :id (plist-get payload :id)
-                    :session (plist-get payload :session)
-                    :client (if (string-empty-p (plist-get payload :client))
+                    :id (qwen-companion-diff-open-id payload)
+                    :session (qwen-companion-diff-open-session payload)
+                    :client (if (string-empty-p (qwen-companion-diff-open-client payload))
                                 "the CLI"
-                              (plist-get payload :client))
+                              (qwen-companion-diff-open-client payload))
                     :path path
                     :real (car target)
                     :warning (cdr target)
-                    :digest (plist-get payload :digest)
-                    :ends-lines (plist-get payload :ends-lines)
+                    :digest (qwen-companion-diff-open-digest payload)
+                    :ends-lines (qwen-companion-diff-open-ends-lines payload)
                     :stamp (qwen-companion-disk-stamp path))))
     (setf (qwen-companion-proposal-checked proposal)
           (qwen-companion-proposal-stamp proposal))
@@ -712,9 +713,9 @@ that text, or nil for a rejection."
   "Handle the `diff-open' call: begin the proposal in PAYLOAD.
 Return nil, or the reason to refuse it, a string.  If the proposal is
 known already, keep its review."
-  (let ((id (plist-get payload :id))
-        (path (plist-get payload :path))
-        (session (plist-get payload :session)))
+  (let ((id (qwen-companion-diff-open-id payload))
+        (path (qwen-companion-diff-open-path payload))
+        (session (qwen-companion-diff-open-session payload)))
     (cond
      ((or (qwen-companion-proposal-by-id id)
           (qwen-companion-proposal--undelivered-by-id id))
@@ -732,11 +733,11 @@ known already, keep its review."
   "Handle the `diff-close' call: PAYLOAD names a proposal answered elsewhere.
 Return its text as a payload, or nil when it was not open or has just
 been rejected in Emacs."
-  (let* ((id (plist-get payload :id))
+  (let* ((id (qwen-companion-diff-close-id payload))
          (undelivered (qwen-companion-proposal--undelivered-by-id id))
          (proposal (or (car undelivered) (qwen-companion-proposal-by-id id))))
     (when proposal
-      (let* ((reason (if (plist-get payload :keeps-edits)
+      (let* ((reason (if (qwen-companion-diff-close-keeps-edits payload)
                          "answered in the terminal"
                        (format "answered in the terminal, where %s writes its own text without your edits"
                                (qwen-companion-proposal-client proposal))))
@@ -759,7 +760,7 @@ been rejected in Emacs."
 (defun qwen-companion-proposal-on-orphan (payload)
   "Handle the `diff-orphan' call: rescue the text of the proposal in PAYLOAD.
 Its session has ended; an acceptance may not have reached the CLI."
-  (let* ((id (plist-get payload :id))
+  (let* ((id (qwen-companion-diff-orphan-id payload))
          (proposal (qwen-companion-proposal-by-id id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
@@ -779,7 +780,7 @@ Its session has ended; an acceptance may not have reached the CLI."
 (defun qwen-companion-proposal-on-delivered (payload)
   "Handle the `delivered' call: forget the outcome in PAYLOAD."
   (when-let* ((undelivered (qwen-companion-proposal--undelivered-by-id
-                            (plist-get payload :id))))
+                            (qwen-companion-delivered-id payload))))
     (setq qwen-companion-proposal--undelivered
           (delq undelivered qwen-companion-proposal--undelivered))
     (qwen-companion-proposal--start-write-timeout

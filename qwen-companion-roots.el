@@ -29,6 +29,7 @@
 (require 'cl-lib)
 (require 'project)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
 
 (defcustom qwen-companion-roots-outside-projects t
   "Whether directories outside any project count as workspace roots.
@@ -141,7 +142,7 @@ roots are sent when all are known."
 Closing the last file of a project takes it neither from the CLI that
 works there nor from one that wants to come back."
   (cl-loop for session in (qwen-companion-backend-sessions)
-           for directory = (plist-get session :directory)
+           for directory = (qwen-companion-session-directory session)
            when directory
            nconc (cl-flet ((holds-p (root) (file-in-directory-p directory root)))
                    (unless (cl-some #'holds-p roots)
@@ -171,17 +172,18 @@ works there nor from one that wants to come back."
 Say so once when no CLI can connect for want of a root."
   (let ((said qwen-companion-roots--answer))
     (setq qwen-companion-roots--answer payload)
-    (unless (eq (plist-get said :reachable) (plist-get payload :reachable))
+    (unless (eq (qwen-companion-published-reachable said)
+                (qwen-companion-published-reachable payload))
       ;; The mode line shows it, and nothing else may redraw that.
       (force-mode-line-update t))
-    (unless (or said (plist-get payload :reachable))
+    (unless (or said (qwen-companion-published-reachable payload))
       (qwen-companion-backend-notice
        (qwen-companion-roots-unreachable)))))
 
 (defun qwen-companion-roots-unreachable ()
   "Return why no CLI can connect, a string, or nil when one can."
   (and qwen-companion-roots--answer
-       (not (plist-get qwen-companion-roots--answer :reachable))
+       (not (qwen-companion-published-reachable qwen-companion-roots--answer))
        (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
                (if qwen-companion-roots-outside-projects
                    "file, Dired buffer or terminal"
@@ -189,7 +191,7 @@ Say so once when no CLI can connect for want of a root."
 
 (defun qwen-companion-roots-published ()
   "Return the roots that the discovery files on disk name."
-  (plist-get qwen-companion-roots--answer :roots))
+  (qwen-companion-published-roots qwen-companion-roots--answer))
 
 (defun qwen-companion-roots-published-p (root)
   "Return non-nil when the discovery files on disk name ROOT."

@@ -104,9 +104,17 @@ a Python process, it is among the temporary files of Emacs.  Signal a
 
 ;;; Receiving
 
+(defsubst qwen-companion-spool--file (payload)
+  "Return the name of the file with the text of PAYLOAD, nil if it has none."
+  (plist-get payload :text-file))
+
+(defsubst qwen-companion-spool--inline (payload)
+  "Return the text in PAYLOAD itself, nil if it is in a file."
+  (plist-get payload :text))
+
 (defun qwen-companion-spool-insert (payload)
   "Insert the text that PAYLOAD carries at point, exactly as it came."
-  (if-let* ((file (plist-get payload :text-file)))
+  (if-let* ((file (qwen-companion-spool--file payload)))
       (let ((coding-system-for-read 'utf-8-unix)
             (file-name-handler-alist nil)
             ;; The text is not ours: no format conversion may run on it.
@@ -116,24 +124,24 @@ a Python process, it is among the temporary files of Emacs.  Signal a
           (error "A text outside the private directory"))
         (insert-file-contents file)
         (delete-file file))
-    (insert (plist-get payload :text))))
+    (insert (qwen-companion-spool--inline payload))))
 
 (defun qwen-companion-spool-text (payload)
   "Return the text that PAYLOAD carries, exactly as it came."
-  (or (plist-get payload :text)
+  (or (qwen-companion-spool--inline payload)
       (with-temp-buffer
         (qwen-companion-spool-insert payload)
         (buffer-string))))
 
 (defun qwen-companion-spool-size (payload)
   "Return the length in bytes of the text that PAYLOAD carries."
-  (if-let* ((file (plist-get payload :text-file)))
+  (if-let* ((file (qwen-companion-spool--file payload)))
       (or (file-attribute-size (file-attributes file)) 0)
-    (string-bytes (plist-get payload :text))))
+    (string-bytes (qwen-companion-spool--inline payload))))
 
 (defun qwen-companion-spool-drop (payload)
   "Remove the file of the text in PAYLOAD, if it has one."
-  (when-let* ((file (plist-get payload :text-file))
+  (when-let* ((file (qwen-companion-spool--file payload))
               (spool (qwen-companion-backend-spool)))
     (when (file-in-directory-p file spool)
       (delete-file file))))

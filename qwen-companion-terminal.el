@@ -30,6 +30,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-roots)
 
 (defcustom qwen-companion-qwen-command '("qwen")
@@ -121,7 +122,7 @@ Emacs, in a tmux, or whose process is not known."
                              (buffer-live-p (process-buffer process))
                              (process-buffer process)))
                       (process-list)))
-           (plist-get session :ancestors)))
+           (qwen-companion-session-ancestors session)))
 
 ;;; Waiting for the discovery files
 

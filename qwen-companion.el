@@ -44,6 +44,7 @@
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-merge)
+(require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-ediff)
@@ -128,8 +129,10 @@ character, so each part with properties of its own is a string."
   (qwen-companion-backend-on-published payload)
   (qwen-companion-roots-on-published payload)
   (qwen-companion-follow-update)
-  (qwen-companion-terminal-set-environment (plist-get payload :environment))
-  (mapc #'qwen-companion-backend-notice-once (plist-get payload :warnings))
+  (qwen-companion-terminal-set-environment
+   (qwen-companion-published-environment payload))
+  (mapc #'qwen-companion-backend-notice-once
+        (qwen-companion-published-warnings payload))
   (qwen-companion-terminal-published)
   nil)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from sexpdata import dumps, loads
@@ -30,6 +31,7 @@ from qwen_companion.emacs.messages import (
     DiffOpen,
     DiffOrphan,
     ExclusionList,
+    FileList,
     Hello,
     Merge,
     Merged,
@@ -275,3 +277,40 @@ def test_replies(spool: Spool) -> None:
     with pytest.raises(MessageError):
         closed.parse_reply("x", spool)
     Delivered("p").parse_reply("whatever", spool)
+
+
+ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-messages.el"
+
+
+def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
+    peer = Peer(pid=1, started="1", directory="/d", family="qwen", ancestors=(1,))
+    known = KnownSession("i", "p", "c", "1", peer)
+    sessions = as_dict(loads(dumps(SessionList((SessionState(known, True),)).payload(spool))))
+    excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
+    written: dict[str, set[str]] = {
+        "SessionState": set(as_dict(sessions["sessions"][0])),
+        "Exclusion": set(as_dict(excluded["exclusions"][0])),
+        **{
+            type(message).__name__: set(as_dict(loads(dumps(message.payload(spool)))))
+            for message in (
+                Published((), True, 1, "t", {}, ()),
+                FileList(()),
+                SessionList(()),
+                ContextSent("i", None, 0, "text"),
+                ExclusionList(()),
+                DiffOpen("p", "i", "c", "/a", "d", "text"),
+                DiffClose("p", True),
+                DiffOrphan("p"),
+                Delivered("p"),
+                Compared(1, None),
+                Merged(1, None),
+                Notice("warning", "text"),
+            )
+        },
+    }
+    defined = re.findall(
+        r"^\(qwen-companion-messages-define \S+ (\S+)\s([^()]+)\)", ACCESSORS.read_text(), re.MULTILINE
+    )
+    read = {cls: set(keys.split()) for cls, keys in defined}
+    assert len(read) == len(defined) > 10
+    assert {cls: keys - written[cls] for cls, keys in read.items() if not keys <= written[cls]} == {}

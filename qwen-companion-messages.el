@@ -1,0 +1,72 @@
+;;; qwen-companion-messages.el --- Read what the Python process sends  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Accessors for the property lists that the Python process sends: each key
+;; is written here and nowhere else.  `qwen_companion/emacs/messages.py' says
+;; what each of them means; a test compares the keys below with what its
+;; classes write.  A text in a message is read by `qwen-companion-spool'.
+
+;;; Code:
+
+(defmacro qwen-companion-messages-define (prefix class &rest keys)
+  "Define functions for KEYS in the property lists that the Python CLASS writes.
+Their names are PREFIX, a hyphen and the key; each returns the value of
+its key, nil where there is none."
+  (declare (indent 2))
+  `(progn
+     ,@(mapcar
+        (lambda (key)
+          `(defsubst ,(intern (format "%s-%s" prefix key)) (message)
+             ,(format "Return the value of `:%s' in MESSAGE, written by `%s'." key class)
+             (plist-get message ,(intern (format ":%s" key)))))
+        keys)))
+
+(qwen-companion-messages-define qwen-companion-published Published
+  roots reachable port token environment warnings)
+(qwen-companion-messages-define qwen-companion-file-list FileList
+  files)
+(qwen-companion-messages-define qwen-companion-session-list SessionList
+  sessions)
+(qwen-companion-messages-define qwen-companion-session SessionState
+  id client version pid directory ancestors streaming)
+(qwen-companion-messages-define qwen-companion-context-sent ContextSent
+  session everywhere roots sent)
+(qwen-companion-messages-define qwen-companion-exclusion-list ExclusionList
+  exclusions)
+(qwen-companion-messages-define qwen-companion-exclusion Exclusion
+  path rule session)
+(qwen-companion-messages-define qwen-companion-diff-open DiffOpen
+  id session client path digest ends-lines)
+(qwen-companion-messages-define qwen-companion-diff-close DiffClose
+  id keeps-edits)
+(qwen-companion-messages-define qwen-companion-diff-orphan DiffOrphan
+  id)
+(qwen-companion-messages-define qwen-companion-delivered Delivered
+  id)
+(qwen-companion-messages-define qwen-companion-compared Compared
+  id hunks)
+(qwen-companion-messages-define qwen-companion-merged Merged
+  id edits result conflicts)
+(qwen-companion-messages-define qwen-companion-notice Notice
+  text)
+
+(provide 'qwen-companion-messages)
+;;; qwen-companion-messages.el ends here
