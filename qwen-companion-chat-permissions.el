@@ -1,4 +1,4 @@
-;;; qwen-companion-chat-permissions.el --- What a chat waits for the user for  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat-permissions.el --- Permissions and questions in a chat  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,22 +19,23 @@
 
 ;;; Commentary:
 
-;; A tool waits for the user: for a permission, or for the answers to a
-;; form.  It is asked in the conversation and counted in the mode line, and
-;; never by a minibuffer that appears by itself.  The options are those that
-;; the daemon offers; each has a number, which is its key.
+;; A tool asks for a permission, or for the answers to a form.  The question
+;; is shown in the conversation and counted in the mode line; no minibuffer
+;; appears by itself.  The daemon offers the options; the number of each is
+;; its key.
 ;;
-;; What is allowed has to be on the screen before: what the tool is given,
-;; and how a file would change.  What is too long for the conversation is
-;; shown whole in a buffer of its own, and nothing is allowed until it was.
+;; Before a tool can be allowed, its input and its changes of files must have
+;; been shown: in the conversation, or when they are too long, as a whole in a
+;; buffer of their own.
 ;;
-;; A key must never answer what the user has not read: the keys go to the
-;; oldest question, and one that has just come to the front refuses them.
+;; A key never answers a question that the user has not read: the keys answer
+;; the oldest question, and a question that has just become the oldest ignores
+;; them for a moment.
 ;;
-;; A form has questions with answers to choose from, of which one or several
-;; can be chosen, or with an answer of the user's own.  QUESTIONS are property
-;; lists as they are told with `daemon-permission'; ANSWERS has for each of
-;; them the list of what was chosen.  Questions are counted from 0.
+;; A form has questions with one or several answers to choose, or an answer of
+;; the user's own.  QUESTIONS are those of a `daemon-permission' report;
+;; ANSWERS is the list of chosen answers for each of them.  Questions are
+;; counted from 0.
 
 ;;; Code:
 
@@ -50,7 +51,7 @@
 
 (defface qwen-companion-chat-permission
   '((t :inherit warning))
-  "Face of the title of what waits for the user."
+  "Face of the title of a question."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-permission-input
@@ -60,7 +61,7 @@
 
 (defface qwen-companion-chat-permission-writes
   '((t :inherit warning :weight normal))
-  "Face of what an option leaves behind."
+  "Face of the lasting effect of an option."
   :group 'qwen-companion)
 
 (defface qwen-companion-chat-permission-key
@@ -68,47 +69,47 @@
   "Face of the key of an option."
   :group 'qwen-companion)
 
-(defconst qwen-companion-chat-permissions--settle 0.7
-  "Seconds for which a question that has come to the front takes no key.")
+(defconst qwen-companion-chat-permissions--key-delay 0.7
+  "Seconds for which a question that has become the oldest ignores keys.")
 
 (cl-defstruct (qwen-companion-chat-permissions--item
                (:constructor qwen-companion-chat-permissions--make)
                (:copier nil))
-  "Something that waits for the user.
-REPORT is how the Python process told it last.  SINCE is when the keys
-came to mean this one, in seconds since the epoch, nil while they do not.
-ANSWERS has for each question of a form the list of its answers.
-REVISION is that of the tool that is shown; of that one are DIFFS, an
-alist of the numbers of the changes and their texts: a string, `large',
-or `failed'; and SEEN, non-nil when all there is was shown in a buffer of
-its own.  SENT is non-nil while an answer is under way, PROBLEM why the
-one before it has failed."
+  "A question that waits for the user.
+REPORT is the latest `daemon-permission' report.  SINCE is when the keys
+came to answer this question, in seconds since the epoch, nil while they
+do not.  ANSWERS has for each question of a form the list of its answers.
+REVISION is the revision of the tool that is shown.  DIFFS is an alist of
+the indexes of its changes and their lines: a string, `large', or
+`failed'.  SEEN is non-nil when all of it was shown in a buffer of its
+own.  SENT is non-nil while an answer is being sent, PROBLEM why the last
+answer has failed."
   report since answers revision diffs seen sent problem)
 
 (defvar-local qwen-companion-chat-permissions--items nil
-  "What waits for the user in this chat, oldest first.")
+  "The questions that wait in this chat, oldest first.")
 
 (defun qwen-companion-chat-permissions--id (item)
-  "Return the name of ITEM."
+  "Return the id of the permission of ITEM."
   (qwen-companion-daemon-permission-permission
    (qwen-companion-chat-permissions--item-report item)))
 
 (defun qwen-companion-chat-permissions--find (id)
-  "Return what waits by the name ID in this chat, or nil."
+  "Return the item of this chat with the permission ID, or nil."
   (cl-find id qwen-companion-chat-permissions--items :test #'equal
            :key #'qwen-companion-chat-permissions--id))
 
 (defun qwen-companion-chat-permissions--held-p (item)
-  "Return non-nil when there is no connection over which to answer ITEM."
+  "Return non-nil when there is no connection to answer ITEM."
   (or (eq 'held (qwen-companion-daemon-permission-state
                  (qwen-companion-chat-permissions--item-report item)))
       (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
             '(disconnected closed dead off))))
 
-;;; In words
+;;; Texts
 
-(defun qwen-companion-chat-permissions--writes (option)
-  "Return for the line of OPTION what is left behind by it, or \"\"."
+(defun qwen-companion-chat-permissions--option-effect (option)
+  "Return the text about the lasting effect of OPTION, or \"\"."
   (if-let* ((text (pcase (qwen-companion-daemon-option-writes option)
                     ('project "writes a rule into the settings of the workspace on the daemon's host")
                     ('user "writes a rule into the user's settings on the daemon's host")
@@ -121,11 +122,11 @@ one before it has failed."
     ""))
 
 (defun qwen-companion-chat-permissions--key (key)
-  "Return KEY as it is shown beside what it does."
+  "Return KEY, a text, with the face of keys."
   (propertize key 'face 'qwen-companion-chat-permission-key))
 
 (defun qwen-companion-chat-permissions--option-lines (item active)
-  "Return the options of ITEM, a line each; with ACTIVE, with their keys."
+  "Return the lines of the options of ITEM; with ACTIVE, with their keys."
   (let ((number 0))
     (mapconcat
      (lambda (option)
@@ -138,7 +139,7 @@ one before it has failed."
                            "  "
                            (qwen-companion-untrusted-line
                             (qwen-companion-daemon-option-label option))
-                           (qwen-companion-chat-permissions--writes option)
+                           (qwen-companion-chat-permissions--option-effect option)
                            "\n")))
          (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)
          (if active
@@ -150,10 +151,10 @@ one before it has failed."
       (qwen-companion-chat-permissions--item-report item))
      "")))
 
-(defun qwen-companion-chat-permissions--given (tool)
-  "Return what TOOL was given, as it may be shown: (TEXT . MORE) or nil.
-MORE is the number of characters that are left out, or nil.  For a tool
-that changes files it is the change that counts, and what it runs."
+(defun qwen-companion-chat-permissions--input (tool)
+  "Return the input of TOOL to be shown, (TEXT . MORE), or nil.
+MORE is the number of omitted characters, or nil.  A tool that changes
+files is shown by its changes, and by the command if it runs one."
   (cond ((and (qwen-companion-daemon-tool-input tool)
               (or (qwen-companion-daemon-tool-command tool)
                   (not (qwen-companion-daemon-tool-diffs tool))))
@@ -163,9 +164,9 @@ that changes files it is the change that counts, and what it runs."
          (cons (qwen-companion-daemon-tool-command tool)
                (qwen-companion-daemon-tool-command-more tool)))))
 
-(defun qwen-companion-chat-permissions--given-lines (tool)
-  "Return what TOOL was given, indented, or the empty string."
-  (pcase (qwen-companion-chat-permissions--given tool)
+(defun qwen-companion-chat-permissions--input-lines (tool)
+  "Return the lines of the input of TOOL, or \"\"."
+  (pcase (qwen-companion-chat-permissions--input tool)
     (`(,text . ,more)
      (concat
       (propertize (concat (qwen-companion-untrusted-text
@@ -174,18 +175,18 @@ that changes files it is the change that counts, and what it runs."
                   'line-prefix "    " 'wrap-prefix "    "
                   'face 'qwen-companion-chat-permission-input)
       (if more
-          (qwen-companion-chat-permissions--rest
+          (qwen-companion-chat-permissions--see-all-line
            (format "%d characters more" more))
         "")))
     (_ "")))
 
-(defun qwen-companion-chat-permissions--rest (text)
-  "Return a line with TEXT and how to see all."
+(defun qwen-companion-chat-permissions--see-all-line (text)
+  "Return a line with TEXT and the key to see all."
   (concat "    " (propertize text 'face 'warning) "  "
           (qwen-companion-chat-permissions--key "C-c C-v") " shows all\n"))
 
 (defun qwen-companion-chat-permissions--diff-lines (item tool)
-  "Return the lines about what TOOL, of ITEM, does to files."
+  "Return the lines about the files that TOOL, the tool of ITEM, modifies."
   (concat
    (mapconcat
     (lambda (diff)
@@ -203,8 +204,8 @@ that changes files it is the change that counts, and what it runs."
        (pcase (alist-get (qwen-companion-daemon-diff-index diff)
                          (qwen-companion-chat-permissions--item-diffs item))
          ('nil (concat "    " (propertize "The change is being fetched" 'face 'shadow) "\n"))
-         ('large (qwen-companion-chat-permissions--rest "The change is long"))
-         ('failed (qwen-companion-chat-permissions--rest "The change could not be fetched"))
+         ('large (qwen-companion-chat-permissions--see-all-line "The change is long"))
+         ('failed (qwen-companion-chat-permissions--see-all-line "The change could not be fetched"))
          ("" (concat "    " (propertize "Nothing changes" 'face 'shadow) "\n"))
          (text (propertize text 'line-prefix "    " 'wrap-prefix "    ")))))
     (qwen-companion-daemon-tool-diffs tool) "")
@@ -216,7 +217,7 @@ that changes files it is the change that counts, and what it runs."
      "")))
 
 (defun qwen-companion-chat-permissions--message (item)
-  "Return the daemon's words to the question of ITEM, or the empty string."
+  "Return the daemon's message about ITEM, or \"\"."
   (if-let* ((message (qwen-companion-daemon-permission-message
                       (qwen-companion-chat-permissions--item-report item))))
       (propertize (concat (qwen-companion-untrusted-text
@@ -226,8 +227,8 @@ that changes files it is the change that counts, and what it runs."
     ""))
 
 (defun qwen-companion-chat-permissions--text (item tool front)
-  "Return the text of the block about ITEM, which is about TOOL.
-That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
+  "Return the text of ITEM, which is about TOOL, a report or nil.
+FRONT is non-nil when the keys answer ITEM."
   (let* ((held (qwen-companion-chat-permissions--held-p item))
          (sent (qwen-companion-chat-permissions--item-sent item))
          (active (and front (not held) (not sent)))
@@ -247,7 +248,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
      (if questions
          (qwen-companion-chat-permissions--form-text
           questions (qwen-companion-chat-permissions--item-answers item) active)
-       (concat (qwen-companion-chat-permissions--given-lines tool)
+       (concat (qwen-companion-chat-permissions--input-lines tool)
                (qwen-companion-chat-permissions--diff-lines item tool)))
      (qwen-companion-chat-permissions--option-lines item active)
      (cond
@@ -263,12 +264,12 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
        ""))))
 
 (defun qwen-companion-chat-permissions--closed-text (report)
-  "Return the text about a permission that REPORT, the last, closed."
+  "Return the text about the permission in REPORT, which is closed."
   (let ((label (qwen-companion-daemon-permission-label report)))
     (propertize
      (format "%s: %s\n"
              (qwen-companion-untrusted-text
-              ;; Some end in a colon of their own.
+              ;; Some titles end in a colon.
               (string-remove-suffix ":" (or (qwen-companion-daemon-permission-title report)
                                             "Permission"))
               t)
@@ -295,10 +296,10 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
     (define-key map [mouse-2] #'qwen-companion-chat-permissions-choose-clicked)
     (define-key map [follow-link] 'mouse-face)
     map)
-  "Keys on what waits for the user.")
+  "Keymap of a question.")
 
 (defun qwen-companion-chat-permissions--draw (item)
-  "Show ITEM in the conversation as it is now."
+  "Show the current state of ITEM in the conversation."
   (let ((tool (qwen-companion-chat-permissions--tool item)))
     (qwen-companion-chat-permissions--put
      (qwen-companion-chat-permissions--item-report item)
@@ -308,7 +309,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
                  'keymap qwen-companion-chat-permissions-map))))
 
 (defun qwen-companion-chat-permissions--put (report text)
-  "Put TEXT about the permission of REPORT where its tool has been told."
+  "Insert TEXT about the permission in REPORT after its tool."
   (qwen-companion-chat-blocks-add
    (list :turn (qwen-companion-daemon-permission-turn report)
          :parent (qwen-companion-daemon-tool-parent
@@ -317,21 +318,21 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
    (list 'permission (qwen-companion-daemon-permission-permission report))
    text))
 
-(defun qwen-companion-chat-permissions--settle-front ()
-  "Give the keys to the oldest that waits, if they are another's."
+(defun qwen-companion-chat-permissions--activate-oldest ()
+  "Let the keys answer the oldest question, if they do not yet."
   (when-let* ((front (car qwen-companion-chat-permissions--items)))
     (unless (qwen-companion-chat-permissions--item-since front)
       (setf (qwen-companion-chat-permissions--item-since front) (float-time))
       (qwen-companion-chat-permissions--draw front))))
 
 (defun qwen-companion-chat-permissions--tool (item)
-  "Return the plist of the tool that ITEM is about, or nil."
+  "Return the report of the tool of ITEM, or nil."
   (when-let* ((tool (qwen-companion-daemon-permission-tool
                      (qwen-companion-chat-permissions--item-report item))))
     (qwen-companion-chat-tools-get tool)))
 
 (defun qwen-companion-chat-permissions-on-permission (report)
-  "Use REPORT of a permission or a form in the current chat."
+  "Handle REPORT of a permission or a form of the current chat."
   (let* ((id (qwen-companion-daemon-permission-permission report))
          (item (qwen-companion-chat-permissions--find id)))
     (cond
@@ -340,7 +341,7 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
         (qwen-companion-chat-permissions--close item report)))
      (item
       (setf (qwen-companion-chat-permissions--item-report item) report
-            ;; What was under way is decided: it was lost.
+            ;; An answer that was being sent has been lost.
             (qwen-companion-chat-permissions--item-sent item) nil)
       (qwen-companion-chat-permissions--draw item))
      (t
@@ -352,14 +353,13 @@ That is its plist, or nil.  FRONT is non-nil when the keys are for ITEM."
             qwen-companion-chat-permissions--items
             (append qwen-companion-chat-permissions--items (list item)))
       (qwen-companion-chat-permissions--fetch-changes item)))
-    (qwen-companion-chat-permissions--settle-front))
-  (qwen-companion-chat-permissions--note-chat)
+    (qwen-companion-chat-permissions--activate-oldest))
+  (qwen-companion-chat-permissions--update-waiting)
   nil)
 
 (defun qwen-companion-chat-permissions-on-tool (tool)
-  "Use what is told of TOOL, if something in the current chat is about it.
-What it would do may be another thing than before: then that has to be
-shown, and read, anew."
+  "Update the questions about TOOL after a report of it.
+If its revision has changed, the user has to see it again."
   (dolist (item qwen-companion-chat-permissions--items)
     (when (and (equal (qwen-companion-daemon-tool-id tool)
                       (qwen-companion-daemon-permission-tool
@@ -371,25 +371,25 @@ shown, and read, anew."
       (qwen-companion-chat-permissions--fetch-changes item))))
 
 (defun qwen-companion-chat-permissions--close (item report)
-  "Show that ITEM is closed, according to REPORT."
+  "Remove ITEM, and show that REPORT has closed it."
   (setq qwen-companion-chat-permissions--items
         (delq item qwen-companion-chat-permissions--items))
   (qwen-companion-chat-permissions--put
    report (qwen-companion-chat-permissions--closed-text report)))
 
 (defun qwen-companion-chat-permissions-redraw ()
-  "Show what waits anew, after the state of the session has changed."
+  "Show all questions again, after the state of the session has changed."
   (mapc #'qwen-companion-chat-permissions--draw qwen-companion-chat-permissions--items))
 
 (defun qwen-companion-chat-permissions-forget ()
-  "Forget all that waits: the conversation is told anew, or has ended."
+  "Forget all questions of the current chat."
   (setq qwen-companion-chat-permissions--items nil)
-  (qwen-companion-chat-permissions--note-chat))
+  (qwen-companion-chat-permissions--update-waiting))
 
-;;; What is to be seen before
+;;; Showing all of it
 
 (defun qwen-companion-chat-permissions--fetch-changes (item)
-  "Show ITEM, and get what it would do to files, to be shown as well."
+  "Show ITEM, fetch what its tool does to files, and show that, too."
   (let* ((tool (qwen-companion-chat-permissions--tool item))
          (revision (qwen-companion-daemon-tool-revision tool)))
     (setf (qwen-companion-chat-permissions--item-revision item) revision
@@ -407,16 +407,16 @@ shown, and read, anew."
                  lines)
            (qwen-companion-chat-permissions--draw item)))))))
 
-(defun qwen-companion-chat-permissions--unseen (item)
-  "Return why ITEM cannot be allowed yet, or nil.
-All that the user is asked to allow has to be shown before."
+(defun qwen-companion-chat-permissions--unseen-reason (item)
+  "Return why ITEM cannot be allowed yet, a string, or nil.
+The user has to see all that is to be allowed."
   (unless (qwen-companion-chat-permissions--item-seen item)
     (let ((tool (qwen-companion-chat-permissions--tool item)))
       (cond
        ((qwen-companion-daemon-permission-questions
          (qwen-companion-chat-permissions--item-report item))
         nil)
-       ((cdr (qwen-companion-chat-permissions--given tool))
+       ((cdr (qwen-companion-chat-permissions--input tool))
         "what the tool is given is cut here")
        ((cl-notevery
          (lambda (diff)
@@ -427,13 +427,13 @@ All that the user is asked to allow has to be shown before."
 
 (defun qwen-companion-chat-show-change ()
   "Show all that the question at point, else the oldest, is about.
-That is what the tool is given, or how it would change files; the latter
-in the front end that `qwen-companion-diff-style' names."
+That is the input of the tool and the changes that it makes to files;
+these in the front end that `qwen-companion-diff-style' names."
   (interactive nil qwen-companion-chat-mode)
-  (let* ((item (qwen-companion-chat-permissions--here))
+  (let* ((item (qwen-companion-chat-permissions--item-here))
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (qwen-companion-daemon-tool-diffs tool)
-                (qwen-companion-chat-permissions--given tool))
+                (qwen-companion-chat-permissions--input tool))
       (user-error "There is nothing more to show"))
     (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
            (revision (qwen-companion-daemon-tool-revision tool))
@@ -445,7 +445,7 @@ in the front end that `qwen-companion-diff-style' names."
                          (if (and shown diffs)
                              (qwen-companion-chat-tools-show-changes tool diffs note)
                            (funcall note shown)))))
-      (if (qwen-companion-chat-permissions--given tool)
+      (if (qwen-companion-chat-permissions--input tool)
           (qwen-companion-chat-tools-show-whole
            (qwen-companion-daemon-tool-id tool) 'input
            (or (qwen-companion-chat-tools-title tool) "a tool") show-diffs)
@@ -453,8 +453,8 @@ in the front end that `qwen-companion-diff-style' names."
 
 ;;; Answering
 
-(defun qwen-companion-chat-permissions--here ()
-  "Return what the question at point, else the oldest of this chat, is.
+(defun qwen-companion-chat-permissions--item-here ()
+  "Return the question at point, else the oldest of this chat.
 Signal a `user-error' when there is none."
   (or (qwen-companion-chat-permissions--find
        (get-text-property (point) 'qwen-companion-chat-permission))
@@ -462,7 +462,7 @@ Signal a `user-error' when there is none."
       (user-error "Nothing waits for an answer in this chat")))
 
 (defun qwen-companion-chat-permissions--check (item)
-  "Refuse, with the reason, when ITEM cannot be answered now."
+  "Signal a `user-error' with the reason when ITEM cannot be answered now."
   (cond
    ((qwen-companion-chat-permissions--held-p item)
     (user-error "The connection to the daemon is lost; this is checked again after reconnecting"))
@@ -473,11 +473,11 @@ Signal a `user-error' when there is none."
    ((let ((age (- (float-time)
                   (qwen-companion-chat-permissions--item-since item))))
       ;; Less than nothing when the clock was set back.
-      (and (<= 0 age) (< age qwen-companion-chat-permissions--settle)))
+      (and (<= 0 age) (< age qwen-companion-chat-permissions--key-delay)))
     (user-error "This question has only just come up; read it before you answer"))))
 
 (defun qwen-companion-chat-permissions--answer (item option)
-  "Answer ITEM with OPTION, a plist; nil dismisses it."
+  "Answer ITEM with OPTION; nil dismisses it."
   (qwen-companion-chat-permissions--check item)
   (let ((questions (qwen-companion-daemon-permission-questions
                     (qwen-companion-chat-permissions--item-report item)))
@@ -486,7 +486,7 @@ Signal a `user-error' when there is none."
     (when allows
       (when (qwen-companion-daemon-tool-diffs-more (qwen-companion-chat-permissions--tool item))
         (user-error "Some of the changes cannot be shown here; this can only be rejected"))
-      (when-let* ((reason (qwen-companion-chat-permissions--unseen item)))
+      (when-let* ((reason (qwen-companion-chat-permissions--unseen-reason item)))
         (user-error "Not allowed yet: %s; %s shows it" reason
                     (substitute-command-keys
                      "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
@@ -511,7 +511,7 @@ Signal a `user-error' when there is none."
          (qwen-companion-chat-permissions--draw item))))))
 
 (defun qwen-companion-chat-permissions--answer-number (item number)
-  "Answer ITEM with the option that has NUMBER; 0 dismisses it."
+  "Answer ITEM with the option NUMBER, from 1; 0 dismisses it."
   (let ((options (qwen-companion-daemon-permission-options
                   (qwen-companion-chat-permissions--item-report item))))
     (when (> number (length options))
@@ -520,7 +520,7 @@ Signal a `user-error' when there is none."
      item (and (> number 0) (nth (1- number) options)))))
 
 (defun qwen-companion-chat-permissions--read (item)
-  "Let the user choose one of the options of ITEM; return its number."
+  "Read an option of ITEM and return its number, 0 to dismiss it."
   (let* ((report (qwen-companion-chat-permissions--item-report item))
          (choices (append
                    (cl-loop for option in (qwen-companion-daemon-permission-options report)
@@ -528,7 +528,7 @@ Signal a `user-error' when there is none."
                             collect (cons (substring-no-properties
                                            (format "%d %s%s" number
                                                    (qwen-companion-daemon-option-label option)
-                                                   (qwen-companion-chat-permissions--writes
+                                                   (qwen-companion-chat-permissions--option-effect
                                                     option)))
                                           number))
                    '(("0 dismiss without an answer" . 0)))))
@@ -541,23 +541,23 @@ Signal a `user-error' when there is none."
 
 ;;;###autoload
 (defun qwen-companion-chat-answer (&optional number)
-  "Answer what a tool in this chat waits for.
-It is the oldest question.  NUMBER, the prefix argument, is that of the
-option, and 0 dismisses the question; without one, ask for it.  Outside
-of a chat, go to the question that has waited for longest."
+  "Answer the oldest question in this chat.
+NUMBER, the prefix argument, is the number of the option, and 0 dismisses
+the question; without one, ask for it.  Outside of a chat, go to the
+question that has waited for longest."
   (interactive
    (list (cond ((not (derived-mode-p 'qwen-companion-chat-mode)) nil)
                (current-prefix-arg (prefix-numeric-value current-prefix-arg))
-               (t (let ((item (qwen-companion-chat-permissions--here)))
+               (t (let ((item (qwen-companion-chat-permissions--item-here)))
                     (qwen-companion-chat-permissions--check item)
                     (qwen-companion-chat-permissions--read item))))))
   (if (derived-mode-p 'qwen-companion-chat-mode)
       (qwen-companion-chat-permissions--answer-number
-       (qwen-companion-chat-permissions--here) number)
-    (qwen-companion-chat-permissions-go)))
+       (qwen-companion-chat-permissions--item-here) number)
+    (qwen-companion-chat-permissions--visit)))
 
 (defun qwen-companion-chat-answer-with-key ()
-  "Answer the oldest question of this chat with the option of the key typed."
+  "Answer the oldest question of this chat with the option of the typed key."
   (interactive nil qwen-companion-chat-mode)
   (qwen-companion-chat-permissions--answer-number
    (or (car qwen-companion-chat-permissions--items)
@@ -567,7 +567,7 @@ of a chat, go to the question that has waited for longest."
 (defun qwen-companion-chat-permissions-choose ()
   "Choose the option or the answer on this line."
   (interactive nil qwen-companion-chat-mode)
-  (let ((item (qwen-companion-chat-permissions--here)))
+  (let ((item (qwen-companion-chat-permissions--item-here)))
     (if-let* ((number (get-text-property (point) 'qwen-companion-chat-option)))
         (qwen-companion-chat-permissions--answer-number item number)
       (pcase (get-text-property (point) 'qwen-companion-chat-choice)
@@ -591,29 +591,29 @@ of a chat, go to the question that has waited for longest."
           (qwen-companion-chat-permissions--form-choose question chosen answer))
     (qwen-companion-chat-permissions--draw item)))
 
-;;; Elsewhere
+;;; All chats
 
-(defvar qwen-companion-chat-permissions--chats nil
-  "The chats in which something waits, the longest waiting first.")
+(defvar qwen-companion-chat-permissions--waiting-chats nil
+  "Buffers of the chats with questions, the longest waiting first.")
 
-(defun qwen-companion-chat-permissions--note-chat ()
-  "Note whether something waits in the current chat."
+(defun qwen-companion-chat-permissions--update-waiting ()
+  "Add the current chat to the waiting ones, or remove it from them."
   (if (not qwen-companion-chat-permissions--items)
-      (setq qwen-companion-chat-permissions--chats
-            (delq (current-buffer) qwen-companion-chat-permissions--chats))
-    (unless (memq (current-buffer) qwen-companion-chat-permissions--chats)
-      (setq qwen-companion-chat-permissions--chats
-            (append qwen-companion-chat-permissions--chats (list (current-buffer))))))
+      (setq qwen-companion-chat-permissions--waiting-chats
+            (delq (current-buffer) qwen-companion-chat-permissions--waiting-chats))
+    (unless (memq (current-buffer) qwen-companion-chat-permissions--waiting-chats)
+      (setq qwen-companion-chat-permissions--waiting-chats
+            (append qwen-companion-chat-permissions--waiting-chats (list (current-buffer))))))
   (force-mode-line-update t))
 
-(defun qwen-companion-chat-permissions--waiting ()
-  "Return the chats in which something waits, the longest waiting first."
-  (setq qwen-companion-chat-permissions--chats
-        (cl-delete-if-not #'buffer-live-p qwen-companion-chat-permissions--chats)))
+(defun qwen-companion-chat-permissions--live-waiting-chats ()
+  "Return the live chats with questions, the longest waiting first."
+  (setq qwen-companion-chat-permissions--waiting-chats
+        (cl-delete-if-not #'buffer-live-p qwen-companion-chat-permissions--waiting-chats)))
 
 (defun qwen-companion-chat-permissions-lighter ()
-  "Return the part of the mode line about what waits, \"\" for nothing."
-  (let ((count (cl-loop for chat in (qwen-companion-chat-permissions--waiting)
+  "Return the part of the mode line about questions, \"\" for none."
+  (let ((count (cl-loop for chat in (qwen-companion-chat-permissions--live-waiting-chats)
                         sum (length (buffer-local-value
                                      'qwen-companion-chat-permissions--items chat)))))
     (if (zerop count)
@@ -622,9 +622,9 @@ of a chat, go to the question that has waited for longest."
                   'face 'warning
                   'help-echo "A tool waits for your answer; M-x qwen-companion-chat-answer goes there"))))
 
-(defun qwen-companion-chat-permissions-go ()
-  "Go to the chat in which something has waited for longest, and to that."
-  (let* ((chat (or (car (qwen-companion-chat-permissions--waiting))
+(defun qwen-companion-chat-permissions--visit ()
+  "Go to the question that has waited for longest, in its chat."
+  (let* ((chat (or (car (qwen-companion-chat-permissions--live-waiting-chats))
                    (user-error "Nothing waits for an answer in any chat")))
          (id (qwen-companion-chat-permissions--id
               (car (buffer-local-value 'qwen-companion-chat-permissions--items chat)))))
@@ -637,22 +637,20 @@ of a chat, go to the question that has waited for longest."
 ;;; Forms
 
 (defun qwen-companion-chat-permissions--form-labels (question)
-  "Return the answers to QUESTION that can be chosen."
+  "Return the labels of the predefined answers to QUESTION."
   (mapcar #'qwen-companion-daemon-answer-label
           (qwen-companion-daemon-question-choices question)))
 
 (defun qwen-companion-chat-permissions--form-own-answers (question chosen)
-  "Return those of CHOSEN that QUESTION does not offer: the user's own."
+  "Return the answers in CHOSEN that QUESTION does not offer."
   (cl-set-difference chosen (qwen-companion-chat-permissions--form-labels question)
                      :test #'equal))
-
-;;; How it looks
 
 (defun qwen-companion-chat-permissions--form-text (questions answers active)
   "Return the text of QUESTIONS with their ANSWERS.
 With ACTIVE non-nil, each answer has the property
-`qwen-companion-chat-choice': the number of the question and what is
-chosen by it, nil for an answer of the user's own."
+`qwen-companion-chat-choice': the number of the question and the label
+of the answer, nil for an answer of the user's own."
   (let ((number -1))
     (mapconcat (lambda (question)
                  (cl-incf number)
@@ -661,7 +659,7 @@ chosen by it, nil for an answer of the user's own."
                questions "")))
 
 (defun qwen-companion-chat-permissions--form-question (number question chosen active)
-  "Return the text of QUESTION with NUMBER, of whose answers some are CHOSEN.
+  "Return the text of QUESTION with NUMBER, whose CHOSEN answers are marked.
 ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
   (let* ((multiple (qwen-companion-daemon-question-multiple question))
          (own (qwen-companion-chat-permissions--form-own-answers question chosen))
@@ -698,17 +696,15 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
                 "an answer of your own")))))
 
 (defun qwen-companion-chat-permissions--form-mark (multiple on)
-  "Return the mark of an answer that is chosen if ON, of MULTIPLE or of one."
+  "Return the mark of an answer that is chosen if ON, one of MULTIPLE or not."
   (cond ((and multiple on) "[x]")
         (multiple "[ ]")
         (on "(x)")
         (t "( )")))
 
-;;; What becomes of it
-
 (defun qwen-companion-chat-permissions--form-choose (question chosen answer)
-  "Return what is chosen of QUESTION, after CHOSEN, when ANSWER is chosen too.
-With ANSWER nil, the user is asked for one."
+  "Return the new answers to QUESTION after choosing ANSWER; CHOSEN are the old.
+With ANSWER nil, ask the user for one."
   (let* ((own (qwen-companion-chat-permissions--form-own-answers question chosen))
          (added (cond (answer (list answer))
                       ((let ((text (string-trim (read-string "Your answer: " (car own)))))
@@ -719,7 +715,7 @@ With ANSWER nil, the user is asked for one."
           (t (append chosen added)))))
 
 (defun qwen-companion-chat-permissions--form-check (answers)
-  "Refuse ANSWERS of which one is missing."
+  "Signal a `user-error' when one of ANSWERS is missing."
   (when-let* ((open (cl-position nil answers)))
     (user-error "Question %d has no answer yet; choose one with RET" (1+ open))))
 

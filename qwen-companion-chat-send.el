@@ -1,4 +1,4 @@
-;;; qwen-companion-chat-send.el --- The prompt of a chat and what is put into it  -*- lexical-binding: t; -*-
+;;; qwen-companion-chat-send.el --- The prompt of a chat  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -19,17 +19,14 @@
 
 ;;; Commentary:
 
-;; Commands for anywhere that put a region, a buffer, files or diagnostics
-;; into the prompt of a chat, where the user says what is wanted of them and
-;; sends it.  And for the prompt itself, completion of files and commands.
+;; The prompt of a chat is edited like any text; prompts sent before are in a
+;; history, and one that is not accepted comes back.  Files and slash commands
+;; are completed.  Commands for other buffers insert a region, a buffer, files
+;; or diagnostics into the prompt.
 ;;
-;; A file is written as `@' and its name.  When the prompt is sent, a link to
-;; each such file goes with it if the file is there and in the daemon's
-;; workspace, as seen from here; what the daemon finds under the name is on
-;; its own host.
-;;
-;; The prompt is edited like any text, sent, and had again from the history.
-;; What is not taken comes back into it.
+;; `@' and a name refer to a file.  The prompt is sent with a link to each such
+;; file that exists in the daemon's workspace, as seen from here; the daemon
+;; reads the file of that name on its own host.
 
 ;;; Code:
 
@@ -58,31 +55,32 @@
 ;;; Files in a prompt
 
 (defconst qwen-companion-chat-send--character "\\(?:\\\\.\\|[^ \t\n\\]\\)"
-  "Matches a character of the name of a file behind `@', quoted or not.")
+  "Matches a character of a file name after `@', quoted or not.")
 
 (defconst qwen-companion-chat-send--link
   (concat "\\(?:^\\|[ \t\n]\\)\\(@\\(" qwen-companion-chat-send--character "+\\)\\)")
-  "Matches a file in a prompt: the second group is its name, quoted.")
+  "Matches a file reference in a prompt; group 2 is the name, quoted.")
 
 (defun qwen-companion-chat-send--quote (name)
-  "Return the file NAME as it is written behind `@'."
+  "Return the file NAME quoted for use after `@'."
   (replace-regexp-in-string "[ \t\n\\]" "\\\\\\&" name))
 
 (defun qwen-companion-chat-send--unquote (name)
-  "Return the file name that is written as NAME behind `@'."
+  "Return the file name that NAME, as written after `@', stands for."
   (replace-regexp-in-string "\\\\\\(.\\)" "\\1" name))
 
 (defun qwen-companion-chat-send--workspace ()
-  "Return the daemon's workspace as a directory of this machine, or nil.
-The daemon's word for it is not trusted: it names no other machine."
+  "Return the daemon's workspace as a local directory, or nil.
+The daemon's name for it is untrusted: no file name handler is applied."
   (when-let* ((workspace (qwen-companion-daemon-workspace)))
     (let ((file-name-handler-alist nil))
       (and (file-name-absolute-p workspace)
            (file-directory-p workspace)
            (file-name-as-directory workspace)))))
 
-(defun qwen-companion-chat-send--name (file)
-  "Return how FILE is written in a prompt: below the workspace, else whole."
+(defun qwen-companion-chat-send--reference (file)
+  "Return the reference to FILE: `@' and its name, relative to the workspace.
+Outside of the workspace, the name is absolute."
   (let* ((file-name-handler-alist nil)
          (file (expand-file-name file))
          (workspace (qwen-companion-chat-send--workspace)))
@@ -92,18 +90,18 @@ The daemon's word for it is not trusted: it names no other machine."
                    file)))))
 
 (defun qwen-companion-chat-send--readable-p (file)
-  "Return non-nil when FILE is read by the daemon for a prompt, as seen from here.
-Of a link to what is not there or not in its workspace, symbolic links
-followed, the model is told nothing, not even the name (0.24.4)."
+  "Return non-nil when the daemon can read FILE for a prompt, seen from here.
+If a link names a missing file or one outside of its workspace, symbolic
+links followed, the daemon tells the model nothing of it (0.24.4)."
   (let ((file-name-handler-alist nil)
         (workspace (qwen-companion-chat-send--workspace)))
     (and workspace (file-exists-p file) (file-in-directory-p file workspace))))
 
-(defun qwen-companion-chat-send--file (word)
-  "Return the absolute name of the file that WORD, behind `@', names, or nil.
-Nil too when the daemon would not read it; then it stays a word, and the
-model may still read the file with its tools.  What ends a sentence or a
-clause is not part of the name, unless there is such a file."
+(defun qwen-companion-chat-send--referenced-file (word)
+  "Return the absolute name of the file that WORD, after `@', names, or nil.
+Return nil, too, when the daemon would not read the file; it stays a word
+then, and the model may still read the file with its tools.  Punctuation
+at the end belongs to the name only if there is such a file."
   (let ((file-name-handler-alist nil)
         (workspace (or (qwen-companion-chat-send--workspace) "/")))
     (cl-loop for word in (delete-dups
@@ -114,9 +112,9 @@ clause is not part of the name, unless there is such a file."
                        (qwen-companion-chat-send--readable-p name))
              return name)))
 
-(defun qwen-companion-chat-send--links (text)
-  "Return the files that TEXT names, each once and in order.
-What is quoted in code blocks names none."
+(defun qwen-companion-chat-send--referenced-files (text)
+  "Return the files that TEXT refers to, each once and in order.
+References in code blocks are ignored."
   (with-temp-buffer
     (insert text)
     (goto-char (point-min))
@@ -127,29 +125,29 @@ What is quoted in code blocks names none."
         (if-let* ((fence (match-string 3)))
             (unless (re-search-forward (format "^[ \t]*%s`*[ \t]*$" fence) nil t)
               (goto-char (point-max)))
-          (when-let* ((file (qwen-companion-chat-send--file
+          (when-let* ((file (qwen-companion-chat-send--referenced-file
                              (match-string-no-properties 2))))
             (push file links))))
       (delete-dups (nreverse links)))))
 
 (defun qwen-companion-chat-send--parts (text)
-  "Return the prompt TEXT as parts: as it is, and links to the files it names.
-A link stands on a line of its own, behind the text.  The text keeps the
-names: a link to what it may not read the daemon drops, without a word."
+  "Return the parts of the prompt TEXT: the text, and links to its files.
+Each link is on a line of its own after the text.  The text keeps the
+names, because the daemon silently drops a link that it may not read."
   (let ((part (lambda (text)
                 (append '(:kind text) (qwen-companion-spool-pack text)))))
     (cons (funcall part text)
           (mapcan (lambda (file)
                     (list (funcall part "\n") (list :kind 'link :path file)))
-                  (qwen-companion-chat-send--links text)))))
+                  (qwen-companion-chat-send--referenced-files text)))))
 
 ;;; Completion
 
 (defvar-local qwen-companion-chat-send--commands nil
-  "The slash commands of the session, property lists, as told last.")
+  "The slash commands of the session, a list of property lists.")
 
 (defun qwen-companion-chat-send-on-commands (payload)
-  "Keep the slash commands in PAYLOAD."
+  "Store the slash commands in the report PAYLOAD."
   (setq qwen-companion-chat-send--commands (qwen-companion-daemon-commands-commands payload)))
 
 (defun qwen-companion-chat-send--complete ()
@@ -160,7 +158,7 @@ For `completion-at-point-functions'."
         (qwen-companion-chat-send--complete-file))))
 
 (defun qwen-companion-chat-send--complete-command ()
-  "Complete a slash command, at the beginning of the prompt."
+  "Complete a slash command at the beginning of the prompt."
   (let ((start (save-excursion
                  (goto-char qwen-companion-chat-blocks-prompt-start)
                  (skip-chars-forward " \t\n")
@@ -185,7 +183,7 @@ For `completion-at-point-functions'."
                  (cdr (assoc name commands)))))))))
 
 (defun qwen-companion-chat-send--annotation (command)
-  "Return what is said beside the slash COMMAND in a list."
+  "Return the annotation of the slash COMMAND for completion."
   (let ((text (string-join
                (delete "" (list (or (qwen-companion-daemon-command-hint command) "")
                                 (or (qwen-companion-daemon-command-description command) "")))
@@ -196,8 +194,8 @@ For `completion-at-point-functions'."
                     (qwen-companion-untrusted-text text) 80 nil nil t)))))
 
 (defun qwen-companion-chat-send--complete-file ()
-  "Complete the name of a file behind `@'.
-One directory is read at a time, and on this machine only."
+  "Complete a file name after `@'.
+Only one directory of this machine is read at a time."
   (when-let* ((workspace (qwen-companion-chat-send--workspace))
               (start (qwen-companion-chat-send--name-start)))
     (list start (point)
@@ -217,7 +215,7 @@ One directory is read at a time, and on this machine only."
           :exclusive 'no)))
 
 (defun qwen-companion-chat-send--name-start ()
-  "Return where the name of a file begins that ends at point, or nil."
+  "Return the beginning of the file name after `@' that ends at point, or nil."
   (save-excursion
     (let ((end (point))
           start)
@@ -231,7 +229,7 @@ One directory is read at a time, and on this machine only."
       start)))
 
 (defun qwen-companion-chat-send--requote (position name)
-  "Return how text at POSITION of the file name is quoted that is written NAME.
+  "Return the quoted position of POSITION in the file name written as NAME.
 See `completion-table-with-quoting'."
   (let ((written 0))
     (dotimes (_ position)
@@ -239,14 +237,13 @@ See `completion-table-with-quoting'."
     (cons written #'qwen-companion-chat-send--quote)))
 
 (defun qwen-companion-chat-send-enable ()
-  "Have completion in the prompt of the current buffer, a chat."
+  "Enable completion in the prompt of the current buffer."
   (add-hook 'completion-at-point-functions #'qwen-companion-chat-send--complete nil t))
 
-;;; Into a prompt
+;;; Sending from other buffers
 
-(defun qwen-companion-chat-send--chat ()
-  "Return the chat to send to: this, or the one that was used last.
-With a prefix argument, the user chooses."
+(defun qwen-companion-chat-send--target-chat ()
+  "Return the most recent chat; with a prefix argument, let the user choose."
   (let ((chats (or (qwen-companion-chat-buffers)
                    (user-error "There is no chat; M-x qwen-companion-chat begins one"))))
     (if (and current-prefix-arg (cdr chats))
@@ -254,28 +251,28 @@ With a prefix argument, the user chooses."
          (completing-read "Send to: " (mapcar #'buffer-name chats) nil t))
       (car chats))))
 
-(defun qwen-companion-chat-send--put (text)
-  "Put TEXT at the end of the prompt of a chat, and go there.
-It is not sent yet."
-  (pop-to-buffer (qwen-companion-chat-send--chat))
+(defun qwen-companion-chat-send--insert (text)
+  "Insert TEXT at the end of the prompt of a chat, and go there.
+Do not send it."
+  (pop-to-buffer (qwen-companion-chat-send--target-chat))
   (goto-char (point-max))
   (unless (or (= (point) qwen-companion-chat-blocks-prompt-start) (bolp))
     (insert "\n"))
   (insert text))
 
-(defun qwen-companion-chat-send--what ()
-  "Return how the text of the current buffer is called: its file or its name."
+(defun qwen-companion-chat-send--buffer-title ()
+  "Return the name of the current buffer's file, else of the buffer."
   (if-let* ((file (buffer-file-name)))
-      (string-remove-prefix "@" (qwen-companion-chat-send--name file))
+      (string-remove-prefix "@" (qwen-companion-chat-send--reference file))
     (buffer-name)))
 
 (defun qwen-companion-chat-send--language ()
-  "Return the name of the language of the current buffer, for a code block."
+  "Return the language of the current buffer for a code block, or \"\"."
   (if (derived-mode-p 'prog-mode)
       (replace-regexp-in-string "\\(-ts\\)?-mode\\'" "" (symbol-name major-mode))
     ""))
 
-(defun qwen-companion-chat-send--quoted (title start end)
+(defun qwen-companion-chat-send--code-block (title start end)
   "Return the text from START to END as a code block below TITLE."
   (let* ((text (buffer-substring-no-properties start end))
          (longest (cl-loop with from = 0
@@ -289,15 +286,15 @@ It is not sent yet."
             fence "\n")))
 
 (defun qwen-companion-chat-send--require-text (start end)
-  "Refuse an empty text, from START to END."
+  "Signal a `user-error' when START and END are the same."
   (when (= start end)
     (user-error "There is no text to send")))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-region (start end)
-  "Put the region, from START to END, into the prompt of a chat.
-It is quoted with its file and lines, as it is in the buffer, saved or
-not.  The chat is the one used last; with a prefix argument, choose."
+  "Insert the region, from START to END, into the prompt of a chat.
+Quote it with its file and lines, as it is in the buffer, saved or not.
+The chat is the one used last; with a prefix argument, choose."
   (interactive "r")
   (qwen-companion-chat-send--require-text start end)
   (let ((first (line-number-at-pos start t))
@@ -307,40 +304,41 @@ not.  The chat is the one used last; with a prefix argument, choose."
                                       (1- end)
                                     end)
                                   t)))
-    (qwen-companion-chat-send--put
-     (qwen-companion-chat-send--quoted
+    (qwen-companion-chat-send--insert
+     (qwen-companion-chat-send--code-block
       (if (= first last)
-          (format "%s, line %d" (qwen-companion-chat-send--what) first)
-        (format "%s, lines %d-%d" (qwen-companion-chat-send--what) first last))
+          (format "%s, line %d" (qwen-companion-chat-send--buffer-title) first)
+        (format "%s, lines %d-%d" (qwen-companion-chat-send--buffer-title) first last))
       start end))))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-buffer ()
-  "Put the text of the current buffer into the prompt of a chat.
-It is quoted as it is in the buffer, saved or not.  The chat is the one
-used last; with a prefix argument, choose."
+  "Insert the text of the current buffer into the prompt of a chat.
+Quote it as it is in the buffer, saved or not.  The chat is the one used
+last; with a prefix argument, choose."
   (interactive)
   (when (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "This is a chat; go to the buffer to send"))
   (save-restriction
     (widen)
     (qwen-companion-chat-send--require-text (point-min) (point-max))
-    (qwen-companion-chat-send--put
-     (qwen-companion-chat-send--quoted
-      (concat (qwen-companion-chat-send--what)
+    (qwen-companion-chat-send--insert
+     (qwen-companion-chat-send--code-block
+      (concat (qwen-companion-chat-send--buffer-title)
               (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
       (point-min) (point-max)))))
 
 (defun qwen-companion-chat-send--require-local (files)
-  "Refuse FILES of which one is on another machine."
+  "Signal a `user-error' when one of FILES is on another machine."
   (when-let* ((remote (cl-find-if #'file-remote-p files)))
     (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
                 (qwen-companion-untrusted-text remote))))
 
-(defun qwen-companion-chat-send--files (files)
-  "Put FILES into the prompt of a chat; say of which only the name is sent."
-  (qwen-companion-chat-send--put
-   (concat (mapconcat #'qwen-companion-chat-send--name files " ") " "))
+(defun qwen-companion-chat-send--insert-files (files)
+  "Insert references to FILES into the prompt of a chat.
+Say which of them the daemon will not read."
+  (qwen-companion-chat-send--insert
+   (concat (mapconcat #'qwen-companion-chat-send--reference files " ") " "))
   (when-let* ((unread (and (qwen-companion-daemon-workspace)
                            (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
     (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
@@ -348,21 +346,21 @@ used last; with a prefix argument, choose."
 
 ;;;###autoload
 (defun qwen-companion-chat-send-file (file)
-  "Put the name of FILE, that of this buffer, into the prompt of a chat.
+  "Insert a reference to FILE, that of this buffer, into the prompt of a chat.
 The daemon reads the file, from its own disk, when the prompt is sent.
-Where the buffer visits no file, ask for one.  The chat is the one used
-last; with a prefix argument, choose."
+In a buffer without a file, ask for one.  The chat is the one used last;
+with a prefix argument, choose."
   (interactive (list (or (buffer-file-name)
                          (read-file-name "Send file: " nil nil t))))
   (qwen-companion-chat-send--require-local (list file))
   (when-let* ((buffer (find-buffer-visiting file)))
     (when (buffer-modified-p buffer)
       (message "%s has unsaved text; the daemon will read the file on disk" buffer)))
-  (qwen-companion-chat-send--files (list file)))
+  (qwen-companion-chat-send--insert-files (list file)))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-marked ()
-  "Put the names of the files that are marked in Dired into a prompt.
+  "Insert references to the files marked in Dired into the prompt of a chat.
 The daemon reads them, from its own disk, when the prompt is sent.  The
 chat is the one used last; a prefix argument is Dired's."
   (interactive)
@@ -371,12 +369,12 @@ chat is the one used last; a prefix argument is Dired's."
   (let ((files (dired-get-marked-files nil current-prefix-arg nil nil t))
         (current-prefix-arg nil))
     (qwen-companion-chat-send--require-local files)
-    (qwen-companion-chat-send--files files)))
+    (qwen-companion-chat-send--insert-files files)))
 
 ;;; Diagnostics
 
 (defun qwen-companion-chat-send--flymake (start end)
-  "Return what Flymake has found from START to END: (LINE LEVEL TEXT)."
+  "Return Flymake's diagnostics from START to END: (LINE LEVEL TEXT)."
   (when (bound-and-true-p flymake-mode)
     (mapcar (lambda (diagnostic)
               (list (line-number-at-pos (flymake-diagnostic-beg diagnostic) t)
@@ -387,7 +385,7 @@ chat is the one used last; a prefix argument is Dired's."
             (flymake-diagnostics start end))))
 
 (defun qwen-companion-chat-send--flycheck (start end)
-  "Return what Flycheck has found from START to END: (LINE LEVEL TEXT)."
+  "Return Flycheck's diagnostics from START to END: (LINE LEVEL TEXT)."
   (when (bound-and-true-p flycheck-mode)
     (let ((first (line-number-at-pos start t))
           (last (line-number-at-pos end t)))
@@ -399,17 +397,16 @@ chat is the one used last; a prefix argument is Dired's."
                              (or (flycheck-error-message found) ""))))))
 
 (defun qwen-companion-chat-send--diagnostics (start end)
-  "Return what was found from START to END, by line: (LINE LEVEL TEXT)."
+  "Return all diagnostics from START to END by line: (LINE LEVEL TEXT)."
   (cl-stable-sort (append (qwen-companion-chat-send--flymake start end)
                           (qwen-companion-chat-send--flycheck start end))
                   #'< :key #'car))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-diagnostics (start end)
-  "Put what Flymake or Flycheck has found into the prompt of a chat.
-That is in the region, from START to END, when it is active, else in the
-whole buffer.  The chat is the one used last; with a prefix argument,
-choose."
+  "Insert diagnostics of Flymake and Flycheck into the prompt of a chat.
+Use the region, from START to END, when it is active, else the whole
+buffer.  The chat is the one used last; with a prefix argument, choose."
   (interactive (if (use-region-p)
                    (list (region-beginning) (region-end))
                  (list (point-min) (point-max))))
@@ -417,8 +414,8 @@ choose."
     (user-error "Neither Flymake nor Flycheck is on in this buffer"))
   (let ((found (or (qwen-companion-chat-send--diagnostics start end)
                    (user-error "No diagnostics here")))
-        (name (qwen-companion-chat-send--what)))
-    (qwen-companion-chat-send--put
+        (name (qwen-companion-chat-send--buffer-title)))
+    (qwen-companion-chat-send--insert
      (mapconcat (pcase-lambda (`(,line ,level ,text))
                   (format "%s:%d: %s: %s\n" name line level
                           (string-join (split-string text "[\n\t ]+" t) " ")))
@@ -427,29 +424,29 @@ choose."
 ;;; The prompt
 
 (defcustom qwen-companion-chat-return 'newline
-  "What RET does in the prompt: `newline' begins a line, `send' sends.
-With `send', `electric-newline-and-maybe-indent' begins a line."
+  "What RET does in the prompt: `newline' inserts one, `send' sends.
+With `send', `electric-newline-and-maybe-indent' inserts a newline."
   :group 'qwen-companion
   :type '(choice (const :tag "Begins a new line" newline)
                  (const :tag "Sends the prompt" send)))
 
 (defvar qwen-companion-chat-send--history (make-ring 100)
-  "The prompts that were sent, from all chats.")
+  "Ring of the prompts sent from all chats.")
 
 (defvar-local qwen-companion-chat-send--history-place nil
-  "Index of the prompt that is shown of the history, nil for none.")
+  "Index of the shown prompt in the history, nil for none.")
 
 (defvar-local qwen-companion-chat-send--history-draft nil
-  "The prompt as it was before the history was looked at.")
+  "The unsent prompt, while the history is shown.")
 
 ;;; The text
 
 (defun qwen-companion-chat-send--text ()
-  "Return the prompt."
+  "Return the text of the prompt."
   (buffer-substring-no-properties qwen-companion-chat-blocks-prompt-start (point-max)))
 
 (defun qwen-companion-chat-send--set-text (text)
-  "Make TEXT the prompt."
+  "Replace the prompt by TEXT."
   (save-restriction
     (widen)
     (delete-region qwen-companion-chat-blocks-prompt-start (point-max))
@@ -458,7 +455,7 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
       (insert text))))
 
 (defun qwen-companion-chat-send-restore (text)
-  "Put TEXT back into the prompt, before what was written since."
+  "Insert TEXT at the beginning of the prompt."
   (save-excursion
     (save-restriction
       (widen)
@@ -468,13 +465,13 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
         (insert "\n")))))
 
 (defun qwen-companion-chat-send-empty-p ()
-  "Return non-nil when nothing unsent is in the prompt."
+  "Return non-nil when the prompt is empty."
   (string-blank-p (qwen-companion-chat-send--text)))
 
 ;;; Sending
 
 (defun qwen-companion-chat-send--refusal ()
-  "Return why no prompt can be sent now, a string, nil when it can."
+  "Return why no prompt can be sent now, a string, or nil."
   (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
     ((guard (not qwen-companion-chat-session-id)) "There is no session yet")
     ('off "Disconnected from the daemon; M-x qwen-companion-chat here connects again")
@@ -483,8 +480,8 @@ With `send', `electric-newline-and-maybe-indent' begins a line."
 
 (defun qwen-companion-chat-send ()
   "Send the prompt.
-While the daemon is busy with another, it waits in the daemon's queue.
-What is not taken comes back into the prompt."
+While the daemon is busy, it waits in the daemon's queue.  A prompt that
+is not accepted comes back."
   (interactive)
   (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+"))
         (refusal (qwen-companion-chat-send--refusal)))
@@ -497,12 +494,12 @@ What is not taken comes back into the prompt."
       (setq qwen-companion-chat-send--history-place nil)
       (qwen-companion-chat-send--set-text "")
       (set-buffer-modified-p nil)
-      ;; Last: it may come back at once.
+      ;; Last, because the prompt may come back at once.
       (qwen-companion-chat-send--submit parts text)
       (goto-char (point-max)))))
 
 (defun qwen-companion-chat-send--submit (parts text)
-  "Send PARTS as a prompt; TEXT comes back into the prompt if they are not taken."
+  "Send PARTS as a prompt; restore TEXT if the daemon does not accept them."
   (qwen-companion-chat-call
    'daemon-prompt (list :session qwen-companion-chat-session-id :parts parts)
    (lambda (reply)
@@ -514,7 +511,7 @@ What is not taken comes back into the prompt."
           error))))))
 
 (defun qwen-companion-chat-cancel ()
-  "Cancel what the daemon does for this chat."
+  "Cancel the running turn of this chat."
   (interactive)
   (let ((state (qwen-companion-daemon-session-state qwen-companion-chat-session)))
     (unless (memq state '(busy waiting))
@@ -533,7 +530,7 @@ See the option of the same name."
 ;;; History
 
 (defun qwen-companion-chat-previous-prompt (&optional count)
-  "Show the COUNTth prompt before in the history."
+  "Show the COUNTth previous prompt of the history."
   (interactive "p")
   (let* ((length (ring-length qwen-companion-chat-send--history))
          (place (+ (or qwen-companion-chat-send--history-place -1) (or count 1))))
@@ -551,12 +548,12 @@ See the option of the same name."
     (goto-char (point-max))))
 
 (defun qwen-companion-chat-next-prompt (&optional count)
-  "Show the COUNTth prompt after in the history, at last what was not sent."
+  "Show the COUNTth next prompt of the history, at last the unsent one."
   (interactive "p")
   (qwen-companion-chat-previous-prompt (- (or count 1))))
 
 (defun qwen-companion-chat-search-prompt (text)
-  "Make TEXT, chosen from the history, the prompt."
+  "Replace the prompt by TEXT, chosen from the history."
   (interactive
    (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
   (unless qwen-companion-chat-send--history-place

@@ -26,7 +26,7 @@ MODE_LINE: Final = (
 # The oldest question takes keys and clicks: it has been there long enough to be read.
 TAKES_ANSWERS: Final = (
     f'(with-current-buffer "{CHAT}" (ignore-errors'
-    " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))"
+    " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--item-here)) t))"
 )
 
 

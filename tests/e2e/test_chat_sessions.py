@@ -60,7 +60,7 @@ def answer(stage: Stage, chat: str, label: str) -> None:
     wait_until(
         stage,
         f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
-        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--here)) t))",
+        " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--item-here)) t))",
     )
     stage.screen.keys("C-c", option_key(stage.screen.capture(), label))
 

@@ -30,8 +30,8 @@
 (defmacro qwen-companion-chat-permissions-test-with (&rest body)
   "Run BODY in a chat where a key answers at once."
   (declare (indent 0) (debug t))
-  `(let ((qwen-companion-chat-permissions--settle 0)
-         (qwen-companion-chat-permissions--chats nil))
+  `(let ((qwen-companion-chat-permissions--key-delay 0)
+         (qwen-companion-chat-permissions--waiting-chats nil))
      (qwen-companion-chat-test-with ,@body)))
 
 (defun qwen-companion-chat-permissions-test--tool (&rest more)
@@ -225,7 +225,7 @@
     (should (string-match-p "older question"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-answer 3)))
-    (setq qwen-companion-chat-permissions--settle 60)
+    (setq qwen-companion-chat-permissions--key-delay 60)
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other :label "Allow")
     (should (string-match-p "only just come up"
                             (qwen-companion-chat-permissions-test--refused
@@ -596,7 +596,7 @@
     (should (string-match-p "cut here"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-permissions-test--press "C-c 3")))
-    (let ((qwen-companion-chat-permissions--settle 60))
+    (let ((qwen-companion-chat-permissions--key-delay 60))
       (should (string-match-p "only just come up"
                               (qwen-companion-chat-permissions-test--refused
                                #'qwen-companion-chat-permissions-test--press "C-c 4"))))))

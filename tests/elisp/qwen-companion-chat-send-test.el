@@ -165,8 +165,8 @@ It is the value of `default-directory' there."
     (pcase-dolist (`(,text . ,file) '(("what is @a.el?" . "a.el") ("(see @a.el)." . "a.el")
                                       ("@b, then" . "b") ("@b!" . "b!")))
       (should (equal (list (expand-file-name file))
-                     (qwen-companion-chat-send--links text))))
-    (should-not (qwen-companion-chat-send--links "who is @?"))))
+                     (qwen-companion-chat-send--referenced-files text))))
+    (should-not (qwen-companion-chat-send--referenced-files "who is @?"))))
 
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
   "Neither a remote file nor a workspace that looks remote is looked for."
