@@ -8,6 +8,7 @@ This file and the package's `__init__` must be readable by any Python 3.6, to sa
 
 import os
 import sys
+import traceback
 
 EXIT_STOPPED = 0
 EXIT_CRASHED = 1
@@ -133,8 +134,9 @@ if __name__ == "__main__":
     code = EXIT_CRASHED
     try:
         code = main()
+    except BaseException:  # noqa: BLE001 - printed as the interpreter does, which would wait for threads then
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
-        if code != EXIT_CRASHED:
-            # Everything has been put in order.  An import still going on in its thread is not worth waiting for.
-            os._exit(code)
+        # Everything has been put in order.  An import or a look at a dead disk is not worth waiting for in its thread.
+        os._exit(code)

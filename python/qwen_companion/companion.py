@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio import to_thread
 
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery
@@ -47,9 +52,7 @@ from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.mailbox import Mailbox
 from qwen_companion.processes import ended, start_of
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.daemon.dispatcher import CallDispatcher
@@ -71,7 +74,10 @@ SESSIONS_S = 0.05
 """Of more than a few sessions, changes are gathered for so many seconds; the first is told at once."""
 
 STOP_S = 0.8
-"""How long stopping may take."""
+"""How long the servers may take to stop, in seconds."""
+
+REMOVE_S = 5.0
+"""How long removing the discovery files may take, in seconds; Emacs removes what is left."""
 
 CLOSE_S = 60.0
 """How long a CLI that closes a review waits for a busy Emacs, in seconds; by itself it would wait for ten minutes."""
@@ -148,62 +154,73 @@ class Companion:
             self._tools.session_gone(session)
         self._untold: tuple[SessionState, ...] | None = None
         self._gathering: asyncio.TimerHandle | None = None
-        self._roots: Mailbox[Roots] = Mailbox()
+        self._roots: Roots | None = None
+        self._roots_changed = anyio.Event()
         self._files: tuple[str, ...] = ()
-        self._requests: asyncio.Queue[Compare | Merge] = asyncio.Queue()
+        self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
         self._server: McpServer | None = None
         self._text_limit: int | None = None
-        self._daemon: asyncio.Task[None] | None = None
-        self._daemon_calls: asyncio.Queue[DaemonCall] = asyncio.Queue()
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._services = anyio.create_task_group()
+        self._daemon: anyio.CancelScope | None = None
+        self._daemon_calls, self._daemon_calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
+        self._ended = anyio.Event()
         self._emacs_is_gone = False
         self._for_good = False
 
     async def run(self, input_descriptor: int) -> None:
-        """Serve until told to stop, or until Emacs is gone: INPUT_DESCRIPTOR ends.
+        """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
 
-        Leaves no discovery file behind, and no spool when nobody is left to read it.
+        Leaves no discovery file behind, and no spool when Emacs is gone.  Raises what a part of the backend failed
+        with.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._end)
+            loop.add_signal_handler(number, self._ended.set)
         watch_input(input_descriptor, self._emacs_gone)
-        self._bridge.start(self._take, self._end)
-        jobs = [
-            asyncio.create_task(job)
-            for job in (
-                self._publish(),
-                self._look_after_files(lambda: asyncio.sleep(RENEW_S), self._discovery.renew),
-                self._look_after_files(self._wait_for_ancestors, self._discovery.follow_ancestors),
-                self._distributor.run(),
-                self._answer_requests(),
-                self._watch_emacs(),
-                self._serve(),
-            )
-        ]
+        streams = (self._requests, self._requests_left, self._daemon_calls, self._daemon_calls_left)
         try:
-            await asyncio.wait([self._ended, *jobs], return_when=asyncio.FIRST_COMPLETED)
+            with ExitStack() as stack:
+                for stream in streams:
+                    stack.enter_context(stream)
+                await self._run_services()
+        except BaseException as error:  # noqa: BLE001 - raised again
+            # Emacs shows the last line that was printed, and a group's says nothing.
+            raise _first_error(error) from None
         finally:
-            await self._leave(jobs)
+            self._bridge.close()
+            if self._emacs_is_gone:
+                self._spool.remove()
 
-    async def _leave(self, jobs: list[asyncio.Task[None]]) -> None:
-        crashed = [job for job in jobs if job.done()]
-        await in_thread(lambda _: self._discovery.remove(), None)
+    async def _run_services(self) -> None:
+        """Run the servers for CLIs and the daemon, which outlive the other jobs by the moment in which they stop."""
+        async with self._services:
+            try:
+                async with anyio.create_task_group() as jobs:
+                    self._bridge.start(self._take, self._ended.set)
+                    jobs.start_soon(self._publish)
+                    jobs.start_soon(self._look_after_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
+                    jobs.start_soon(self._look_after_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
+                    jobs.start_soon(self._distributor.run)
+                    jobs.start_soon(self._answer_requests)
+                    jobs.start_soon(self._watch_emacs)
+                    self._services.start_soon(self._serve)
+                    await self._ended.wait()
+                    jobs.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._stop_services()
+
+    async def _stop_services(self) -> None:
+        """Remove the discovery files and let the services end by themselves for up to `STOP_S`."""
+        with anyio.move_on_after(REMOVE_S):
+            await to_thread.run_sync(self._discovery.remove, abandon_on_cancel=True)
         if self._daemon is not None:
             self._daemon.cancel()
-            await asyncio.wait([self._daemon], timeout=STOP_S)
-        if self._server is not None:
+        if self._server is None:
+            self._services.cancel_scope.cancel()
+        else:
             await self._server.stop(for_good=self._for_good)
-            await asyncio.wait(jobs[-1:], timeout=STOP_S)
-        self._bridge.close()
-        if self._emacs_is_gone:
-            self._spool.remove()
-        for job in crashed:
-            job.result()
-
-    def _end(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+            self._services.cancel_scope.deadline = anyio.current_time() + STOP_S
 
     def _emacs_gone(self) -> None:
         self._emacs_is_gone = True
@@ -212,12 +229,13 @@ class Companion:
     def _end_for_good(self) -> None:
         """End, and no other process takes this one's place."""
         self._for_good = True
-        self._end()
+        self._ended.set()
 
     def _take(self, message: Incoming) -> None:
         """A call by Emacs, in order."""
         if isinstance(message, Roots):
-            self._roots.put(message)
+            self._roots = message
+            self._roots_changed.set()
             self._distributor.set_roots(message.roots)
         elif isinstance(message, Settings):
             self._sessions.offer_reviews(message.reviews)
@@ -232,7 +250,7 @@ class Companion:
         elif isinstance(message, ReviewOutcome):
             self._tools.decide(message.id, Decision(message.content))
         elif isinstance(message, Compare | Merge):
-            self._requests.put_nowait(message)
+            self._requests.send_nowait(message)
         elif isinstance(message, DaemonCall):
             self._take_daemon_call(message)
         else:
@@ -240,32 +258,38 @@ class Companion:
 
     def _take_daemon_call(self, call: DaemonCall) -> None:
         if self._daemon is None:
-            self._daemon = asyncio.create_task(self._serve_daemon())
-        self._daemon_calls.put_nowait(call)
+            self._daemon = anyio.CancelScope()
+            self._services.start_soon(self._serve_daemon, self._daemon)
+        self._daemon_calls.send_nowait(call)
 
-    async def _serve_daemon(self) -> None:
-        """Carry out what is about the daemon, until cancelled.  What that needs is imported now: most never use it."""
-        try:
-            dispatcher_type = await in_thread(_import_dispatcher, None)
-        except ImportError as error:
-            await self._refuse_daemon_calls(
-                f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
-                "and then turn qwen-companion-mode off and on."
-            )
-        dispatcher = dispatcher_type(self._bridge.call, self._spool, os.environ)
-        try:
-            while True:
-                dispatcher.take(await self._daemon_calls.get())
-        finally:
-            await dispatcher.stop()
+    async def _serve_daemon(self, scope: anyio.CancelScope) -> None:
+        """Carry out what is about the daemon, until SCOPE is cancelled.
 
-    async def _refuse_daemon_calls(self, text: str) -> NoReturn:
+        What that needs is imported now: most never use it.
+        """
+        with scope:
+            try:
+                dispatcher_type = await to_thread.run_sync(_import_dispatcher, abandon_on_cancel=True)
+            except ImportError as error:
+                await self._refuse_daemon_calls(
+                    f"The client of qwen serve cannot be loaded ({error.name}): M-x qwen-companion-install-backend, "
+                    "and then turn qwen-companion-mode off and on."
+                )
+                return
+            dispatcher = dispatcher_type(self._bridge.call, self._spool, os.environ)
+            try:
+                async for call in self._daemon_calls_left:
+                    dispatcher.take(call)
+            finally:
+                with anyio.move_on_after(STOP_S, shield=True):
+                    await dispatcher.stop()
+
+    async def _refuse_daemon_calls(self, text: str) -> None:
         """Answer each call about the daemon with TEXT, until cancelled."""
         # These need nothing that could be missing.
         from qwen_companion.daemon.messages import DaemonState, Reply, request_of
 
-        while True:
-            call = await self._daemon_calls.get()
+        async for call in self._daemon_calls_left:
             # Emacs forgets the state when it asks for another daemon.
             self._bridge.tell(DaemonState("refused", text=text))
             with suppress(MessageError):
@@ -301,10 +325,13 @@ class Companion:
 
     async def _publish(self) -> None:
         while True:
-            roots = await self._roots.take()
-            done, files = await in_thread(
-                lambda r: (self._discovery.publish(r.roots, r.imitate_vscode), self._discovery.paths()), roots
-            )
+            await self._roots_changed.wait()
+            self._roots_changed = anyio.Event()
+            # Set before the event: of several in a moment only the newest counts.
+            roots = cast("Roots", self._roots)
+            publish = partial(self._discovery.publish, roots.roots, roots.imitate_vscode)
+            done = await to_thread.run_sync(publish, abandon_on_cancel=True)
+            files = await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True)
             self._tell_files(files)
             self._bridge.tell(
                 Published(
@@ -320,20 +347,24 @@ class Companion:
     async def _wait_for_ancestors(self) -> None:
         """Return when a process above Emacs has ended, or when it is time to look."""
         # One may count as ended that is still above it.
-        await asyncio.sleep(ANCESTORS_S)
-        above = await in_thread(ancestors, self._hello.emacs_pid)
-        waits = [asyncio.create_task(ended(pid, start_of(pid) or "", ANCESTORS_S)) for pid in above]
-        waits.append(asyncio.create_task(asyncio.sleep(WATCHED_ANCESTORS_S)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await anyio.sleep(ANCESTORS_S)
+        above = await to_thread.run_sync(ancestors, self._hello.emacs_pid, abandon_on_cancel=True)
+        with anyio.move_on_after(WATCHED_ANCESTORS_S):
+            async with anyio.create_task_group() as waits:
+
+                async def wait(pid: int) -> None:
+                    await ended(pid, start_of(pid) or "", ANCESTORS_S)
+                    waits.cancel_scope.cancel()
+
+                for pid in above:
+                    waits.start_soon(wait, pid)
+                await anyio.sleep_forever()
 
     async def _look_after_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
         while True:
             await wait()
-            warnings, files = await in_thread(lambda _: (task(), self._discovery.paths()), None)
+            warnings = await to_thread.run_sync(task, abandon_on_cancel=True)
+            files = await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True)
             for warning in warnings:
                 self._bridge.tell(Notice("warning", warning))
             self._tell_files(files)
@@ -345,10 +376,9 @@ class Companion:
 
     async def _answer_requests(self) -> None:
         """Compare and merge texts, one request after the other."""
-        while True:
-            request = await self._requests.get()
+        async for request in self._requests_left:
             try:
-                await self._bridge.call(await in_thread(_answer, request))
+                await self._bridge.call(await to_thread.run_sync(_answer, request, abandon_on_cancel=True))
             except EmacsRefusedError:
                 # Perhaps there is no room for a long answer on the disk.
                 self._bridge.tell(request.failed())
@@ -360,10 +390,19 @@ class Companion:
         self._emacs_gone()
 
     async def _serve(self) -> None:
-        server_type = await in_thread(_import_server, None)
+        server_type = await to_thread.run_sync(_import_server, abandon_on_cancel=True)
         server = self._server = server_type(self._listener, self._token, self._sessions, self._tools)
         server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))
+        self._ended.set()
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return `error`, or if it is a group, the first error in it that is none."""
+    # Python 3.10 has no name for a group.
+    while members := getattr(error, "exceptions", ()):
+        error = members[0]
+    return error
 
 
 def _answer(request: Compare | Merge) -> Compared | Merged:
@@ -376,13 +415,13 @@ def _answer(request: Compare | Merge) -> Compared | Merged:
     return answer(request)
 
 
-def _import_server(_: None) -> type[McpServer]:
+def _import_server() -> type[McpServer]:
     from qwen_companion.ide.server import McpServer
 
     return McpServer
 
 
-def _import_dispatcher(_: None) -> type[CallDispatcher]:
+def _import_dispatcher() -> type[CallDispatcher]:
     from qwen_companion.daemon.dispatcher import CallDispatcher
 
     return CallDispatcher
