@@ -34,7 +34,7 @@
 (defconst qwen-companion-disk--patience 5
   "Seconds within which an expected write should have come.")
 
-(defconst qwen-companion-disk--clock 0.03
+(defconst qwen-companion-disk--time-resolution 0.03
   "Seconds by which a file system's clock may go on at a time.
 What was read sooner after a write may change without a new time.")
 
@@ -110,7 +110,7 @@ The value is nil when it is not there."
 (defun qwen-companion-disk-fresh-p (time)
   "Return non-nil when a file of the modification TIME may be being written.
 It may change then without a new time."
-  (< (abs (float-time (time-since time))) qwen-companion-disk--clock))
+  (< (abs (float-time (time-since time))) qwen-companion-disk--time-resolution))
 
 (defun qwen-companion-disk-same-text-p (buffer)
   "Return non-nil when the current buffer, widened, and BUFFER have one text."
@@ -694,14 +694,14 @@ It is what comes of WRITE and of those before it."
     (cancel-timer timer)
     (setf (qwen-companion-disk--write-timer write) nil)))
 
-(defun qwen-companion-disk--row (path)
+(defun qwen-companion-disk--expected (path)
   "Return the writes to PATH that are expected, oldest first."
   (cl-remove path qwen-companion-disk--writes
              :key #'qwen-companion-disk--write-path :test-not #'equal))
 
 (defun qwen-companion-disk-expected-p (path)
   "Return non-nil when a CLI may be about to write PATH."
-  (and (qwen-companion-disk--row path) t))
+  (and (qwen-companion-disk--expected path) t))
 
 (defun qwen-companion-disk-forget-all ()
   "Stop waiting for writes."
@@ -732,13 +732,13 @@ It is what comes of WRITE and of those before it."
 
 (defun qwen-companion-disk--check (path)
   "See whether the writes to PATH that are expected have come."
-  (when-let* ((row (qwen-companion-disk--row path)))
+  (when-let* ((row (qwen-companion-disk--expected path)))
     (let ((last (car (last row)))
           (file-name-handler-alist nil))
       (cond
        ((qwen-companion-disk--held last)
         (let ((foreseen (qwen-companion-disk--foreseen-p last)))
-          (qwen-companion-disk--tell path)
+          (qwen-companion-disk--run-written-functions path)
           (dolist (write row)
             (when (memq write qwen-companion-disk--writes)
               (qwen-companion-disk--end
@@ -750,7 +750,7 @@ It is what comes of WRITE and of those before it."
                    (or (qwen-companion-disk--write-optional write)
                        (qwen-companion-disk--held write)))
                  row)
-        (qwen-companion-disk--tell path))))))
+        (qwen-companion-disk--run-written-functions path))))))
 
 (defun qwen-companion-disk--held (write)
   "Return the text of WRITE that is in its file, or nil.
@@ -774,9 +774,9 @@ for every file in its directory."
   (member (qwen-companion-disk--held write)
           (qwen-companion-disk--write-foreseen write)))
 
-(defun qwen-companion-disk--tell (path)
+(defun qwen-companion-disk--run-written-functions (path)
   "Say that a write to PATH has come, if the file has changed."
-  (let ((row (qwen-companion-disk--row path))
+  (let ((row (qwen-companion-disk--expected path))
         (stamp (qwen-companion-disk-stamp path)))
     (unless (cl-every (lambda (write)
                         (equal stamp (qwen-companion-disk--write-told write)))
@@ -788,13 +788,13 @@ for every file in its directory."
 (defun qwen-companion-disk--give-up (write)
   "End the wait for WRITE, whether or not it has come."
   (let* ((path (qwen-companion-disk--write-path write))
-         (row (qwen-companion-disk--row path)))
+         (row (qwen-companion-disk--expected path)))
     (dolist (one row)
       ;; Whatever its time says.
       (setf (qwen-companion-disk--write-looked one) nil))
     (qwen-companion-disk--check path)
     (when (memq write qwen-companion-disk--writes)
-      (qwen-companion-disk--tell path)
+      (qwen-companion-disk--run-written-functions path)
       (qwen-companion-disk--end
        write
        (cond

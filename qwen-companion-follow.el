@@ -223,7 +223,7 @@ A file of the same size and time that has taken its place is read."
     (when (and (buffer-modified-p)
                (not (qwen-companion-follow--link-base link))
                (verify-visited-file-modtime)
-               (not (qwen-companion-follow--odd-p)))
+               (not (qwen-companion-follow--unsupported-p)))
       (when-let* ((request (qwen-companion-follow--read)))
         (with-current-buffer (qwen-companion-follow--request-source request)
           (setf (qwen-companion-follow--link-base link)
@@ -235,7 +235,7 @@ A file of the same size and time that has taken its place is read."
   (when qwen-companion-follow--link
     (qwen-companion-follow--cancel)
     (qwen-companion-follow--unwatch)
-    (qwen-companion-follow--restore-time)
+    (qwen-companion-follow--restore-modtime)
     (qwen-companion-follow--mark nil)
     (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)
     (kill-local-variable 'qwen-companion-follow--link)))
@@ -263,7 +263,7 @@ It is looked at a moment later."
     (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
                 (qwen-companion-follow--link-mark qwen-companion-follow--link)
                 (verify-visited-file-modtime))
-      (qwen-companion-follow--put-time-aside))))
+      (qwen-companion-follow--suspend-modtime))))
 
 (defun qwen-companion-follow--go-on ()
   "Go on with the queue in a moment."
@@ -313,15 +313,15 @@ It is looked at a moment later."
     (qwen-companion-follow--unwatch))
   (when qwen-companion-follow--link
     (qwen-companion-follow--check)
-    (qwen-companion-follow--settle)))
+    (qwen-companion-follow--release-link)))
 
-(defun qwen-companion-follow--settle ()
+(defun qwen-companion-follow--release-link ()
   "Forget the link of the current buffer if there is no more use for it."
   (let ((link qwen-companion-follow--link))
     (unless (or (null link)
                 (qwen-companion-follow--link-watch link)
                 (qwen-companion-follow--link-expected link)
-                (qwen-companion-follow--on-its-way-p link))
+                (qwen-companion-follow--pending-p link))
       (qwen-companion-follow--end))))
 
 (defun qwen-companion-follow--check ()
@@ -331,22 +331,22 @@ It is looked at a moment later."
          (stamp (qwen-companion-disk-stamp buffer-file-name)))
     (cond
      ((null stamp)
-      (qwen-companion-follow--calm)
+      (qwen-companion-follow--clear-pending)
       (qwen-companion-follow--mark-gone))
      ((and request
            (equal stamp (qwen-companion-follow--request-stamp request)))
       ;; A change of the text may have brought it back.
-      (qwen-companion-follow--put-time-aside))
+      (qwen-companion-follow--suspend-modtime))
      ((not (qwen-companion-follow--changed-p))
       (qwen-companion-follow--mark nil)
-      (qwen-companion-follow--calm))
+      (qwen-companion-follow--clear-pending))
      (t
       (qwen-companion-follow--cancel)
       (qwen-companion-follow--enqueue-other-names)
       (if (qwen-companion-follow--being-written-p)
           (qwen-companion-follow--look-again)
         (setf (qwen-companion-follow--link-since link) nil)
-        (let ((request (and (not (qwen-companion-follow--odd-p))
+        (let ((request (and (not (qwen-companion-follow--unsupported-p))
                             (qwen-companion-follow--read))))
           (cond
            ((not request) (qwen-companion-follow--give-up))
@@ -372,7 +372,7 @@ It is taken as it is when that goes on."
   "Look at the file of the current buffer again when it may be complete."
   (let ((link qwen-companion-follow--link)
         (buffer (current-buffer)))
-    (qwen-companion-follow--put-time-aside)
+    (qwen-companion-follow--suspend-modtime)
     (unless (qwen-companion-follow--link-since link)
       (setf (qwen-companion-follow--link-since link) (float-time)))
     (setf (qwen-companion-follow--link-timer link)
@@ -414,7 +414,7 @@ It may turn out to hold the same text."
       (qwen-companion-follow--enqueue
        (delq (current-buffer) (qwen-companion-follow--visiting file))))))
 
-(defun qwen-companion-follow--odd-p ()
+(defun qwen-companion-follow--unsupported-p ()
   "Return non-nil when the file of the current buffer is left to the user.
 Its text on disk is not simply that of the buffer, it is read in a way
 of its own, or it is very large."
@@ -470,22 +470,22 @@ Return a request without base and tick, or nil when it cannot be read."
       (setf (qwen-companion-follow--link-request link) nil)
       (qwen-companion-follow--drop request))))
 
-(defun qwen-companion-follow--on-its-way-p (link)
+(defun qwen-companion-follow--pending-p (link)
   "Return non-nil when edits are on their way to the buffer of LINK."
   (or (qwen-companion-follow--link-request link)
       (qwen-companion-follow--link-timer link)))
 
-(defun qwen-companion-follow--calm ()
+(defun qwen-companion-follow--clear-pending ()
   "Note that there is nothing to bring into the current buffer."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--cancel)
     (unless (qwen-companion-follow--link-expected link)
       (unless (buffer-modified-p)
         (setf (qwen-companion-follow--link-base link) nil))
-      (unless (qwen-companion-follow--rest)
-        (qwen-companion-follow--restore-time)))))
+      (unless (qwen-companion-follow--suspend-if-clean)
+        (qwen-companion-follow--restore-modtime)))))
 
-(defun qwen-companion-follow--rest ()
+(defun qwen-companion-follow--suspend-if-clean ()
   "If the current buffer has the text of its file, let no key ask about that.
 Return non-nil then.  A file that is not followed is left to Emacs."
   (let ((link qwen-companion-follow--link))
@@ -493,8 +493,8 @@ Return non-nil then.  A file that is not followed is left to Emacs."
                (qwen-companion-follow--link-watch link)
                (not (qwen-companion-follow--link-mark link))
                (file-exists-p buffer-file-name)
-               (not (qwen-companion-follow--odd-p)))
-      (qwen-companion-follow--put-time-aside)
+               (not (qwen-companion-follow--unsupported-p)))
+      (qwen-companion-follow--suspend-modtime)
       t)))
 
 (defun qwen-companion-follow--compare (request)
@@ -508,31 +508,31 @@ Return non-nil then.  A file that is not followed is left to Emacs."
                     (qwen-companion-follow--link-base link))))
     (cond
      ((qwen-companion-disk-same-text-p source)
-      (qwen-companion-follow--take-over request)
+      (qwen-companion-follow--adopt-file-state request)
       (when (buffer-modified-p)
         (qwen-companion-follow--set-unmodified))
-      (qwen-companion-follow--rest)
+      (qwen-companion-follow--suspend-if-clean)
       (qwen-companion-follow--drop request))
      ((and (not base) (not (buffer-modified-p)))
-      (qwen-companion-follow--put-time-aside)
-      (qwen-companion-follow--ask request))
+      (qwen-companion-follow--suspend-modtime)
+      (qwen-companion-follow--request-edits request))
      ((not base)
       (qwen-companion-follow--drop request)
       (qwen-companion-follow--give-up))
      ((with-current-buffer source
         (equal base (qwen-companion-follow--text)))
       ;; Somebody wrote what was there.
-      (qwen-companion-follow--take-over request)
+      (qwen-companion-follow--adopt-file-state request)
       (qwen-companion-follow--drop request))
      ((and (qwen-companion-conflicts-p) (not (qwen-companion-conflicts-origin)))
       (qwen-companion-follow--drop request)
       (qwen-companion-follow--hold))
      (t
       (setf (qwen-companion-follow--request-base request) base)
-      (qwen-companion-follow--put-time-aside)
-      (qwen-companion-follow--ask request)))))
+      (qwen-companion-follow--suspend-modtime)
+      (qwen-companion-follow--request-edits request)))))
 
-(defun qwen-companion-follow--take-over (request)
+(defun qwen-companion-follow--adopt-file-state (request)
   "Let the current buffer know the file as of REQUEST: time and coding system."
   (let ((link qwen-companion-follow--link)
         (time (qwen-companion-follow--request-time request)))
@@ -561,7 +561,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
 
 (defun qwen-companion-follow--give-up ()
   "Leave the file of the current buffer, which has changed, to the user."
-  (qwen-companion-follow--restore-time)
+  (qwen-companion-follow--restore-modtime)
   (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark 'changed)
     (when (buffer-modified-p)
@@ -570,7 +570,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
 
 ;;; Editing
 
-(defun qwen-companion-follow--ask (request)
+(defun qwen-companion-follow--request-edits (request)
   "Ask for the edits that bring the current buffer to REQUEST."
   (let ((buffer (current-buffer)))
     (setf (qwen-companion-follow--request-tick request) (buffer-chars-modified-tick)
@@ -659,7 +659,7 @@ about saving on what it was asked about."
                   (not (equal (qwen-companion-follow--request-stamp request)
                               (qwen-companion-disk-stamp buffer-file-name))))
               (qwen-companion-follow--look)
-            (qwen-companion-follow--settle)))))))
+            (qwen-companion-follow--release-link)))))))
   (qwen-companion-follow--go-on))
 
 (defun qwen-companion-follow--drop-answer (merged)
@@ -691,7 +691,7 @@ No question is asked, whatever happens to the file meanwhile."
                     (qwen-companion-follow--request-source request)))
         (create-lockfiles nil)
         (modified (buffer-modified-p)))
-    (qwen-companion-follow--put-time-aside)
+    (qwen-companion-follow--suspend-modtime)
     ;; As modified, so that no record says "undone means saved".
     (restore-buffer-modified-p t)
     (condition-case err
@@ -721,7 +721,7 @@ No question is asked, whatever happens to the file meanwhile."
         (revert-buffer-preserve-modes t))
     (qwen-companion-follow--run-hook 'before-revert-hook)
     (qwen-companion-follow--edit request merged)
-    (qwen-companion-follow--take-over request)
+    (qwen-companion-follow--adopt-file-state request)
     (qwen-companion-follow--set-unmodified)
     (qwen-companion-follow--refresh-vc-soon)
     (unless (qwen-companion-follow--request-expected request)
@@ -743,7 +743,7 @@ No key asks about it, and the buffer is not saved before."
   (unless (qwen-companion-follow--held-p)
     (message "qwen-companion: %s was written to disk again; that is merged into %s when its conflicts are resolved"
              (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))
-  (qwen-companion-follow--put-time-aside)
+  (qwen-companion-follow--suspend-modtime)
   (setf (qwen-companion-follow--link-held qwen-companion-follow--link) t))
 
 (defun qwen-companion-follow--held-p ()
@@ -768,7 +768,7 @@ MERGED is the result."
             (qwen-companion-conflicts-begin
              base mine (or (qwen-companion-follow--request-result request)
                            (qwen-companion-follow--text)))))
-    (qwen-companion-follow--take-over request)
+    (qwen-companion-follow--adopt-file-state request)
     (setf (qwen-companion-follow--link-base qwen-companion-follow--link)
           (with-current-buffer source (qwen-companion-follow--text)))
     (cond
@@ -779,7 +779,7 @@ MERGED is the result."
                conflicts (if (= conflicts 1) "" "s") (buffer-name)))
      ((qwen-companion-disk-same-text-p source)
       (qwen-companion-follow--set-unmodified)
-      (qwen-companion-follow--rest))
+      (qwen-companion-follow--suspend-if-clean))
      (t
       (message "qwen-companion: what was written to disk is merged into %s, which is not saved"
                (buffer-name))))))
@@ -830,15 +830,15 @@ It starts programs, which takes longer than the change of the text."
 
 ;;; Typing and saving meanwhile
 
-(defun qwen-companion-follow--put-time-aside ()
+(defun qwen-companion-follow--suspend-modtime ()
   "Let no key ask whether to edit the current buffer."
   (let ((link qwen-companion-follow--link))
     (unless (qwen-companion-follow--link-time link)
       (setf (qwen-companion-follow--link-time link) (visited-file-modtime))
       (clear-visited-file-modtime))))
 
-(defun qwen-companion-follow--restore-time ()
-  "Undo `qwen-companion-follow--put-time-aside'."
+(defun qwen-companion-follow--restore-modtime ()
+  "Undo `qwen-companion-follow--suspend-modtime'."
   (let ((link qwen-companion-follow--link))
     (when-let* ((time (qwen-companion-follow--link-time link)))
       (setf (qwen-companion-follow--link-time link) nil)
@@ -862,7 +862,7 @@ here would only be reported."
       (qwen-companion-follow--wait)
       (when-let* ((refusal
                    (cond
-                    ((qwen-companion-follow--on-its-way-p link)
+                    ((qwen-companion-follow--pending-p link)
                      (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
                              name))
                     ((qwen-companion-follow--held-p)
@@ -890,7 +890,7 @@ here would only be reported."
         (buffer (current-buffer)))
     (while (and (buffer-live-p buffer)
                 (when-let* ((link (qwen-companion-follow--link-of buffer)))
-                  (qwen-companion-follow--on-its-way-p link))
+                  (qwen-companion-follow--pending-p link))
                 (< (float-time) end))
       (accept-process-output nil 0.01))))
 
@@ -904,7 +904,7 @@ It is what is on disk, as far as the buffer knows."
             (qwen-companion-follow--text)))
     (when (qwen-companion-follow--link-time link)
       (with-current-buffer (or (buffer-base-buffer) (current-buffer))
-        (qwen-companion-follow--restore-time))
+        (qwen-companion-follow--restore-modtime))
       (unless (and (verify-visited-file-modtime (buffer-base-buffer))
                    (not (qwen-companion-follow--link-expected link)))
         (add-hook 'after-change-functions
@@ -916,10 +916,10 @@ Its file has changed already, or is about to."
   (remove-hook 'after-change-functions #'qwen-companion-follow--first-changed t)
   (with-current-buffer (or (buffer-base-buffer) (current-buffer))
     (when qwen-companion-follow--link
-      (qwen-companion-follow--put-time-aside)
+      (qwen-companion-follow--suspend-modtime)
       (qwen-companion-follow--enqueue (list (current-buffer))))))
 
-(defun qwen-companion-follow--synced ()
+(defun qwen-companion-follow--saved-or-reverted ()
   "Note that the current buffer was saved or reverted."
   (qwen-companion-conflicts-update)
   (when-let* ((link (and (not (buffer-base-buffer)) qwen-companion-follow--link)))
@@ -930,9 +930,9 @@ Its file has changed already, or is about to."
     (qwen-companion-follow--mark nil)
     (if (qwen-companion-follow--link-expected link)
         ;; The base stays: the CLI knows nothing of what was saved.
-        (qwen-companion-follow--put-time-aside)
+        (qwen-companion-follow--suspend-modtime)
       (setf (qwen-companion-follow--link-base link) nil)
-      (qwen-companion-follow--rest))))
+      (qwen-companion-follow--suspend-if-clean))))
 
 (defun qwen-companion-follow--resolved (buffer)
   "Look at the file of BUFFER, in which no conflict is left."
@@ -1013,12 +1013,12 @@ It has another name there if one has its number, time and size."
              :stderr (get-buffer-create " *qwen-companion find*" t)
              :filter (lambda (_process names)
                        (dolist (name (split-string names "\0" t))
-                         (qwen-companion-follow--found-again buffer stamp name)))
+                         (qwen-companion-follow--note-search-result buffer stamp name)))
              :sentinel (lambda (process _event)
                          (unless (process-live-p process)
                            (setq qwen-companion-follow--search nil))))))))
 
-(defun qwen-companion-follow--found-again (buffer stamp name)
+(defun qwen-companion-follow--note-search-result (buffer stamp name)
   "Mark BUFFER as renamed if NAME is its file, which has gone and had STAMP."
   (when (and (buffer-live-p buffer)
              (equal (seq-take stamp 3)
@@ -1077,13 +1077,13 @@ leave them as they would be without."
             (setf (qwen-companion-follow--link-expected link) expected)
             (cond
              ((not expected)
-              (unless (qwen-companion-follow--on-its-way-p link)
-                (qwen-companion-follow--calm)
-                (qwen-companion-follow--settle)))
+              (unless (qwen-companion-follow--pending-p link)
+                (qwen-companion-follow--clear-pending)
+                (qwen-companion-follow--release-link)))
              ((buffer-modified-p)
               (qwen-companion-follow--find-base))
              ((verify-visited-file-modtime)
-              (qwen-companion-follow--put-time-aside)))))))))
+              (qwen-companion-follow--suspend-modtime)))))))))
 
 (defun qwen-companion-follow-file (path)
   "Bring the buffers that visit the file PATH along."
@@ -1103,7 +1103,7 @@ Return non-nil when they are; it takes half a second at most each."
                 (with-current-buffer buffer
                   (qwen-companion-follow--wait)
                   (not (and qwen-companion-follow--link
-                            (qwen-companion-follow--on-its-way-p
+                            (qwen-companion-follow--pending-p
                              qwen-companion-follow--link)))))
               (qwen-companion-follow--visiting path))))
 
@@ -1116,8 +1116,8 @@ Return non-nil when they are; it takes half a second at most each."
     (after-set-visited-file-name-hook . qwen-companion-follow--renamed)
     (kill-buffer-hook . qwen-companion-follow--leave)
     (first-change-hook . qwen-companion-follow--first-change)
-    (after-save-hook . qwen-companion-follow--synced)
-    (after-revert-hook . qwen-companion-follow--synced)
+    (after-save-hook . qwen-companion-follow--saved-or-reverted)
+    (after-revert-hook . qwen-companion-follow--saved-or-reverted)
     (qwen-companion-backend-connected-hook . qwen-companion-follow--retry)
     (qwen-companion-conflicts-resolved-functions . qwen-companion-follow--resolved)
     (qwen-companion-disk-expecting-functions . qwen-companion-follow-expect)

@@ -83,7 +83,7 @@
 (defvar qwen-companion-inspector--buffer nil
   "The inspector, nil when there is none.")
 
-(defvar-local qwen-companion-inspector--told nil
+(defvar-local qwen-companion-inspector--reports nil
   "What the CLIs were told last: an alist of session ids and reports.")
 (defvar-local qwen-companion-inspector--exclusions nil
   "The files not told: property lists (:path :rule :session).")
@@ -124,7 +124,7 @@ is TEXT on many lines, made when it is first needed."
                 (buffer-substring-no-properties (point-min) (point-max)))))
     (qwen-companion-inspector--with-buffer
       (setf (alist-get (qwen-companion-context-sent-session payload)
-                       qwen-companion-inspector--told nil nil #'equal)
+                       qwen-companion-inspector--reports nil nil #'equal)
             (qwen-companion-inspector--make-report
              :text text
              :sent (qwen-companion-context-sent-sent payload)
@@ -145,9 +145,9 @@ is TEXT on many lines, made when it is first needed."
 (defun qwen-companion-inspector-changed (&rest _)
   "Note that a CLI has come or gone, or that the state has changed."
   (qwen-companion-inspector--with-buffer
-    (setq qwen-companion-inspector--told
+    (setq qwen-companion-inspector--reports
           (cl-delete-if-not #'qwen-companion-backend-session
-                            qwen-companion-inspector--told :key #'car))
+                            qwen-companion-inspector--reports :key #'car))
     (qwen-companion-inspector--redraw-soon)))
 
 ;;; What was told
@@ -358,7 +358,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
 
 (defun qwen-companion-inspector--report-of (id)
   "Return what the CLI of the session ID was told last, or nil."
-  (cdr (assoc id qwen-companion-inspector--told)))
+  (cdr (assoc id qwen-companion-inspector--reports)))
 
 (defun qwen-companion-inspector--facts (session report context now)
   "Return the lines about SESSION, told the CONTEXT of REPORT, at NOW."

@@ -133,7 +133,7 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
       (skip-chars-forward "[:ascii:]")
       (eobp))))
 
-(defun qwen-companion-merge--drop (request)
+(defun qwen-companion-merge--forget-request (request)
   "Forget REQUEST and what belongs to it."
   (setq qwen-companion-merge--requests
         (cl-delete request qwen-companion-merge--requests :key #'cdr))
@@ -151,7 +151,7 @@ Not now: this may run where the caller expects nothing of the kind."
 
 (defun qwen-companion-merge--report-failure (request)
   "Call the callback of REQUEST: it could not be done."
-  (qwen-companion-merge--drop request)
+  (qwen-companion-merge--forget-request request)
   (funcall (qwen-companion-merge--request-callback request)
            (qwen-companion-merge--request-failure request)))
 
@@ -162,7 +162,7 @@ Not now: this may run where the caller expects nothing of the kind."
 
 (defun qwen-companion-merge-forget ()
   "Forget all questions; nobody is called."
-  (mapc #'qwen-companion-merge--drop
+  (mapc #'qwen-companion-merge--forget-request
         (mapcar #'cdr qwen-companion-merge--requests)))
 
 ;;; Answers
@@ -187,7 +187,7 @@ Remove the files of TEXTS, those in PAYLOAD, if the request was forgotten."
       (let ((answer (condition-case nil
                         (funcall reader payload)
                       (file-error (qwen-companion-merge--request-failure request)))))
-        (qwen-companion-merge--drop request)
+        (qwen-companion-merge--forget-request request)
         (funcall (qwen-companion-merge--request-callback request) answer))
     (mapc #'qwen-companion-spool-drop texts))
   nil)

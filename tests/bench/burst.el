@@ -119,7 +119,7 @@ are, and without waiting for other programs."
                           (cl-every (lambda (buffer)
                                       (with-current-buffer buffer
                                         (and (not (qwen-companion-follow--changed-p))
-                                             (not (qwen-companion-follow--on-its-way-p
+                                             (not (qwen-companion-follow--pending-p
                                                    qwen-companion-follow--link))
                                              (save-excursion
                                                (goto-char (point-min))

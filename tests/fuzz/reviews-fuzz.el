@@ -456,7 +456,7 @@ That is when the user has edited it, or ALWAYS."
              (unchanged (equal stamp (qwen-companion-disk-stamp path))))
         (qwen-companion-disk--give-up write)
         (when (and unchanged text (not optional)
-                   (null (qwen-companion-disk--row path)))
+                   (null (qwen-companion-disk--expected path)))
           (reviews-fuzz--paid (cons (file-name-nondirectory path) text)))))))
 
 (defconst reviews-fuzz--steps
