@@ -107,6 +107,8 @@ def test_a_stream_does_not_wait_for_the_library(home: Home) -> None:
             assert stream.block() == ["retry: 1500"]
             files = stream.event()["params"]["workspaceState"]["openFiles"]
             assert [file["path"] for file in files] == [str(path)]
+            notification = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
+            assert Cli(backend.port, backend.token, "restored").post(notification)[0] == 202
             # The library is on its way, for what the CLI asks next.
             assert backend.process.stderr is not None
             assert backend.process.stderr.readline().startswith(b"stuck mcp")

@@ -289,22 +289,26 @@ class ContextDistributor:
             and all(rules[family].get(path, UNKNOWN) is not None for family in connected)
         }
         exclusions = [Exclusion(path, rule) for path, rule in common.items()]
+        # Most sessions hear the same, and there may be many.
+        contexts: dict[object, tuple[bytes, dict[str, str]]] = {}
         for state in job.sessions:
             identifier = state.session.id
             if identifier not in findings.scopes:
                 continue
             scope = findings.scopes[identifier]
-            allowed: dict[str, int] = {}
-            for path, stamp in times.items():
-                rule = rules[_family(state)].get(path, UNKNOWN)
-                if rule is None and scope is not None and not any(findings.places[path].is_below(r) for r in scope):
-                    rule = f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
-                if rule is None:
-                    allowed[path] = stamp
-                elif path not in common:
-                    exclusions.append(Exclusion(path, rule, identifier))
+            family = _family(state)
             listener = self._listener(identifier, scope, job)
-            self._deliver(identifier, context_update(describe(job.snapshot, allowed, listener.trusted)))
+            group = (family, scope, listener.trusted)
+            if group not in contexts:
+                kept = {
+                    path: rule for path in times if (rule := _rule(path, rules[family], scope, findings)) is not None
+                }
+                allowed = {path: stamp for path, stamp in times.items() if path not in kept}
+                context = context_update(describe(job.snapshot, allowed, listener.trusted))
+                contexts[group] = context, {path: rule for path, rule in kept.items() if path not in common}
+            context, kept = contexts[group]
+            exclusions += [Exclusion(path, rule, identifier) for path, rule in kept.items()]
+            self._deliver(identifier, context)
         if tuple(exclusions) != self._exclusions:
             self._exclusions = tuple(exclusions)
             if self._watched:
@@ -322,6 +326,16 @@ class ContextDistributor:
         if listener.sent is not None:
             stamp, notification = listener.sent
             self._report_context(session, listener.scope, stamp, notification.decode("utf-8"))
+
+
+def _rule(
+    path: str, rules: Mapping[str, str | None], scope: tuple[ResolvedPath, ...] | None, findings: _Findings
+) -> str | None:
+    """What keeps PATH from a session of SCOPE, for whose family RULES hold; None for nothing."""
+    rule = rules.get(path, UNKNOWN)
+    if rule is None and scope is not None and not any(findings.places[path].is_below(root) for root in scope):
+        return f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
+    return rule
 
 
 def _family(state: SessionState) -> str | None:

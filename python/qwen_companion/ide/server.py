@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import socket
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from qwen_companion.domain import KnownSession
-from qwen_companion.ide.bodies import BodyTooLargeError, read_body
+from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
@@ -52,6 +53,9 @@ STRANGER_S = 5.0
 
 IDLE_CONNECTION_S = 65
 """How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
+
+MAX_NOTIFICATION_BYTES = 4096
+"""Largest body that is looked at for a notification; a larger one is the library's in any case."""
 
 STREAMS_END_S = 0.3
 SERVER_END_S = 0.5
@@ -201,11 +205,30 @@ class McpServer:
             await refuse(send, 413, str(error))
             return
         self._memory.text_was(body.size)
+        if session is not None and _is_notification(body):
+            # None means anything to this server, and the library takes as long for it as for a request.
+            await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
         rpc = await asyncio.shield(self._rpc)
         answering = rpc.post(session, body, limit, scope, receive, send)
         # It may be large, and a call may take long.
         del body
         await answering
+
+
+def _is_notification(body: Body) -> bool:
+    """Return whether BODY is a JSON-RPC notification, if it is no larger than one that a CLI sends."""
+    if len(body.data) > MAX_NOTIFICATION_BYTES:
+        return False
+    try:
+        message: object = json.loads(body.data)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(message, dict):
+        return False
+    values = cast("dict[str, object]", message)
+    return values.get("jsonrpc") == "2.0" and isinstance(values.get("method"), str) and "id" not in values
 
 
 def _import_rpc(_: None) -> type[RpcHandler]:

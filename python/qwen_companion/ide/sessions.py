@@ -272,7 +272,7 @@ class Sessions:
     def set_context(self, identifier: str, notification: bytes) -> None:
         """Make NOTIFICATION the context of a session, if there is one; each of its streams is sent it once."""
         session = self._sessions.get(identifier)
-        if session is not None:
+        if session is not None and session.context != notification:
             session.context = notification
             if session.stream is not None:
                 session.stream.wake.set()

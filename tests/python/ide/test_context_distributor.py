@@ -289,6 +289,25 @@ async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkey
     assert asked == []
 
 
+async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    hall.distributor.set_settings(Settings())
+    made: list[object] = []
+
+    def describe(*arguments: Any) -> object:
+        made.append(arguments)
+        return real(*arguments)
+
+    real = module.describe
+    monkeypatch.setattr(module, "describe", describe)
+    names = [str(number) for number in range(20)]
+    for name in names:
+        hall.join(name, hall.one)
+    hall.join("other", hall.two)
+    hall.show(hall.file("one/a"), hall.file("two/b"))
+    assert await hall.heard(*names, "other") == {**dict.fromkeys(names, ["a"]), "other": ["b"]}
+    assert len(made) == 2
+
+
 async def test_the_word_of_the_user_comes_before_the_rules(hall: Hall) -> None:
     hall.distributor.set_settings(Settings())
     a, key = hall.file("one/a"), hall.file("one/.env")
