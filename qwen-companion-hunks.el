@@ -117,7 +117,7 @@ With 0, stay even after a last line without a newline."
 (defun qwen-companion-hunks-count-lines (text)
   "Return the number of lines in TEXT; the last one may lack its newline."
   (+ (cl-count ?\n text)
-     (if (or (string-empty-p text) (string-suffix-p "\n" text)) 0 1)))
+     (if (qwen-companion-hunks-unterminated-p text) 1 0)))
 
 (defun qwen-companion-hunks-line-count (buffer)
   "Return the number of lines in BUFFER; the last one may lack its newline."

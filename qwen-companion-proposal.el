@@ -346,9 +346,21 @@ bring lines back."
 
 ;;; The one life
 
-(defun qwen-companion-proposal--refusal (payload)
-  "Return the reason to refuse the proposal in PAYLOAD, or nil to review it."
-  (let ((path (qwen-companion-diff-open-path payload)))
+(defun qwen-companion-proposal--from-payload (payload)
+  "Return the proposal that PAYLOAD of the `diff-open' call describes.
+It has no text yet, and its file has not been looked at."
+  (let ((client (qwen-companion-diff-open-client payload)))
+    (qwen-companion-proposal--make
+     :id (qwen-companion-diff-open-id payload)
+     :session (qwen-companion-diff-open-session payload)
+     :client (if (string-empty-p client) "the CLI" client)
+     :path (qwen-companion-diff-open-path payload)
+     :digest (qwen-companion-diff-open-digest payload)
+     :ends-lines (qwen-companion-diff-open-ends-lines payload))))
+
+(defun qwen-companion-proposal--refusal (proposal payload)
+  "Return the reason to refuse PROPOSAL with the text in PAYLOAD, or nil."
+  (let ((path (qwen-companion-proposal-path proposal)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
         (format "Emacs reviews local files with absolute names only, not %s" path)
       (let* ((file-name-handler-alist nil)
@@ -360,32 +372,23 @@ bring lines back."
           (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
-(defun qwen-companion-proposal--begin (payload)
-  "Make the proposal in PAYLOAD and announce it.
+(defun qwen-companion-proposal--begin (proposal payload)
+  "Begin the life of PROPOSAL with the text in PAYLOAD.
 Run `qwen-companion-proposal-begun-functions'."
-  (let* ((path (qwen-companion-diff-open-path payload))
-         (target (qwen-companion-risks-examine
-                  path (qwen-companion-roots-published)))
-         (proposal (qwen-companion-proposal--make
-                    :id (qwen-companion-diff-open-id payload)
-                    :session (qwen-companion-diff-open-session payload)
-                    :client (if (string-empty-p (qwen-companion-diff-open-client payload))
-                                "the CLI"
-                              (qwen-companion-diff-open-client payload))
-                    :path path
-                    :real (car target)
-                    :warning (cdr target)
-                    :digest (qwen-companion-diff-open-digest payload)
-                    :ends-lines (qwen-companion-diff-open-ends-lines payload)
-                    :stamp (qwen-companion-disk-stamp path))))
-    (setf (qwen-companion-proposal-checked proposal)
-          (qwen-companion-proposal-stamp proposal))
-    (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
-    (qwen-companion-proposal--fill proposal payload)
-    (setq qwen-companion-proposal--open
-          (append qwen-companion-proposal--open (list proposal)))
-    (qwen-companion-proposal--compare-with-accepted proposal)
-    (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal)))
+  (let* ((path (qwen-companion-proposal-path proposal))
+         (stamp (qwen-companion-disk-stamp path)))
+    (pcase-let ((`(,real . ,warning)
+                 (qwen-companion-risks-examine path (qwen-companion-roots-published))))
+      (setf (qwen-companion-proposal-real proposal) real
+            (qwen-companion-proposal-warning proposal) warning
+            (qwen-companion-proposal-stamp proposal) stamp
+            (qwen-companion-proposal-checked proposal) stamp)))
+  (qwen-companion-proposal--stop-write-timeout (qwen-companion-proposal-session proposal))
+  (qwen-companion-proposal--fill proposal payload)
+  (setq qwen-companion-proposal--open
+        (append qwen-companion-proposal--open (list proposal)))
+  (qwen-companion-proposal--compare-with-accepted proposal)
+  (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal))
 
 (defun qwen-companion-proposal--end (proposal state &optional by-cli)
   "End PROPOSAL in STATE.
@@ -422,13 +425,15 @@ OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
                   (qwen-companion-proposal-client accepted))))
   (force-mode-line-update t))
 
-(defun qwen-companion-proposal--supersede (session path)
-  "End the open proposal of SESSION for PATH: a newer one has come.
-The CLI waits for the outcome of the newer one only, so an outcome that
+(defun qwen-companion-proposal--supersede (newer)
+  "End the open proposal of the same session and file as NEWER.
+The CLI waits for the outcome of NEWER only, so an outcome that
 has not reached it yet is void."
   (let ((older-p (lambda (proposal)
-                   (and (equal session (qwen-companion-proposal-session proposal))
-                        (equal path (qwen-companion-proposal-path proposal))))))
+                   (and (equal (qwen-companion-proposal-session newer)
+                               (qwen-companion-proposal-session proposal))
+                        (equal (qwen-companion-proposal-path newer)
+                               (qwen-companion-proposal-path proposal))))))
     (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
       (qwen-companion-proposal--end older 'superseded t)
       (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
@@ -713,20 +718,19 @@ that text, or nil for a rejection."
   "Handle the `diff-open' call: begin the proposal in PAYLOAD.
 Return nil, or the reason to refuse it, a string.  If the proposal is
 known already, keep its review."
-  (let ((id (qwen-companion-diff-open-id payload))
-        (path (qwen-companion-diff-open-path payload))
-        (session (qwen-companion-diff-open-session payload)))
+  (let* ((proposal (qwen-companion-proposal--from-payload payload))
+         (id (qwen-companion-proposal-id proposal)))
     (cond
      ((or (qwen-companion-proposal-by-id id)
           (qwen-companion-proposal--undelivered-by-id id))
       (qwen-companion-spool-drop payload)
       nil)
      (t
-      (qwen-companion-proposal--supersede session path)
-      (if-let* ((refusal (qwen-companion-proposal--refusal payload)))
+      (qwen-companion-proposal--supersede proposal)
+      (if-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
           (progn (qwen-companion-spool-drop payload)
                  refusal)
-        (qwen-companion-proposal--begin payload)
+        (qwen-companion-proposal--begin proposal payload)
         nil)))))
 
 (defun qwen-companion-proposal-on-close (payload)

@@ -176,19 +176,13 @@ RESULT says how the wait ended, see `qwen-companion-disk-expect'."
 
 (defun qwen-companion-rescue--on-disk-p (buffer)
   "Return non-nil when the rescued text in BUFFER is in its file."
-  (let ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer))
-        (text (qwen-companion-rescue--text buffer)))
+  (let* ((rescue (buffer-local-value 'qwen-companion-rescue--current buffer))
+         (text (qwen-companion-disk-text
+                buffer (qwen-companion-rescue-line-end rescue))))
     (or (qwen-companion-disk-holds-p (qwen-companion-rescue-path rescue) text)
         (and (qwen-companion-rescue-ends-lines rescue)
              (qwen-companion-disk-holds-p (qwen-companion-rescue-path rescue)
                                           (qwen-companion-disk-end-line text))))))
-
-(defun qwen-companion-rescue--text (buffer)
-  "Return the rescued text in BUFFER as it would be in the file."
-  (qwen-companion-disk-text
-   buffer
-   (qwen-companion-rescue-line-end
-    (buffer-local-value 'qwen-companion-rescue--current buffer))))
 
 ;;; Commands
 

@@ -148,7 +148,7 @@ If the buffer is the copy of unsaved text, show the review without it."
   "Set the major mode of the current buffer, a side of a review, by PATH."
   (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-untrusted-set-major-mode path)
-    ;; The major mode has killed what was local.
+    ;; The major mode has killed local variables.
     (setq qwen-companion-proposal-current proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
       (setq buffer-offer-save t))
@@ -371,7 +371,7 @@ screen.  The parts about edits and unsaved text update themselves."
               `(:eval (qwen-companion-review-line-ends-hint
                        ,(substitute-command-keys
                          "\\[qwen-companion-diff-toggle-line-ends]")))
-              ;; The name of the file has room on the other side.
+              ;; The disk side omits these to have room for the file name.
               '(:eval (if buffer-read-only
                           (qwen-companion-review--loss-hint qwen-companion-proposal-current)
                         (qwen-companion-untrusted-mode-line
@@ -577,11 +577,12 @@ Report its errors instead of passing them to the CLI."
 (defun qwen-companion-review-schedule ()
   "Schedule the review of the next unseen proposal for a good moment.
 Call this after each change of the open proposals or their states."
-  (qwen-companion-review--unschedule)
+  (mapc #'cancel-timer qwen-companion-review--timers)
+  (setq qwen-companion-review--timers nil)
   (when (and (qwen-companion-review--unseen)
              (memq qwen-companion-diff-arrival '(idle now)))
     (setq qwen-companion-review--timers
-          ;; The second one is for what ends while no key comes.
+          ;; The second timer notices what ends without input.
           (list (run-with-idle-timer qwen-companion-review--idle-delay t
                                      #'qwen-companion-review--show-next)
                 (run-at-time (if (eq qwen-companion-diff-arrival 'now)
@@ -591,11 +592,6 @@ Call this after each change of the open proposals or their states."
                              #'qwen-companion-review--show-next))))
   (qwen-companion-review--watch-unsaved)
   (run-hooks 'qwen-companion-proposal-changed-hook))
-
-(defun qwen-companion-review--unschedule ()
-  "Cancel the timers that would show a proposal."
-  (mapc #'cancel-timer qwen-companion-review--timers)
-  (setq qwen-companion-review--timers nil))
 
 (defun qwen-companion-review--unseen ()
   "Return the open proposals that have not been shown yet, oldest first."
@@ -677,14 +673,14 @@ when the terminal is in a tab that is not selected."
                   (get-buffer-window buffer 'visible)))
            (bound-and-true-p ediff-session-registry)))
 
-(defun qwen-companion-review--display-quietly (buffer)
-  "Display BUFFER without selecting it, unless that would disturb the user."
-  (unless (qwen-companion-review--busy-p)
-    (display-buffer buffer '(nil (inhibit-same-window . t)))))
-
 (defun qwen-companion-review--show-miswritten (buffer)
-  "Show how the file differs from the text in BUFFER, accepted for it."
-  (qwen-companion-rescue-compare buffer #'qwen-companion-review--display-quietly))
+  "Show how the file differs from the text in BUFFER, accepted for it.
+Display that without selecting it, and not if that would disturb the user."
+  (qwen-companion-rescue-compare
+   buffer
+   (lambda (difference)
+     (unless (qwen-companion-review--busy-p)
+       (display-buffer difference '(nil (inhibit-same-window . t)))))))
 
 (add-hook 'qwen-companion-proposal-miswritten-functions
           #'qwen-companion-review--show-miswritten)
@@ -708,7 +704,7 @@ when the terminal is in a tab that is not selected."
   (setf (qwen-companion-proposal-seen proposal) t)
   (unless (qwen-companion-proposal-style proposal)
     (setf (qwen-companion-proposal-style proposal)
-          ;; A CLI that was offered reviews before the user wanted none.
+          ;; The CLI was offered reviews before the option became nil.
           (or qwen-companion-diff-style 'ediff)))
   (condition-case err
       (progn
@@ -717,7 +713,7 @@ when the terminal is in a tab that is not selected."
         (setf (qwen-companion-proposal-state proposal) 'shown)
         (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select))
     (error (qwen-companion-review-fall-back proposal err select)))
-  ;; What shows it lets timers and processes run, and one may end it.
+  ;; Timers and processes run in the front end, and one may end it.
   (unless (qwen-companion-proposal-open-p proposal)
     (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
   (qwen-companion-review-schedule))
@@ -882,7 +878,7 @@ names the file of another one."
       (undo-boundary)
       (widen)
       (erase-buffer)
-      ;; A file that is not there yet is to be saved as well.
+      ;; Let the user save an empty file that does not exist yet.
       (set-buffer-modified-p t)
       (undo-boundary))
     (pop-to-buffer buffer)
