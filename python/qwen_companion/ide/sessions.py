@@ -52,6 +52,9 @@ FIRST_STREAM_S = 60.0
 STALL_S = 600.0
 """How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
 
+PIECE_BYTES = 256 * 1024
+"""A CLI that takes less than this within the time limit for a stalled stream is not reading."""
+
 WATCH_S = 2.0
 """How often the process of a CLI is looked after while its stream is open."""
 
@@ -366,18 +369,25 @@ class Sessions:
             await self._send(send, _body(b": still here\n\n"))
 
     async def _send(self, send: Send, message: Message) -> None:
-        """Send MESSAGE and wait until all of it has been taken; asyncio.TimeoutError when it is not.
+        """Send `message` and wait until all of it has been taken.
 
-        The server's `send` returns as soon as it has room to keep the bytes itself, and waits for room when called
-        again; so an empty piece is sent after it.
+        :raises asyncio.TimeoutError: when a piece of it was not taken in time, however long the whole is
         """
+        body: bytes = message.get("body", b"")
+        for start in range(0, max(len(body), 1), PIECE_BYTES):
+            piece = message
+            if len(body) > PIECE_BYTES:
+                end = start + PIECE_BYTES
+                piece = _body(body[start:end], more=end < len(body) or message["more_body"])
+            await asyncio.wait_for(_send_and_wait(send, piece), self._timing.stall)
 
-        async def both() -> None:
-            await send(message)
-            if message.get("more_body"):
-                await send(_body(b""))
 
-        await asyncio.wait_for(both(), self._timing.stall)
+async def _send_and_wait(send: Send, message: Message) -> None:
+    # The server's `send` returns as soon as it has room to keep the bytes itself, and waits for room when called again;
+    # so an empty piece is sent after it.
+    await send(message)
+    if message.get("more_body"):
+        await send(_body(b""))
 
 
 async def _watch(stream: _Stream, receive: Receive) -> None:

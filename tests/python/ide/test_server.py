@@ -32,7 +32,7 @@ from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, Stream
 pytestmark = pytest.mark.anyio
 
 TOKEN = "token-of-the-test"
-TIMING = Timing(keep_alive=0.05, stall=0.5)
+TIMING = Timing(keep_alive=0.05, stall=2.0)
 RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
 T = TypeVar("T")
 
