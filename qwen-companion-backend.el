@@ -57,7 +57,7 @@ is one, else the command python3."
 Each function gets the new state, see `qwen-companion-state'.")
 
 (defvar qwen-companion-backend-methods nil
-  "Alist of what the Python process may call: (METHOD . FUNCTION).
+  "Alist of the methods that the Python process may call: (METHOD . FUNCTION).
 FUNCTION gets the property list that came with the call and returns at
 once; its value is the answer.")
 
@@ -65,11 +65,11 @@ once; its value is the answer.")
   "Hook run when a Python process can be called, also after a restart.")
 
 (defvar qwen-companion-backend-disconnected-hook nil
-  "Hook run when a Python process can be called no more.
-What it was asked and has not answered, it never will.")
+  "Hook run when the connection to a Python process is closed.
+Pending requests will not be answered.")
 
 (defvar qwen-companion-backend-call-failed-functions nil
-  "Abnormal hook run when the Python process could not do what it was told.
+  "Abnormal hook run when a call of the Python process has failed.
 Each function gets the method and the payload of the call.")
 
 (defvar qwen-companion-backend-proposals-function #'ignore
@@ -116,7 +116,7 @@ answered."
 (cl-defstruct (qwen-companion-backend--server
                (:constructor qwen-companion-backend--make-server)
                (:copier nil))
-  "What outlives a Python process: the next one is told it.
+  "State that outlives a Python process and is handed to the next one.
 PORT is that of the server; RESERVE is a local socket at which the port
 is kept between two processes, see `qwen-companion-backend--make-reserve'.
 SESSIONS are the connected CLIs, as the process told them last.  SPOOL
@@ -165,7 +165,7 @@ Further keys are there when the CLI's process was found, which it is
 soon after it has connected if it is one of this user's on this machine
 and not behind a tunnel: :pid, :started (a string that differs from that
 of any other process with this id), its :directory at that time (nil if
-it cannot be had), its :family (`qwen', `gemini' or nil), and
+unknown), its :family (`qwen', `gemini' or nil), and
 :ancestors, the ids of the process, its parent and so on up to the child
 of this Emacs; or up to the first process there is when it runs outside
 of this Emacs."
@@ -274,7 +274,7 @@ Signal a `file-error' that says what to do when that is impossible."
                            (qwen-companion-backend-file-error-reason err)))))))
 
 (defun qwen-companion-backend-file-error-reason (err)
-  "Return what the system said of the `file-error' ERR."
+  "Return the system's message of the `file-error' ERR."
   (let ((reason (nth 2 err)))
     (if (stringp reason) reason (error-message-string err))))
 
@@ -343,7 +343,7 @@ when the process is killed, no other user can take the port."
                                   :server t :stop t :noquery t)))))
 
 (defun qwen-companion-backend--drop-reserve ()
-  "Give up the port that is kept, if there is one."
+  "Close the socket reserving the port, if there is one."
   (when-let* ((reserve (qwen-companion-backend--server-reserve
                         qwen-companion-backend--server)))
     (setf (qwen-companion-backend--server-reserve qwen-companion-backend--server)
@@ -373,7 +373,7 @@ when the process is killed, no other user can take the port."
      "\n")))
 
 (defun qwen-companion-backend--filter (process output)
-  "Connect when PROCESS has said its port; OUTPUT is part of its line."
+  "Connect when PROCESS has printed its port; OUTPUT is part of the line."
   (let ((line (concat (process-get process 'line) output)))
     (process-put process 'line line)
     (when (and (eq process (qwen-companion-backend--process))
@@ -405,7 +405,7 @@ when the process is killed, no other user can take the port."
      (delete-process (qwen-companion-backend--process)))))
 
 (defun qwen-companion-backend-wipe-conversions ()
-  "Erase the text that Emacs has decoded last, which stays in a buffer."
+  "Erase the internal buffer with the text decoded last."
   (when-let* ((buffer (get-buffer " *code-conversion-work*")))
     (with-current-buffer buffer
       (erase-buffer))))
@@ -513,10 +513,10 @@ Return non-nil when the call was sent; answers come as calls of their own."
 
 (defconst qwen-companion-backend-not-unicode
   "[^\0-\uD7FF\uE000-\U0010FFFF]"
-  "Matches what can be in Emacs only: a raw byte, half of a surrogate pair.")
+  "Matches characters outside Unicode: raw bytes, halves of surrogate pairs.")
 
 (defun qwen-companion-backend-unicode-p (name)
-  "Return non-nil when NAME can be told: it has nothing but Unicode.
+  "Return non-nil when all characters of NAME are Unicode.
 Another one would make the whole call fail."
   (not (string-match-p qwen-companion-backend-not-unicode name)))
 
@@ -548,7 +548,7 @@ happens on its own, also when Emacs is about to exit."
   (qwen-companion-backend--set-state 'off))
 
 (defun qwen-companion-backend--stopped (process _event)
-  "Clear up after PROCESS, which was told to stop."
+  "Clean up after PROCESS, which was asked to stop."
   (unless (process-live-p process)
     (cancel-timer (process-get process 'killer))
     (qwen-companion-backend--remove-spool (process-get process 'spool))
@@ -581,7 +581,7 @@ happens on its own, also when Emacs is about to exit."
       (run-hooks 'qwen-companion-backend-disconnected-hook))))
 
 (defun qwen-companion-backend--sentinel (process _event)
-  "Deal with the unasked end of PROCESS: restart it, or say why not."
+  "Handle the unexpected end of PROCESS: restart it, or fail with a reason."
   (when (and (eq process (qwen-companion-backend--process))
              (not (process-live-p process)))
     (let* ((status (process-exit-status process))
@@ -621,7 +621,7 @@ happens on its own, also when Emacs is about to exit."
        count)))
 
 (defun qwen-companion-backend--explain (process status)
-  "Return why PROCESS ended with STATUS and what to do about it."
+  "Return a message about PROCESS, ended with STATUS, and the way out."
   (let ((python (abbreviate-file-name (car (process-command process))))
         (detail (qwen-companion-backend--last-line process)))
     (pcase (alist-get status qwen-companion-backend--exit-codes)
@@ -639,7 +639,7 @@ happens on its own, also when Emacs is about to exit."
                status detail)))))
 
 (defun qwen-companion-backend--give-up (process)
-  "Fail because PROCESS has not come up in time."
+  "Fail if PROCESS is not ready in time."
   (when (and (eq process (qwen-companion-backend--process))
              (eq qwen-companion-backend--state 'starting))
     (qwen-companion-backend--fail
@@ -648,7 +648,7 @@ happens on its own, also when Emacs is about to exit."
      t)))
 
 (defun qwen-companion-backend--fail (text &optional retry)
-  "Stop everything, say TEXT and stay in the state `error'.
+  "Stop everything, show TEXT and enter the state `error'.
 With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
   (let ((process (qwen-companion-backend--process)))
     (qwen-companion-backend--disconnect)
@@ -672,13 +672,13 @@ With RETRY non-nil, try again after `qwen-companion-backend--retry-delay'."
       (message "qwen-companion: %s" text))))
 
 (defun qwen-companion-backend--cancel-retry ()
-  "Do not start a process by itself any more."
+  "Cancel the automatic start of a process."
   (when qwen-companion-backend--retry-timer
     (cancel-timer qwen-companion-backend--retry-timer)
     (setq qwen-companion-backend--retry-timer nil)))
 
 (defun qwen-companion-backend--remove-files ()
-  "Delete the discovery files, unless somebody has replaced them.
+  "Delete the discovery files unless another process has replaced them.
 The process does so itself, but it may have been killed."
   (let ((file-name-handler-alist nil))
     (dolist (file (qwen-companion-backend--server-files
@@ -694,19 +694,19 @@ The process does so itself, but it may have been killed."
 ;;; What the process says about itself
 
 (defun qwen-companion-backend-on-published (payload)
-  "Remember the port and the token in PAYLOAD for a restart."
+  "Handle the `published' message PAYLOAD: keep port and token for a restart."
   (setf (qwen-companion-backend--server-port qwen-companion-backend--server)
         (qwen-companion-published-port payload)
         qwen-companion-backend--token (qwen-companion-published-token payload)))
 
 (defun qwen-companion-backend-on-files (payload)
-  "Remember the names of the discovery files in PAYLOAD."
+  "Handle the `files' message PAYLOAD: keep the names of the discovery files."
   (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
         (qwen-companion-file-list-files payload))
   nil)
 
 (defun qwen-companion-backend-on-serving (_payload)
-  "Note that requests of CLIs are being answered from now on."
+  "Handle the `serving' message: the requests of CLIs are answered."
   (cancel-timer (qwen-companion-backend--connection-start-timer
                  qwen-companion-backend--connection))
   (qwen-companion-backend--ping-later)
@@ -717,13 +717,13 @@ The process does so itself, but it may have been killed."
   nil)
 
 (defun qwen-companion-backend-on-sessions (payload)
-  "Remember the connected CLIs in PAYLOAD."
+  "Handle the `sessions' message PAYLOAD: keep the connected CLIs."
   (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
         (qwen-companion-session-list-sessions payload))
   (force-mode-line-update t))
 
 (defun qwen-companion-backend-on-notice (payload)
-  "Show the warning or error in PAYLOAD."
+  "Handle the `notice' message PAYLOAD: show its warning or error."
   (qwen-companion-backend-notice (qwen-companion-notice-text payload)))
 
 (defun qwen-companion-backend-notice (text)
@@ -775,7 +775,7 @@ The process does so itself, but it may have been killed."
     (qwen-companion-backend--log-insert output)))
 
 (defun qwen-companion-backend--log-insert (text)
-  "Add TEXT to the end of the log and drop what is too old."
+  "Add TEXT to the end of the log and delete its oldest part if it is long."
   (with-current-buffer (qwen-companion-backend--log-buffer)
     (let ((inhibit-read-only t))
       (save-excursion
@@ -794,7 +794,7 @@ The process does so itself, but it may have been killed."
       (car (last (split-string said "\n"))))))
 
 (defun qwen-companion-log ()
-  "Show what the Python process has reported."
+  "Show the log of the Python process."
   (interactive)
   (pop-to-buffer (qwen-companion-backend--log-buffer)))
 
@@ -850,7 +850,7 @@ installation runs in the background in a buffer of its own."
                   #'qwen-companion-backend--installed nil t)))))
 
 (defun qwen-companion-backend--installed (_buffer outcome)
-  "Say how the installation went; OUTCOME is compile's word for it."
+  "Show the OUTCOME of the installation, a string of compile."
   (if (not (string-prefix-p "finished" outcome))
       (message "qwen-companion: the installation failed, see the buffer *qwen-companion install*")
     (message "qwen-companion: the Python environment is ready")

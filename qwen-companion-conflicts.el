@@ -37,7 +37,7 @@
 (defvar auto-save-visited-mode)
 
 (defconst qwen-companion-conflicts-labels '("yours" "before" "on disk")
-  "What the three texts of a conflict are called.")
+  "Labels of the three texts of a conflict.")
 
 (defconst qwen-companion-conflicts--marker
   (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels))
@@ -45,7 +45,7 @@
   "Matches a line that marks a conflict of ours.")
 
 (defconst qwen-companion-conflicts--delay 0.2
-  "Seconds after which the conflicts in a text that changes are counted again.")
+  "Seconds after a change until the conflicts are counted again.")
 
 (defvar qwen-companion-conflicts-resolved-functions nil
   "Abnormal hook run with a buffer in which no conflict is left.")
@@ -67,7 +67,7 @@ is about to count them again."
 (defun qwen-companion-conflicts-begin (base mine result)
   "Guard the current buffer, in which conflicts have just been marked.
 RESULT is the merge with the markers, MINE the user's text before it,
-and BASE that from which MINE started.  Return how many there are."
+and BASE that from which MINE started.  Return the number of conflicts."
   (setq qwen-companion-conflicts--state
         (make-qwen-companion-conflicts--state :base base :mine mine :result result))
   (qwen-companion-conflicts--guard)
@@ -77,9 +77,9 @@ and BASE that from which MINE started.  Return how many there are."
     (qwen-companion-conflicts--state-count qwen-companion-conflicts--state)))
 
 (defun qwen-companion-conflicts-origin ()
-  "Return what the conflicts in the current buffer come from.
+  "Return the texts whose merge made the current buffer's conflicts.
 That is a list (BASE MINE RESULT) as in `qwen-companion-conflicts-begin',
-or nil: there are none, or it is not known."
+or nil if there are no conflicts or the texts are unknown."
   (when-let* (((qwen-companion-conflicts-p))
               (state qwen-companion-conflicts--state)
               (result (qwen-companion-conflicts--state-result state)))
@@ -97,8 +97,8 @@ or nil: there are none, or it is not known."
   (memq #'qwen-companion-conflicts--refuse write-contents-functions))
 
 (defun qwen-companion-conflicts--count ()
-  "Return how many conflicts are in the text of the current buffer.
-That is 1 where a marker without its conflict is left over."
+  "Return the number of conflicts in the text of the current buffer.
+Markers without a complete conflict count as one."
   (save-excursion
     (save-restriction
       (widen)
@@ -113,7 +113,7 @@ That is 1 where a marker without its conflict is left over."
         (if found (max 1 conflicts) 0)))))
 
 (defun qwen-companion-conflicts-update ()
-  "Note how many conflicts are left in the current buffer.
+  "Count the conflicts left in the current buffer.
 With none, run `qwen-companion-conflicts-resolved-functions'."
   (when-let* ((state qwen-companion-conflicts--state))
     (let ((count (qwen-companion-conflicts--count)))
@@ -129,7 +129,7 @@ With none, run `qwen-companion-conflicts-resolved-functions'."
 (put 'qwen-companion-conflicts--changed 'permanent-local-hook t)
 
 (defun qwen-companion-conflicts--changed (&rest _)
-  "Count the conflicts in the current buffer, which has changed, in a moment."
+  "Schedule counting the conflicts in the current buffer after a change."
   (let ((state qwen-companion-conflicts--state)
         (buffer (current-buffer)))
     (unless (or (null state) (qwen-companion-conflicts--state-timer state))
@@ -144,8 +144,8 @@ With none, run `qwen-companion-conflicts-resolved-functions'."
 ;;; Saving
 
 (defun qwen-companion-conflicts--guard ()
-  "Let no way of saving the current buffer write markers.
-What saves by itself passes over it, rather than to fail each time."
+  "Refuse to save conflict markers in the current buffer.
+Automatic saving skips it instead of failing each time."
   (add-hook 'write-contents-functions #'qwen-companion-conflicts--refuse -90 t)
   (setq-local auto-save-visited-mode nil)
   (add-hook 'after-change-functions #'qwen-companion-conflicts--changed nil t)
@@ -164,8 +164,9 @@ Undoing may bring them back, so the guard stays."
 (put 'qwen-companion-conflicts--refuse 'permanent-local-hook t)
 
 (defun qwen-companion-conflicts--refuse ()
-  "Signal a `user-error' if the current buffer, about to be saved, has markers.
-Not if the user insists.  Return nil: saving goes on."
+  "Signal a `user-error' if conflict markers are about to be saved.
+Do not if the user insists with a prefix argument.  Return nil, so that
+saving continues."
   (let ((count (qwen-companion-conflicts--count)))
     (cond
      ((= count 0)

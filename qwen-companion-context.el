@@ -65,9 +65,9 @@ later.")
 (defvar qwen-companion-context--one-shot nil
   "Timer armed by a hook, nil when none is waiting.")
 (defvar qwen-companion-context--changes 0
-  "Counter of what a comparison of positions cannot see: files, projects.")
+  "Counter of changes that a comparison of positions misses: files, projects.")
 (defvar qwen-companion-context--focused nil
-  "The files that had the focus, newest first: (BUFFER . MILLISECONDS).")
+  "The focused files, newest first: (BUFFER . MILLISECONDS).")
 (defvar qwen-companion-context--active nil
   "Where the user was in a file last: (WINDOW VIEW BUFFER), or nil.
 BUFFER visits the file.")
@@ -168,7 +168,7 @@ default."
         (cl-incf qwen-companion-context--changes)))))
 
 (defun qwen-companion-context--adopt-open-files ()
-  "Take over the files that had the focus before the mode was on."
+  "Adopt the files that were focused before the mode was on."
   (setq qwen-companion-context--focused
         (cl-loop for buffer in (buffer-list)
                  for time = (buffer-local-value 'buffer-display-time buffer)
@@ -285,8 +285,8 @@ terminal that shall be asked about it."
                               text t t)))
 
 (defun qwen-companion-context-marked (file)
-  "Return how many characters are selected in FILE, also those not told.
-Return nil when nothing is, or when it is a rectangle."
+  "Return the number of characters selected in FILE, also those not sent.
+Return nil without a selection, or for a rectangle."
   (when-let* ((view (qwen-companion-context--last-view))
               (region (and (equal file (buffer-file-name
                                         (caar qwen-companion-context--focused)))
@@ -329,7 +329,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
     (string-join (nreverse lines) "\n")))
 
 (defun qwen-companion-context--current-key ()
-  "Return what a snapshot depends on, to tell whether one is needed."
+  "Return a key for the current state; equal keys need no new snapshot."
   (let ((view (and (qwen-companion-context-frame-p)
                    (qwen-companion-context--last-view))))
     (list qwen-companion-context--changes
@@ -400,7 +400,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
         (qwen-companion-context--send (qwen-companion-context-payload))))))
 
 (defun qwen-companion-context--send (payload)
-  "Send PAYLOAD unless it is what was sent last."
+  "Send PAYLOAD unless it equals the one sent last."
   (unless (equal payload qwen-companion-context--sent)
     (when (qwen-companion-backend-call 'context payload)
       (setq qwen-companion-context--sent payload))))
@@ -424,7 +424,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
     (qwen-companion-context--arm)))
 
 (defun qwen-companion-context--saved ()
-  "Tell the context anew: the file may not have been on disk before."
+  "Send the context again: the file may be new on disk."
   (setq qwen-companion-context--sent nil)
   (qwen-companion-context--files-changed))
 
@@ -462,7 +462,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   (qwen-companion-roots-update))
 
 (defun qwen-companion-context-disable ()
-  "Stop watching and forget what was seen."
+  "Stop reporting and forget the state."
   (pcase-dolist (`(,hook . ,function) qwen-companion-context--hooks)
     (remove-hook hook function))
   (dolist (timer (list qwen-companion-context--idle-timer
@@ -480,7 +480,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
         qwen-companion-context--sent nil))
 
 (defun qwen-companion-context-resend ()
-  "Tell a Python process that has just come up everything anew."
+  "Send everything to a new Python process."
   (setq qwen-companion-context--sent nil)
   (qwen-companion-privacy-forget)
   (qwen-companion-privacy-update)

@@ -51,7 +51,7 @@ the file, and TIMER ends the wait (nil while the CLI cannot write yet)."
   path texts foreseen optional stamp told looked done watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
-  "Abnormal hook run when a write that was expected has come.
+  "Abnormal hook run when an expected write has come.
 Each function gets the file's name.")
 
 (defvar qwen-companion-disk-expecting-functions nil
@@ -203,7 +203,7 @@ the file tells, and both texts of a comparison are to be read alike."
     (coding-system-change-eol-conversion coding nil)))
 
 (defun qwen-companion-disk-fitting-coding (coding)
-  "Return what to save the current buffer in, its file being in CODING.
+  "Return the coding system to save the current buffer, its file being in CODING.
 What CODING leaves open, because the file has nothing that tells, is as
 the buffer has it; CODING is nil when all is open."
   (let ((end (and coding (coding-system-eol-type coding)))
@@ -215,7 +215,7 @@ the buffer has it; CODING is nil when all is open."
       fitting)))
 
 (defun qwen-companion-disk-adopt-coding (coding)
-  "Save the current buffer in what fits CODING, in which its file is now.
+  "Adopt CODING, that of the file now, for saving the current buffer.
 Undoing the last change, which brought the text of the file, undoes that
 too."
   (let ((new (qwen-companion-disk-fitting-coding coding)))
@@ -234,10 +234,9 @@ too."
   (setq buffer-file-coding-system coding))
 
 (defun qwen-companion-disk-holds-p (path text)
-  "Return non-nil when TEXT is in the file PATH, in whatever encoding.
+  "Return non-nil when TEXT, in any encoding, is in the file PATH.
 A CLI that changes a file may keep its encoding, its byte order mark and
-its line ends, of which TEXT need not know.  A file that cannot be read
-does not hold it."
+its line ends, which TEXT may lack.  Return nil if the file is unreadable."
   (when-let* ((text (string-remove-prefix "\ufeff" text))
               (plain (qwen-companion-disk-unix-text text))
               (bytes (and (file-regular-p path)
@@ -298,7 +297,7 @@ LINE-END is how its lines end: `unix' or `dos'."
 
 (defun qwen-companion-disk--codings (bytes text)
   "Return the coding systems in which BYTES may stand for TEXT.
-What begins with a byte order mark has told.  Else it is UTF-8, or one
+A byte order mark tells.  Otherwise it is UTF-8, or one
 of those in which the first of TEXT that is not ASCII is the first of
 BYTES that is not, or that announces it."
   (cond
@@ -519,7 +518,7 @@ known with inotify only."
   (qwen-companion-disk--forget-open-files directory))
 
 (defun qwen-companion-disk--forget-open-files (directory)
-  "Learn no more which files of DIRECTORY are closed: none counts as open."
+  "Forget the open files of DIRECTORY, and stop watching for closed ones."
   (when-let* ((descriptor (qwen-companion-disk--directory-closed directory)))
     (setf (qwen-companion-disk--directory-closed directory) nil)
     ;; It may be gone with its directory.
@@ -638,7 +637,7 @@ First let each watch the directories that exist now."
 ;; expected form a row: what holds the last one holds those before it.
 
 (cl-defun qwen-companion-disk-expect (path text &key optional stamp done)
-  "Follow the write of a CLI to PATH that is about to come; return it.
+  "Wait for the write of a CLI to PATH that is about to come; return it.
 TEXT is what the file will hold.  OPTIONAL non-nil means that it may not
 come, and that TEXT may be nil: not known.  STAMP is that of the file
 before the write, by default as it is now.  The wait ends by itself only
@@ -663,8 +662,8 @@ second is a string that says for how long it was looked at."
     write))
 
 (defun qwen-companion-disk-allow (write text)
-  "Take TEXT too for what the file may hold when WRITE has come.
-It is what comes of WRITE and of those before it."
+  "Accept TEXT too as the result of WRITE.
+It results from WRITE and the expected writes before it."
   (when (memq write qwen-companion-disk--writes)
     (push text (qwen-companion-disk--write-texts write))
     (push text (qwen-companion-disk--write-foreseen write))
@@ -676,12 +675,12 @@ It is what comes of WRITE and of those before it."
   (car (last (qwen-companion-disk--write-texts write))))
 
 (defun qwen-companion-disk-untouched-p (write)
-  "Return non-nil when nobody has written the file since WRITE is expected."
+  "Return non-nil when the file has not changed since WRITE was expected."
   (equal (qwen-companion-disk--write-stamp write)
          (qwen-companion-disk-stamp (qwen-companion-disk--write-path write))))
 
 (defun qwen-companion-disk-expect-soon (write)
-  "Begin to count the time: the CLI knows all it needs for WRITE."
+  "Start the time limit of WRITE: the CLI can write now."
   (when (and (memq write qwen-companion-disk--writes)
              (not (qwen-companion-disk--write-timer write)))
     (setf (qwen-companion-disk--write-timer write)
@@ -689,7 +688,7 @@ It is what comes of WRITE and of those before it."
                        #'qwen-companion-disk--give-up write))))
 
 (defun qwen-companion-disk-expect-later (write)
-  "Count no time: the CLI of WRITE waits for something else first."
+  "Stop the time limit of WRITE: the CLI waits for something else first."
   (when-let* ((timer (qwen-companion-disk--write-timer write)))
     (cancel-timer timer)
     (setf (qwen-companion-disk--write-timer write) nil)))
@@ -731,7 +730,7 @@ It is what comes of WRITE and of those before it."
       (funcall done result how))))
 
 (defun qwen-companion-disk--check (path)
-  "See whether the writes to PATH that are expected have come."
+  "Check whether the expected writes to PATH have come."
   (when-let* ((row (qwen-companion-disk--expected path)))
     (let ((last (car (last row)))
           (file-name-handler-alist nil))
@@ -775,7 +774,7 @@ for every file in its directory."
           (qwen-companion-disk--write-foreseen write)))
 
 (defun qwen-companion-disk--run-written-functions (path)
-  "Say that a write to PATH has come, if the file has changed."
+  "Run `qwen-companion-disk-written-functions' if the file PATH has changed."
   (let ((row (qwen-companion-disk--expected path))
         (stamp (qwen-companion-disk-stamp path)))
     (unless (cl-every (lambda (write)
@@ -786,7 +785,7 @@ for every file in its directory."
       (run-hook-with-args 'qwen-companion-disk-written-functions path))))
 
 (defun qwen-companion-disk--give-up (write)
-  "End the wait for WRITE, whether or not it has come."
+  "End the wait for WRITE after its time limit."
   (let* ((path (qwen-companion-disk--write-path write))
          (row (qwen-companion-disk--expected path)))
     (dolist (one row)

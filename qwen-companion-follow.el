@@ -68,19 +68,19 @@ program.  With nil, they follow the proposals that you accept only."
            (qwen-companion-follow-update))))
 
 (defconst qwen-companion-follow--slice 0.003
-  "Seconds that may be worked without a pause.")
+  "Seconds of work without a pause.")
 
 (defconst qwen-companion-follow--pause 0.001
   "Seconds of a pause, in which Emacs reacts to input.")
 
 (defconst qwen-companion-follow--outstanding 8
-  "Most requests for edits that wait for the Python process.")
+  "Most unanswered requests for edits.")
 
 (defconst qwen-companion-follow--writer-patience 10
-  "Seconds after which a file is followed though a program goes on writing.")
+  "Seconds to wait for a program that keeps a file open for writing.")
 
 (defconst qwen-companion-follow--save-wait 0.5
-  "Seconds for which saving waits for edits.")
+  "Seconds that saving waits for edits.")
 
 ;;; The link of a buffer to its file
 
@@ -89,15 +89,15 @@ program.  With nil, they follow the proposals that you accept only."
                (:constructor qwen-companion-follow--make-link))
   "What ties a buffer to the file it visits.
 BASE is the text on disk from which the buffer's unsaved text started,
-nil when there is none or it is not known.  TIME is the recorded
-modification time while that is put aside, else nil.  STAMP is that of
+nil if there is none or it is unknown.  TIME is the recorded
+modification time while that is suspended, else nil.  STAMP is that of
 the file with the buffer's text, nil when it is not known.  RACY is non-nil
 when the file may have changed without a new time since it was read.
-REQUEST is that for the edits that are on their way, or nil.  EXPECTED
+REQUEST is the pending request for edits, or nil.  EXPECTED
 is non-nil while the write of an accepted proposal is due.  WATCH is
 that of the file while all writes are followed.  MARK is what the mode
 line says: `deleted', `changed', or the new name of a file that was
-renamed.  REFUSAL is why saving, which has begun, is not to go on.
+renamed.  REFUSAL is the reason to refuse the save in progress, or nil.
 TIMER looks again at a file that is being written since SINCE, a time in
 seconds.  HELD is non-nil when what is on disk waits until conflicts are
 resolved."
@@ -111,8 +111,9 @@ when it may have changed since without a new time.  BASE is the text on
 which both are merged, nil to replace the buffer's.  RESULT is the merge
 with the user's text as it was before the buffer got conflicts, nil when
 it has none; HELD is non-nil when that cannot be brought into the buffer
-before they are resolved.  EXPECTED is non-nil for an accepted proposal.  TICK tells whether the buffer's text is still
-the one asked about.  TIMER waits to apply the edits."
+before they are resolved.  EXPECTED is non-nil for an accepted proposal.
+TICK is the buffer's `buffer-chars-modified-tick' at the request.  TIMER
+waits to apply the edits."
   source coding stamp time racy base result held expected tick timer)
 
 (defvar-local qwen-companion-follow--link nil
@@ -138,8 +139,8 @@ An indirect buffer has that of its base."
         (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t))))
 
 (defun qwen-companion-follow--note-stamp ()
-  "Note the stamp of the file, if that is the one the current buffer knows.
-A file of the same size and time that has taken its place is read."
+  "Note the stamp of the file if the current buffer has its text.
+A file of the same size and time that has replaced it is read again."
   (let ((link qwen-companion-follow--link)
         (stamp (qwen-companion-disk-stamp buffer-file-name)))
     (when (and stamp
@@ -158,7 +159,7 @@ A file of the same size and time that has taken its place is read."
 ;;; Which buffers
 
 (defvar qwen-companion-follow--search nil
-  "The process that looks for a file which has gone, or nil.")
+  "The process that searches for a deleted file under its new name, or nil.")
 
 (defvar qwen-companion-follow--roots '(nil)
   "The published roots, and their true names as directories.")
@@ -218,7 +219,8 @@ A file of the same size and time that has taken its place is read."
     (qwen-companion-disk-unwatch watch)))
 
 (defun qwen-companion-follow--find-base ()
-  "Read the base of the current buffer, modified already, if it is on disk."
+  "Read the base of the current buffer, which is modified, from disk.
+Do nothing if the file has changed since it was visited."
   (let ((link qwen-companion-follow--link))
     (when (and (buffer-modified-p)
                (not (qwen-companion-follow--link-base link))
@@ -231,7 +233,7 @@ A file of the same size and time that has taken its place is read."
         (qwen-companion-follow--drop request)))))
 
 (defun qwen-companion-follow--end ()
-  "Follow the current buffer no longer; leave nothing in it."
+  "Stop following the current buffer and remove its link."
   (when qwen-companion-follow--link
     (qwen-companion-follow--cancel)
     (qwen-companion-follow--unwatch)
@@ -247,7 +249,7 @@ A file of the same size and time that has taken its place is read."
 (defvar qwen-companion-follow--work-timer nil
   "Timer that goes on with them.")
 (defvar qwen-companion-follow--followed nil
-  "The buffers that have followed since this was said last.")
+  "The buffers that have followed since the last message about it.")
 
 (defun qwen-companion-follow--enqueue (buffers)
   "Look at the files of BUFFERS soon."
@@ -257,8 +259,8 @@ A file of the same size and time that has taken its place is read."
   (qwen-companion-follow--go-on))
 
 (defun qwen-companion-follow--expect-change (buffer)
-  "Let no key ask whether to edit BUFFER, whose file has changed by an event.
-It is looked at a moment later."
+  "Suspend the modification time of BUFFER after an event of its file.
+Otherwise a key would ask whether to edit it before it is synchronised."
   (with-current-buffer buffer
     (unless (or (qwen-companion-follow--link-time qwen-companion-follow--link)
                 (qwen-companion-follow--link-mark qwen-companion-follow--link)
@@ -266,14 +268,14 @@ It is looked at a moment later."
       (qwen-companion-follow--suspend-modtime))))
 
 (defun qwen-companion-follow--go-on ()
-  "Go on with the queue in a moment."
+  "Schedule the rest of the queue."
   (unless qwen-companion-follow--work-timer
     (setq qwen-companion-follow--work-timer
           (run-at-time qwen-companion-follow--pause nil
                        #'qwen-companion-follow--work))))
 
 (defun qwen-companion-follow--work ()
-  "Look at the files of the queue for a while."
+  "Synchronise buffers of the queue for `qwen-companion-follow--slice' seconds."
   (setq qwen-companion-follow--work-timer nil)
   (let ((end (+ (float-time) qwen-companion-follow--slice)))
     (while (and qwen-companion-follow--queue
@@ -297,7 +299,7 @@ It is looked at a moment later."
      qwen-companion-follow--outstanding))
 
 (defun qwen-companion-follow--report ()
-  "Say once which buffers have followed."
+  "Show one message about the buffers that have followed."
   (let ((buffers (cl-remove-if-not #'buffer-live-p
                                    (cl-shiftf qwen-companion-follow--followed nil))))
     (when buffers
@@ -307,7 +309,7 @@ It is looked at a moment later."
                  (format "%s follows" (buffer-name (car buffers))))))))
 
 (defun qwen-companion-follow--look ()
-  "Look whether and how the current buffer is to follow its file."
+  "Begin or end following in the current buffer, and synchronise it."
   (if (qwen-companion-follow--wanted-p)
       (qwen-companion-follow--begin)
     (qwen-companion-follow--unwatch))
@@ -316,7 +318,7 @@ It is looked at a moment later."
     (qwen-companion-follow--release-link)))
 
 (defun qwen-companion-follow--release-link ()
-  "Forget the link of the current buffer if there is no more use for it."
+  "Forget the link of the current buffer unless it is still needed."
   (let ((link qwen-companion-follow--link))
     (unless (or (null link)
                 (qwen-companion-follow--link-watch link)
@@ -325,7 +327,7 @@ It is looked at a moment later."
       (qwen-companion-follow--end))))
 
 (defun qwen-companion-follow--check ()
-  "Bring the current buffer along if its file has changed."
+  "Synchronise the current buffer if its file has changed."
   (let* ((link qwen-companion-follow--link)
          (request (qwen-companion-follow--link-request link))
          (stamp (qwen-companion-disk-stamp buffer-file-name)))
@@ -357,8 +359,8 @@ It is looked at a moment later."
             (qwen-companion-follow--look-again)))))))))
 
 (defun qwen-companion-follow--being-written-p ()
-  "Return non-nil when the file of the current buffer may not be complete.
-It is taken as it is when that goes on."
+  "Return non-nil when the file of the current buffer may be incomplete.
+Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
   (let* ((since (qwen-companion-follow--link-since qwen-companion-follow--link))
          (waited (if since (- (float-time) since) 0)))
     (or (and (< waited qwen-companion-disk-quiet-limit)
@@ -369,7 +371,7 @@ It is taken as it is when that goes on."
                (qwen-companion-disk-being-written-p watch))))))
 
 (defun qwen-companion-follow--look-again ()
-  "Look at the file of the current buffer again when it may be complete."
+  "Schedule another look at the file of the current buffer."
   (let ((link qwen-companion-follow--link)
         (buffer (current-buffer)))
     (qwen-companion-follow--suspend-modtime)
@@ -415,9 +417,9 @@ It may turn out to hold the same text."
        (delq (current-buffer) (qwen-companion-follow--visiting file))))))
 
 (defun qwen-companion-follow--unsupported-p ()
-  "Return non-nil when the file of the current buffer is left to the user.
-Its text on disk is not simply that of the buffer, it is read in a way
-of its own, or it is very large."
+  "Return non-nil when the current buffer cannot follow its file.
+Its text is not simply that of the file, it has its own way of
+reverting, or the file is very large."
   (or find-file-literally
       (not enable-multibyte-characters)
       buffer-file-format
@@ -453,7 +455,7 @@ Return a request without base and tick, or nil when it cannot be read."
        nil))))
 
 (defun qwen-companion-follow--drop (request)
-  "Free what belongs to REQUEST."
+  "Forget REQUEST; kill its buffer and cancel its timer."
   (setq qwen-companion-follow--requests
         (delq request qwen-companion-follow--requests))
   (when-let* ((timer (qwen-companion-follow--request-timer request)))
@@ -461,7 +463,7 @@ Return a request without base and tick, or nil when it cannot be read."
   (kill-buffer (qwen-companion-follow--request-source request)))
 
 (defun qwen-companion-follow--cancel ()
-  "Forget the edits on their way to the current buffer, if there are any."
+  "Cancel the pending edits of the current buffer, if there are any."
   (let ((link qwen-companion-follow--link))
     (when-let* ((timer (qwen-companion-follow--link-timer link)))
       (cancel-timer timer)
@@ -471,12 +473,12 @@ Return a request without base and tick, or nil when it cannot be read."
       (qwen-companion-follow--drop request))))
 
 (defun qwen-companion-follow--pending-p (link)
-  "Return non-nil when edits are on their way to the buffer of LINK."
+  "Return non-nil when edits of the buffer of LINK are pending."
   (or (qwen-companion-follow--link-request link)
       (qwen-companion-follow--link-timer link)))
 
 (defun qwen-companion-follow--clear-pending ()
-  "Note that there is nothing to bring into the current buffer."
+  "Note that the current buffer is up to date with its file."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--cancel)
     (unless (qwen-companion-follow--link-expected link)
@@ -486,8 +488,8 @@ Return a request without base and tick, or nil when it cannot be read."
         (qwen-companion-follow--restore-modtime)))))
 
 (defun qwen-companion-follow--suspend-if-clean ()
-  "If the current buffer has the text of its file, let no key ask about that.
-Return non-nil then.  A file that is not followed is left to Emacs."
+  "Suspend the modification time if the current buffer has its file's text.
+Return non-nil then; return nil for a buffer that is not followed."
   (let ((link qwen-companion-follow--link))
     (when (and (not (buffer-modified-p))
                (qwen-companion-follow--link-watch link)
@@ -498,7 +500,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
       t)))
 
 (defun qwen-companion-follow--compare (request)
-  "Do what the text of REQUEST, which is on disk, asks of the current buffer."
+  "Adopt, request or leave the edits that bring the current buffer to REQUEST."
   (let* ((link qwen-companion-follow--link)
          (source (qwen-companion-follow--request-source request))
          ;; What was saved since a proposal was accepted is not in what the
@@ -533,7 +535,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
       (qwen-companion-follow--request-edits request)))))
 
 (defun qwen-companion-follow--adopt-file-state (request)
-  "Let the current buffer know the file as of REQUEST: time and coding system."
+  "Record the file's time and coding system of REQUEST in the current buffer."
   (let ((link qwen-companion-follow--link)
         (time (qwen-companion-follow--request-time request)))
     (setf (qwen-companion-follow--link-time link) nil
@@ -560,7 +562,7 @@ Return non-nil then.  A file that is not followed is left to Emacs."
   (setq buffer-backed-up nil))
 
 (defun qwen-companion-follow--give-up ()
-  "Leave the file of the current buffer, which has changed, to the user."
+  "Mark the current buffer as different from its file, for the user to solve."
   (qwen-companion-follow--restore-modtime)
   (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark 'changed)
@@ -626,14 +628,14 @@ since is merged with that."
 
 (defun qwen-companion-follow--busy-p ()
   "Return non-nil when a change of the current buffer would disturb a command.
-One that waits for input or output may rely on the text, and a question
-about saving on what it was asked about."
+A command that waits for input or output may rely on the text; so may a
+question about saving."
   (and (not qwen-companion-follow--saving)
        (or this-command
            (and (buffer-modified-p) (active-minibuffer-window)))))
 
 (defun qwen-companion-follow--answered (buffer request merged)
-  "Apply MERGED, the answer to REQUEST, to BUFFER if that still fits."
+  "Apply MERGED, the answer to REQUEST, to BUFFER if both are still current."
   (setq qwen-companion-follow--requests
         (delq request qwen-companion-follow--requests))
   (let ((link (and (buffer-live-p buffer) (qwen-companion-follow--link-of buffer))))
@@ -663,12 +665,12 @@ about saving on what it was asked about."
   (qwen-companion-follow--go-on))
 
 (defun qwen-companion-follow--drop-answer (merged)
-  "Free what belongs to MERGED."
+  "Kill the buffer of MERGED, which may be nil."
   (when-let* ((buffer (and merged (qwen-companion-merge-result-text-buffer merged))))
     (kill-buffer buffer)))
 
 (defun qwen-companion-follow--apply (request merged)
-  "Bring the current buffer to REQUEST by MERGED; leave it alone on errors."
+  "Bring the current buffer to REQUEST by MERGED; change nothing on errors."
   (condition-case err
       (cond
        ((not (qwen-companion-follow--request-base request))
@@ -715,7 +717,7 @@ No question is asked, whatever happens to the file meanwhile."
       (undo-boundary))))
 
 (defun qwen-companion-follow--refresh (request merged)
-  "Make the current buffer, unmodified, show its file by REQUEST and MERGED."
+  "Bring the unmodified current buffer to REQUEST by MERGED, like a revert."
   (let ((revert-buffer-in-progress-p t)
         ;; The major mode is not called again; who listens must know.
         (revert-buffer-preserve-modes t))
@@ -729,7 +731,7 @@ No question is asked, whatever happens to the file meanwhile."
     (qwen-companion-follow--run-hook 'after-revert-hook)))
 
 (defun qwen-companion-follow--run-hook (hook)
-  "Run HOOK, a revert's; say what is wrong with its functions."
+  "Run HOOK, one of reverting; show a message about an error in it."
   (condition-case err
       (run-hooks hook)
     (error
@@ -738,8 +740,8 @@ No question is asked, whatever happens to the file meanwhile."
               (error-message-string err))))))
 
 (defun qwen-companion-follow--hold ()
-  "Leave what is on disk until the conflicts in the current buffer are resolved.
-No key asks about it, and the buffer is not saved before."
+  "Postpone the text on disk until the buffer's conflicts are resolved.
+Until then no key asks about the file and the buffer cannot be saved."
   (unless (qwen-companion-follow--held-p)
     (message "qwen-companion: %s was written to disk again; that is merged into %s when its conflicts are resolved"
              (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))
@@ -747,7 +749,7 @@ No key asks about it, and the buffer is not saved before."
   (setf (qwen-companion-follow--link-held qwen-companion-follow--link) t))
 
 (defun qwen-companion-follow--held-p ()
-  "Return non-nil when what is on disk waits for conflicts to be resolved."
+  "Return non-nil while the text on disk is postponed because of conflicts."
   (let ((link qwen-companion-follow--link))
     (and (qwen-companion-follow--link-held link)
          (or (qwen-companion-conflicts-p)
@@ -792,7 +794,7 @@ MERGED is the result."
   "Idle timer that refreshes it.")
 
 (defconst qwen-companion-follow--vc-delay 0.3
-  "Seconds without input after which that is done.")
+  "Seconds without input after which version control is refreshed.")
 
 (defun qwen-companion-follow--refresh-vc-soon ()
   "Refresh the current buffer's state of version control when Emacs is idle.
@@ -805,7 +807,7 @@ It starts programs, which takes longer than the change of the text."
                                  #'qwen-companion-follow--refresh-vc)))))
 
 (defun qwen-companion-follow--refresh-vc ()
-  "Refresh what is out of date until input comes, what can be seen first."
+  "Refresh version control until input comes, visible buffers first."
   (setq qwen-companion-follow--vc-buffers
         (cl-delete-if-not #'buffer-live-p qwen-companion-follow--vc-buffers))
   (while (and qwen-companion-follow--vc-buffers
@@ -822,7 +824,7 @@ It starts programs, which takes longer than the change of the text."
     (qwen-companion-follow--forget-vc)))
 
 (defun qwen-companion-follow--forget-vc ()
-  "Refresh no state of version control."
+  "Cancel the refresh of version control."
   (when qwen-companion-follow--vc-timer
     (cancel-timer qwen-companion-follow--vc-timer))
   (setq qwen-companion-follow--vc-timer nil
@@ -831,7 +833,8 @@ It starts programs, which takes longer than the change of the text."
 ;;; Typing and saving meanwhile
 
 (defun qwen-companion-follow--suspend-modtime ()
-  "Let no key ask whether to edit the current buffer."
+  "Suspend the file's modification time in the current buffer.
+While it is unknown, no key asks whether to edit a changed file."
   (let ((link qwen-companion-follow--link))
     (unless (qwen-companion-follow--link-time link)
       (setf (qwen-companion-follow--link-time link) (visited-file-modtime))
@@ -849,10 +852,10 @@ It starts programs, which takes longer than the change of the text."
 (put 'qwen-companion-follow--refuse-save 'permanent-local-hook t)
 
 (defun qwen-companion-follow--before-save ()
-  "Keep a buffer that is behind from overwriting what a CLI has written.
-Wait a moment for the merge.  If it does not come, or there is something
-to look at before saving, see to it that saving is refused: an error
-here would only be reported."
+  "Keep the current buffer from overwriting a text that it has not merged.
+Wait a moment for the merge.  If it does not come, or leaves conflicts,
+arrange for the save to be refused: an error in this hook would only be
+reported."
   (when-let* ((link (and buffer-file-name qwen-companion-follow--link))
               ;; Else Emacs has asked already.
               ((verify-visited-file-modtime)))
@@ -879,13 +882,13 @@ here would only be reported."
                   #'qwen-companion-follow--refuse-save -100 t)))))
 
 (defun qwen-companion-follow--refuse-save ()
-  "Signal a `user-error': the current buffer is not to be saved now."
+  "Signal a `user-error' with the reason not to save the current buffer."
   (remove-hook 'write-contents-functions #'qwen-companion-follow--refuse-save t)
   (when-let* ((link qwen-companion-follow--link))
     (user-error "%s" (cl-shiftf (qwen-companion-follow--link-refusal link) nil))))
 
 (defun qwen-companion-follow--wait ()
-  "Wait for the edits on their way to the current buffer, but not for long."
+  "Wait for the current buffer's pending edits, half a second at most."
   (let ((end (+ (float-time) qwen-companion-follow--save-wait))
         (buffer (current-buffer)))
     (while (and (buffer-live-p buffer)
@@ -895,8 +898,8 @@ here would only be reported."
       (accept-process-output nil 0.01))))
 
 (defun qwen-companion-follow--first-change ()
-  "Keep the text of the current buffer, which is about to be modified.
-It is what is on disk, as far as the buffer knows."
+  "Keep the text of the current buffer as base before its first change.
+It is the text on disk, as far as the buffer knows."
   (when-let* ((link (qwen-companion-follow--link-of)))
     (unless (and (qwen-companion-follow--link-expected link)
                  (qwen-companion-follow--link-base link))
@@ -911,8 +914,8 @@ It is what is on disk, as far as the buffer knows."
                   #'qwen-companion-follow--first-changed nil t)))))
 
 (defun qwen-companion-follow--first-changed (&rest _)
-  "Put the time of the current buffer, which has just been modified, aside again.
-Its file has changed already, or is about to."
+  "Suspend the modification time again after the first change.
+The file has changed already, or is about to."
   (remove-hook 'after-change-functions #'qwen-companion-follow--first-changed t)
   (with-current-buffer (or (buffer-base-buffer) (current-buffer))
     (when qwen-companion-follow--link
@@ -935,7 +938,7 @@ Its file has changed already, or is about to."
       (qwen-companion-follow--suspend-if-clean))))
 
 (defun qwen-companion-follow--resolved (buffer)
-  "Look at the file of BUFFER, in which no conflict is left."
+  "Synchronise BUFFER, in which no conflict is left."
   (when (buffer-local-value 'qwen-companion-follow--link buffer)
     (qwen-companion-follow--enqueue (list buffer))))
 
@@ -955,7 +958,7 @@ Its file has changed already, or is about to."
       (qwen-companion-follow--enqueue (list (current-buffer))))))
 
 (defun qwen-companion-follow--leave ()
-  "Follow the current buffer no longer; an indirect one has its copy only."
+  "Stop following the current buffer; an indirect one only forgets its copy."
   (if (buffer-base-buffer)
       (kill-local-variable 'qwen-companion-follow--link)
     (qwen-companion-follow--end)))
@@ -963,14 +966,14 @@ Its file has changed already, or is about to."
 ;;; The mode line
 
 (defun qwen-companion-follow--mark (mark)
-  "Give the current buffer MARK, for the mode line; nil takes it away."
+  "Set MARK as that of the current buffer in the mode line; nil means none."
   (let ((link qwen-companion-follow--link))
     (unless (equal mark (qwen-companion-follow--link-mark link))
       (setf (qwen-companion-follow--link-mark link) mark)
       (force-mode-line-update))))
 
 (defun qwen-companion-follow--mark-gone ()
-  "Mark the current buffer, whose file is not there, unless it never was."
+  "Mark the current buffer as deleted or renamed unless its file is new."
   (unless (memql (qwen-companion-follow--recorded-time) '(0 -1))
     (let* ((mark (qwen-companion-follow--link-mark qwen-companion-follow--link))
            (watch (qwen-companion-follow--link-watch qwen-companion-follow--link))
@@ -984,15 +987,15 @@ Its file has changed already, or is about to."
         (qwen-companion-follow--search))))))
 
 (defun qwen-companion-follow--mark-renamed (new)
-  "Mark the current buffer, whose file is NEW now, and offer to visit that."
+  "Mark the current buffer as renamed to NEW, and offer to visit that file."
   (unless (equal new (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark new)
     (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
              (buffer-name) (qwen-companion-untrusted-path new))))
 
 (defun qwen-companion-follow--search ()
-  "Look for the file of the current buffer, which has gone, under its root.
-It has another name there if one has its number, time and size."
+  "Search the root for the deleted file of the current buffer.
+A file with the same inode number, time and size is the renamed one."
   (when-let* ((buffer (current-buffer))
               (stamp (qwen-companion-follow--link-stamp qwen-companion-follow--link))
               (file (expand-file-name buffer-file-truename))
@@ -1019,7 +1022,7 @@ It has another name there if one has its number, time and size."
                            (setq qwen-companion-follow--search nil))))))))
 
 (defun qwen-companion-follow--note-search-result (buffer stamp name)
-  "Mark BUFFER as renamed if NAME is its file, which has gone and had STAMP."
+  "Mark BUFFER as renamed if the file NAME still has STAMP."
   (when (and (buffer-live-p buffer)
              (equal (seq-take stamp 3)
                     (seq-take (qwen-companion-disk-stamp name) 3)))
@@ -1030,7 +1033,7 @@ It has another name there if one has its number, time and size."
         (qwen-companion-follow--mark-renamed name)))))
 
 (defun qwen-companion-follow-rename ()
-  "Let the current buffer visit its file, which was renamed, by the new name.
+  "Visit the renamed file of the current buffer under its new name.
 Unsaved text stays unsaved."
   (interactive)
   (let* ((link (qwen-companion-follow--link-of))
@@ -1066,9 +1069,8 @@ Unsaved text stays unsaved."
 ;;; Writes that are expected, and commands
 
 (defun qwen-companion-follow-expect (path)
-  "Prepare the buffers that visit PATH for the write of an accepted proposal.
-If none is due any longer (see `qwen-companion-disk-expected-p'),
-leave them as they would be without."
+  "Prepare the buffers visiting PATH for the write of an accepted proposal.
+Undo that if no write is expected (`qwen-companion-disk-expected-p')."
   (let ((expected (qwen-companion-disk-expected-p path)))
     (dolist (buffer (qwen-companion-follow--visiting path))
       (with-current-buffer buffer
@@ -1086,7 +1088,7 @@ leave them as they would be without."
               (qwen-companion-follow--suspend-modtime)))))))))
 
 (defun qwen-companion-follow-file (path)
-  "Bring the buffers that visit the file PATH along."
+  "Synchronise the buffers that visit the file PATH."
   (dolist (buffer (qwen-companion-follow--visiting path))
     (with-current-buffer buffer
       (unless (and (verify-visited-file-modtime)
@@ -1095,8 +1097,8 @@ leave them as they would be without."
         (qwen-companion-follow--look)))))
 
 (defun qwen-companion-follow-now (path)
-  "Bring the buffers that visit the file PATH along, and wait for that.
-Return non-nil when they are; it takes half a second at most each."
+  "Synchronise the buffers that visit the file PATH, and wait for it.
+Wait half a second at most for each; return non-nil when all are done."
   (let ((qwen-companion-follow--saving t))
     (qwen-companion-follow-file path)
     (cl-every (lambda (buffer)
@@ -1125,11 +1127,11 @@ Return non-nil when they are; it takes half a second at most each."
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defvar qwen-companion-follow--state 'off
-  "What decides which buffers follow, as it was last: (ACTIVE . ROOTS).
+  "The last state that determined which buffers follow: (ACTIVE . ROOTS).
 The symbol `off' while the mode is off.")
 
 (defun qwen-companion-follow-update (&rest _)
-  "Look which buffers are to follow: CLIs or roots may have changed."
+  "Update which buffers follow after a change of sessions, roots or options."
   (let ((state (cons (and (qwen-companion-follow--active-p) t)
                      (qwen-companion-roots-published))))
     (unless (or (equal state qwen-companion-follow--state)
@@ -1140,7 +1142,7 @@ The symbol `off' while the mode is off.")
       (qwen-companion-follow--go-on))))
 
 (defun qwen-companion-follow--retry ()
-  "Look again at what could not be merged: a Python process is there."
+  "Synchronise the buffers that could not be merged without a process."
   (qwen-companion-follow--enqueue
    (cl-remove-if-not
     (lambda (buffer)
@@ -1155,7 +1157,7 @@ The symbol `off' while the mode is off.")
     (add-hook hook function)))
 
 (defun qwen-companion-follow-disable ()
-  "Follow nothing any more, and leave nothing behind."
+  "Stop following and restore all buffers."
   (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
     (remove-hook hook function))
   (dolist (buffer (buffer-list))

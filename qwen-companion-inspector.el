@@ -84,15 +84,15 @@
   "The inspector, nil when there is none.")
 
 (defvar-local qwen-companion-inspector--reports nil
-  "What the CLIs were told last: an alist of session ids and reports.")
+  "Alist of session ids and the last reports to their CLIs.")
 (defvar-local qwen-companion-inspector--exclusions nil
-  "The files not told: property lists (:path :rule :session).")
+  "The files hidden from CLIs: property lists (:path :rule :session).")
 (defvar-local qwen-companion-inspector--toggled nil
   "Keys of the items that the user has folded or unfolded.")
 (defvar-local qwen-companion-inspector--places nil
   "The items in the buffer, from the top: (KEY START . END).")
 (defvar-local qwen-companion-inspector--drawn nil
-  "The text of the buffer as it was drawn last.")
+  "The text that was drawn last.")
 (defvar-local qwen-companion-inspector--redraw nil
   "Timer that redraws the buffer soon, nil when none is waiting.")
 (defvar-local qwen-companion-inspector--clock nil
@@ -110,7 +110,7 @@
 (cl-defstruct (qwen-companion-inspector--report
                (:constructor qwen-companion-inspector--make-report)
                (:copier nil))
-  "What a CLI was told last.
+  "The last report to a CLI.
 TEXT is the exact JSON, SENT when it went out in milliseconds, ROOTS the
 directories below which the CLI hears of files, or t for everywhere.
 CONTEXT is what `qwen-companion-inspector--parse' makes of TEXT; PRETTY
@@ -118,7 +118,7 @@ is TEXT on many lines, made when it is first needed."
   text sent roots context pretty)
 
 (defun qwen-companion-inspector-on-context-sent (payload)
-  "Note the report in PAYLOAD: what the CLI of a session was told."
+  "Handle the `context-sent' message PAYLOAD: a report to a session's CLI."
   (let ((text (with-temp-buffer
                 (qwen-companion-spool-insert payload)
                 (buffer-substring-no-properties (point-min) (point-max)))))
@@ -135,7 +135,7 @@ is TEXT on many lines, made when it is first needed."
   nil)
 
 (defun qwen-companion-inspector-on-exclusions (payload)
-  "Note the files in PAYLOAD, of which CLIs are not told."
+  "Handle the `exclusions' message PAYLOAD: the files hidden from CLIs."
   (qwen-companion-inspector--with-buffer
     (setq qwen-companion-inspector--exclusions
           (qwen-companion-exclusion-list-exclusions payload))
@@ -157,13 +157,13 @@ is TEXT on many lines, made when it is first needed."
                (:copier nil))
   "A file in a context.
 TIME is in milliseconds; LINE, CHARACTER and SELECTION are there for the
-ACTIVE one, and nil where nothing was told."
+ACTIVE one, and nil if not reported."
   path time active line character selection)
 
 (defun qwen-companion-inspector--parse (text)
   "Return the content of the JSON TEXT as (TRUST . FILES), or nil if unreadable.
-TRUST is `trusted', `untrusted' or nil.  This is for display only; the
-names in what goes over the wire are known here and nowhere else."
+TRUST is `trusted', `untrusted' or nil.  This is for display only, and
+the only place in Lisp that knows names of the protocol."
   (condition-case nil
       (let-alist (qwen-companion-inspector--read-json text)
         (cons (pcase (assq 'isTrusted .params.workspaceState)
@@ -238,7 +238,7 @@ names in what goes over the wire are known here and nowhere else."
   (let ((name (qwen-companion-untrusted-text
                (string-trim (concat (qwen-companion-session-client session) " "
                                     (qwen-companion-session-version session))))))
-    (if (string-empty-p name) "A CLI that has not said its name" name)))
+    (if (string-empty-p name) "Unnamed CLI" name)))
 
 (defun qwen-companion-inspector--age (milliseconds now)
   "Return how long MILLISECONDS is before NOW, in seconds, as text."
@@ -275,7 +275,7 @@ names in what goes over the wire are known here and nowhere else."
   (xor by-default (member key qwen-companion-inspector--toggled)))
 
 (defun qwen-companion-inspector--annotate (text)
-  "Return TEXT as a remark."
+  "Return TEXT in the face of labels."
   (propertize text 'face 'qwen-companion-inspector-label))
 
 (defun qwen-companion-inspector--link (text face)
@@ -315,7 +315,7 @@ names in what goes over the wire are known here and nowhere else."
         (puthash file buffer buffers)))))
 
 (defun qwen-companion-inspector--state-items (sessions)
-  "Return what is to say of the companion as a whole, given its SESSIONS."
+  "Return the items about the companion's state, given its SESSIONS."
   (when-let* ((text (pcase (qwen-companion-state)
                       ('error (concat "The companion is not running: "
                                       (qwen-companion-backend-failure)))
@@ -333,7 +333,7 @@ names in what goes over the wire are known here and nowhere else."
                         "\n\n")))))
 
 (defun qwen-companion-inspector--session-items (session buffers now)
-  "Return what is to say of SESSION.
+  "Return the items about SESSION.
 BUFFERS are those of the visited files, NOW the time in seconds."
   (let* ((id (qwen-companion-session-id session))
          (key (list 'session id))
@@ -357,11 +357,11 @@ BUFFERS are those of the visited files, NOW the time in seconds."
          (list (qwen-companion-inspector--json-item id report)))))))
 
 (defun qwen-companion-inspector--report-of (id)
-  "Return what the CLI of the session ID was told last, or nil."
+  "Return the last report to the CLI of the session ID, or nil."
   (cdr (assoc id qwen-companion-inspector--reports)))
 
 (defun qwen-companion-inspector--facts (session report context now)
-  "Return the lines about SESSION, told the CONTEXT of REPORT, at NOW."
+  "Return the lines about SESSION, its REPORT and CONTEXT, at the time NOW."
   (let ((pid (qwen-companion-session-pid session))
         (directory (qwen-companion-session-directory session))
         (terminal (qwen-companion-terminal-session-buffer session))
@@ -407,7 +407,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
              "Files" (qwen-companion-inspector--annotate "none")))))))
 
 (defun qwen-companion-inspector--file-items (id report files buffers now)
-  "Return what the session ID was told of FILES in REPORT.
+  "Return the items about FILES in REPORT to the session ID.
 BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
   (let* ((roots (qwen-companion-inspector--report-roots report))
          (names (mapcar (lambda (file)
@@ -480,7 +480,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
         (qwen-companion-untrusted-text shown t))))))
 
 (defun qwen-companion-inspector--json-item (id report)
-  "Return the item of the JSON of REPORT, told to the session ID."
+  "Return the item of the JSON of REPORT to the session ID."
   (let* ((key (list 'json id))
          (folded (qwen-companion-inspector--folded-p key t)))
     (cons key
@@ -496,7 +496,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
            "\n"))))
 
 (defun qwen-companion-inspector--exclusion-items (session)
-  "Return the files of which SESSION is not told, of which none is for nil."
+  "Return the items about files hidden from SESSION; nil means from all CLIs."
   (let* ((id (qwen-companion-session-id session))
          (key (list 'exclusions id)))
     (when-let* ((exclusions
@@ -577,7 +577,7 @@ That of an iconified frame counts: nothing is run when it comes back."
                            #'qwen-companion-inspector--tick))))))
 
 (defun qwen-companion-inspector--tick ()
-  "Let the ages follow the clock, until they are in no window."
+  "Redraw the ages while they are in a window, else stop the timers."
   (qwen-companion-inspector--with-buffer
     (if (qwen-companion-inspector--shown-p)
         (qwen-companion-inspector--draw)
@@ -591,7 +591,7 @@ That of an iconified frame counts: nothing is run when it comes back."
         qwen-companion-inspector--clock nil))
 
 (defun qwen-companion-inspector--draw ()
-  "Make the text of the current buffer what there is to show now.
+  "Redraw the current buffer if its text has changed.
 Point, the mark and the windows stay at the items they are at."
   (let* ((items (qwen-companion-inspector--items))
          (text (mapconcat #'cdr items "")))
@@ -631,7 +631,7 @@ Point, the mark and the windows stay at the items they are at."
           (qwen-companion-inspector--place (window-start window)))))
 
 (defun qwen-companion-inspector--place (position)
-  "Return what POSITION is at as (KEY LINES COLUMN), KEY nil for none."
+  "Return the place of POSITION as (KEY LINES COLUMN), nil without an item."
   (pcase-let ((`(,key ,start . ,_) (qwen-companion-inspector--at position)))
     (when key
       (save-excursion
@@ -762,7 +762,7 @@ That is the selection of a file, the JSON, or else the whole section."
     (qwen-companion-inspector--draw)))
 
 (defun qwen-companion-inspector--selected-in (id path)
-  "Return the selection in PATH of which the session ID was told, or nil."
+  "Return the selection in PATH reported to the session ID, or nil."
   (let ((report (qwen-companion-inspector--report-of id)))
     (cl-some (lambda (file)
                (and (equal path (qwen-companion-inspector--file-path file))
@@ -852,7 +852,7 @@ The text is kept up to date while a window shows it.
     "   ")))
 
 (defun qwen-companion-inspector--revert (&rest _)
-  "Have everything told anew, and redraw."
+  "Request all reports again, and redraw."
   (qwen-companion-inspector-resend)
   (qwen-companion-inspector--draw))
 
@@ -863,7 +863,7 @@ One that has just come up knows nothing of it."
     (qwen-companion-backend-call 'watch '(:on t))))
 
 (defun qwen-companion-inspector--close ()
-  "Cease to look, as the inspector, the current buffer, is closed."
+  "Stop updating the inspector, the current buffer, which is being closed."
   (qwen-companion-inspector--stop-timers)
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-inspector-changed)
   (when (eq qwen-companion-inspector--buffer (current-buffer))

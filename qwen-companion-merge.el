@@ -33,13 +33,13 @@
 (require 'qwen-companion-spool)
 
 (cl-defstruct (qwen-companion-merge-result (:copier nil))
-  "What makes one text of another.
+  "The edits that make one text of another.
 EDITS is a vector of four integers for each edit: FROM and TO in the
 text as it is, NEW-FROM and NEW-TO in the new one.  These are offsets in
 characters from 0; the edits are in order and do not overlap.
-TEXT-BUFFER holds the new text, nil when that is \"theirs\".  Applying
-kills it; whoever does not apply this has to.  CONFLICTS tells how many
-conflicts are marked in it."
+TEXT-BUFFER holds the new text, nil when that is \"theirs\".
+`qwen-companion-merge-apply' kills it; otherwise the caller must kill it.
+CONFLICTS is the number of conflicts marked in it."
   edits text-buffer (conflicts 0))
 
 (defconst qwen-companion-merge--size-limit 50000000
@@ -48,33 +48,33 @@ conflicts are marked in it."
 ;;; Requests
 
 (cl-defstruct (qwen-companion-merge--request (:copier nil))
-  "A question the Python process has not answered.
+  "An unanswered request.
 CALLBACK gets the answer, FAILURE if there is none.  FILES are the
-texts as they were sent, some by file.  TIMER is about to call CALLBACK with FAILURE."
+texts as they were sent, some by file.  TIMER calls CALLBACK with FAILURE."
   callback failure files timer)
 
 (defvar qwen-companion-merge--requests nil
-  "Alist of the questions that are not answered: (ID . REQUEST).")
+  "Alist of the unanswered requests: (ID . REQUEST).")
 
 (defvar qwen-companion-merge--last-id 0
-  "Number of the last question.")
+  "Number of the last request.")
 
 (defun qwen-companion-merge-compare (old new callback)
   "Compare the texts of the buffers OLD and NEW; return at once.
 CALLBACK gets a list of hunks (OLD-LINE OLD-COUNT NEW-LINE NEW-COUNT):
 so many lines from OLD-LINE on in OLD became those in NEW.  Lines count
-from 1 and end at a line feed only; a last line may lack it.  Where a
-count is 0, the line is that before which the others would be.  nil
-means that the texts are equal, `failed' that they could not be
-compared, for instance because one of them is not Unicode."
+from 1 and end at a line feed only; a last line may lack it.  With a
+count of 0, the line is the one after the place.  nil means that the
+texts are equal, `failed' that they could not be compared, for instance
+because one of them is not Unicode."
   (qwen-companion-merge--ask
    'compare (list :old old :new new) nil 'failed callback))
 
 (defun qwen-companion-merge-texts (base mine theirs labels callback)
-  "Put what made THEIRS of BASE into MINE; return at once.
+  "Merge into MINE all that differs from BASE in THEIRS; return at once.
 Each is a buffer or a string.  When BASE is nil, MINE is the base, so
-that the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of what
-the texts are called in a conflict, one line each.  With nil, changes
+that the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of the
+labels of the texts in a conflict, one line each.  With nil, changes
 are merged by characters instead of lines, and a conflict is a failure.
 No buffer is changed.  CALLBACK gets a struct
 `qwen-companion-merge-result', or nil when it could not be done."
@@ -143,25 +143,25 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
         (qwen-companion-merge--request-files request)))
 
 (defun qwen-companion-merge--fail (request)
-  "Tell who made REQUEST that it could not be done, soon.
-Not now: this may run where the caller expects nothing of the kind."
+  "Schedule the failure callback of REQUEST.
+A call from here would surprise a caller that is still at work."
   (unless (qwen-companion-merge--request-timer request)
     (setf (qwen-companion-merge--request-timer request)
           (run-at-time 0 nil #'qwen-companion-merge--report-failure request))))
 
 (defun qwen-companion-merge--report-failure (request)
-  "Call the callback of REQUEST: it could not be done."
+  "Call the callback of REQUEST with its failure value."
   (qwen-companion-merge--forget-request request)
   (funcall (qwen-companion-merge--request-callback request)
            (qwen-companion-merge--request-failure request)))
 
 (defun qwen-companion-merge-fail-all ()
-  "Give up all questions: the Python process they were put to is gone."
+  "Fail all pending requests: their Python process is gone."
   (mapc #'qwen-companion-merge--fail
         (mapcar #'cdr qwen-companion-merge--requests)))
 
 (defun qwen-companion-merge-forget ()
-  "Forget all questions; nobody is called."
+  "Forget all pending requests without calling their callbacks."
   (mapc #'qwen-companion-merge--forget-request
         (mapcar #'cdr qwen-companion-merge--requests)))
 
@@ -235,9 +235,9 @@ For more, they run once for the stretch from the first to the last.")
 The buffer holds \"mine\" and THEIRS is the buffer with \"theirs\", as they
 were when the merge was asked for.  All of it is one undo step.  Point,
 the points and starts of windows, markers, overlays and narrowing stay
-with the text they were at.  Nothing is asked, also where the buffer or
-its text is read-only or the file has changed on disk.  Whether the
-buffer counts as modified is not dealt with."
+with the text they were at.  Ask no question even if the buffer or its
+text is read-only or the file has changed on disk.  The caller sets
+whether the buffer is modified."
   (let* ((edits (qwen-companion-merge-result-edits merged))
          (own (qwen-companion-merge-result-text-buffer merged))
          (source (or own theirs))
@@ -253,7 +253,7 @@ buffer counts as modified is not dealt with."
         (kill-buffer own)))))
 
 (defun qwen-companion-merge-take-text (merged theirs)
-  "Return the text of MERGED, which is used up; THEIRS is that string."
+  "Return the text of MERGED and kill its buffer; THEIRS is that string."
   (if-let* ((own (qwen-companion-merge-result-text-buffer merged)))
       (prog1 (with-current-buffer own (buffer-string))
         (kill-buffer own))

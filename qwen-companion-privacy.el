@@ -19,9 +19,9 @@
 
 ;;; Commentary:
 
-;; What the user wants CLIs to be told, and not to be told.  The rules are
-;; applied by the Python process, which knows the disk and asks git; here
-;; are the options, and the user's word on a single file.
+;; Which files CLIs hear of.  The Python process applies the rules, as it
+;; knows the disk and asks git; here are the options, and the user's choice
+;; for a single file.
 
 ;;; Code:
 
@@ -64,11 +64,11 @@ counts for CLIs that connect later."
 ;;; Settings
 
 (defvar qwen-companion-privacy--sent nil
-  "The options as they were told last: (VALUES), nil before the first time.")
+  "The option values sent last: (VALUES), nil before the first time.")
 
 (defun qwen-companion-privacy-update ()
-  "Tell the Python process the options if they have changed.
-Return non-nil when they have.  Quick enough to be called often."
+  "Send the options to the Python process if they have changed.
+Return non-nil then.  Quick enough to be called often."
   (let ((values (list qwen-companion-excluded-files
                       qwen-companion-tell-all-roots
                       qwen-companion-trust
@@ -99,7 +99,7 @@ Return non-nil when they have.  Quick enough to be called often."
            when (stringp file) collect file))
 
 (defun qwen-companion-privacy-forget ()
-  "Tell the options anew with the next update."
+  "Make the next update send the options again."
   (setq qwen-companion-privacy--sent nil))
 
 ;;; One file
@@ -117,17 +117,16 @@ them.")
      (lambda (value) (eq value 'hide)))
 
 (defun qwen-companion-privacy-exposure (buffer)
-  "Return the user's word on the file of BUFFER, see `qwen-companion-exposure'."
+  "Return the value of `qwen-companion-exposure' in BUFFER."
   (buffer-local-value 'qwen-companion-exposure buffer))
 
 (defun qwen-companion-privacy-exposure-payload (buffer)
-  "Return the user's word on the file of BUFFER as part of a payload."
+  "Return the value of `qwen-companion-exposure' in BUFFER for a payload."
   (when-let* ((exposure (qwen-companion-privacy-exposure buffer)))
     (list :exposure exposure)))
 
 (defun qwen-companion-privacy-set-exposure (buffer exposure)
-  "Make EXPOSURE the user's word on the file of BUFFER, and say so.
-EXPOSURE is as in `qwen-companion-exposure'."
+  "Set `qwen-companion-exposure' in BUFFER to EXPOSURE, with a message."
   (with-current-buffer buffer
     (setq qwen-companion-exposure exposure)
     (run-hooks 'qwen-companion-privacy-changed-hook)

@@ -52,22 +52,22 @@ or open files in ways that only it understands."
   "Modes of buffers in which a CLI may run.")
 
 (defconst qwen-companion-roots--slice 0.004
-  "Seconds project.el may be asked for roots without a pause.")
+  "Seconds of looking up roots without a pause.")
 
 (defconst qwen-companion-roots--age 60
   "Seconds after which a root is looked up again.
 A directory may have become a project, or be one no longer.")
 
 (defvar qwen-companion-roots--table (make-hash-table :test #'equal)
-  "What was looked up: directory to (ROOT-OR-NIL . TIME).")
+  "The roots found: directory to (ROOT-OR-NIL . TIME).")
 (defvar qwen-companion-roots--timer nil
-  "Timer that goes on looking for roots, nil when all are known.")
+  "Timer that continues looking up roots, nil when all are known.")
 (defvar qwen-companion-roots--extra nil
   "Directories in which a CLI was started by command.")
 (defvar qwen-companion-roots--sent nil
-  "The payload that told the roots last, nil before the first time.")
+  "The `roots' payload sent last, nil before the first one.")
 (defvar qwen-companion-roots--answer nil
-  "The answer to it: what the discovery files on disk say.")
+  "The last `published' message: the contents of the discovery files.")
 
 (defun qwen-companion-roots-of (directory)
   "Return the project root of DIRECTORY as an absolute name, or nil.
@@ -85,7 +85,7 @@ The name has no slash at its end.  Remote directories have no root."
       (directory-file-name (expand-file-name (project-root project))))))
 
 (defun qwen-companion-roots--known (directory)
-  "Return what was looked up for DIRECTORY, nil when that is old or missing."
+  "Return the table entry of DIRECTORY, nil if it is missing or out of date."
   (when-let* ((known (gethash directory qwen-companion-roots--table)))
     ;; Less than nothing when the clock was set back.
     (when (<= 0 (- (float-time) (cdr known)) qwen-companion-roots--age)
@@ -101,7 +101,7 @@ The name has no slash at its end.  Remote directories have no root."
     (if (qwen-companion-backend-unicode-p root)
         root
       (qwen-companion-backend-notice-once
-       (format "%s is left out: its name is no text in the file system's coding"
+       (format "%s is left out: its name is not valid in the file-name encoding"
                root)))))
 
 (defun qwen-companion-roots--directories ()
@@ -118,7 +118,7 @@ The name has no slash at its end.  Remote directories have no root."
 
 (defun qwen-companion-roots-update ()
   "Send the open roots if they have changed.
-Looking up a directory can take long; that is done in slices, and the
+Looking up a directory can take long, so that is done in slices; the
 roots are sent when all are known."
   (setq qwen-companion-roots--timer
         (when qwen-companion-roots--timer
@@ -138,9 +138,9 @@ roots are sent when all are known."
       (qwen-companion-roots--send roots))))
 
 (defun qwen-companion-roots--in-use (roots)
-  "Return the roots told before that connected CLIs still need beside ROOTS.
-Closing the last file of a project takes it neither from the CLI that
-works there nor from one that wants to come back."
+  "Return the roots sent before that connected CLIs still need beside ROOTS.
+So a CLI keeps its project, and can reconnect, after the last file of
+the project is closed."
   (cl-loop for session in (qwen-companion-backend-sessions)
            for directory = (qwen-companion-session-directory session)
            when directory
@@ -151,7 +151,7 @@ works there nor from one that wants to come back."
                       (plist-get qwen-companion-roots--sent :roots))))))
 
 (defun qwen-companion-roots--send (roots)
-  "Send ROOTS, and those still in use, unless they are what was sent last."
+  "Send ROOTS and those still in use if they have changed."
   (let ((payload (list :roots (sort (cl-union roots
                                               (qwen-companion-roots--in-use roots)
                                               :test #'equal)
@@ -168,8 +168,8 @@ works there nor from one that wants to come back."
     (qwen-companion-roots-update)))
 
 (defun qwen-companion-roots-on-published (payload)
-  "Note what the discovery files on disk say, from PAYLOAD.
-Say so once when no CLI can connect for want of a root."
+  "Handle the `published' message PAYLOAD: keep the roots on disk.
+Show a message the first time that no CLI can connect without a root."
   (let ((said qwen-companion-roots--answer))
     (setq qwen-companion-roots--answer payload)
     (unless (eq (qwen-companion-published-reachable said)
@@ -181,7 +181,7 @@ Say so once when no CLI can connect for want of a root."
        (qwen-companion-roots-unreachable)))))
 
 (defun qwen-companion-roots-unreachable ()
-  "Return why no CLI can connect, a string, or nil when one can."
+  "Return the reason why no CLI can connect, a string, or nil if one can."
   (and qwen-companion-roots--answer
        (not (qwen-companion-published-reachable qwen-companion-roots--answer))
        (format "no CLI can connect: no %s is open; visit one, or start the CLI with M-x qwen-companion-run"
@@ -198,12 +198,12 @@ Say so once when no CLI can connect for want of a root."
   (member root (qwen-companion-roots-published)))
 
 (defun qwen-companion-roots-resend ()
-  "Tell a Python process that has just come up the roots."
+  "Send the roots to a new Python process."
   (setq qwen-companion-roots--sent nil)
   (qwen-companion-roots-update))
 
 (defun qwen-companion-roots-forget ()
-  "Stop looking for roots, and forget what is known of them."
+  "Stop looking up roots, and forget them."
   (when qwen-companion-roots--timer
     (cancel-timer qwen-companion-roots--timer))
   (clrhash qwen-companion-roots--table)

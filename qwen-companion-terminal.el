@@ -77,8 +77,8 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
                   (delete name process-environment))))
 
 (defun qwen-companion-terminal-set-environment (variables)
-  "Give terminals opened from now on VARIABLES, a list of (NAME VALUE).
-What they were given before and is not among VARIABLES is taken back."
+  "Set VARIABLES, a list of (NAME VALUE), for terminals opened from now on.
+Restore those that were set before and are not among VARIABLES."
   (pcase-dolist (`(,name . ,_) (copy-sequence qwen-companion-terminal--saved))
     (unless (assoc name variables)
       (qwen-companion-terminal--take-back name)))
@@ -95,7 +95,7 @@ What they were given before and is not among VARIABLES is taken back."
     (qwen-companion-terminal--setenv name value)))
 
 (defun qwen-companion-terminal--take-back (name)
-  "Undo what we did to the variable NAME, unless the user has set it since."
+  "Restore the variable NAME unless the user has set it since."
   (pcase-let ((`(,_ ,value . ,before)
                (assoc name qwen-companion-terminal--saved)))
     (when (equal value (qwen-companion-terminal--getenv name))
@@ -104,7 +104,7 @@ What they were given before and is not among VARIABLES is taken back."
         (assoc-delete-all name qwen-companion-terminal--saved)))
 
 (defun qwen-companion-terminal-restore-environment ()
-  "Take the variables away again; what the user had set comes back."
+  "Restore the environment of new terminals."
   (qwen-companion-terminal-set-environment nil))
 
 ;;; Terminals of the connected CLIs
@@ -138,7 +138,7 @@ Emacs, in a tmux, or whose process is not known."
       (qwen-companion-terminal--open directory))))
 
 (defun qwen-companion-terminal-forget ()
-  "Forget the CLIs that were about to start."
+  "Cancel the CLIs that wait to start."
   (setq qwen-companion-terminal--waiting nil))
 
 ;;; Running the CLI
@@ -208,7 +208,7 @@ Signal a `user-error' that says what is missing when there is no program."
 
 (defun qwen-companion-terminal--open (directory)
   "Start the CLI in a terminal in DIRECTORY and select its window.
-A terminal in which one has ended there makes room."
+Kill the terminals there whose CLI has ended."
   (mapc #'kill-buffer
         (cl-remove-if #'qwen-companion-terminal--live-p
                       (qwen-companion-terminal--buffers-for directory)))
@@ -242,7 +242,7 @@ A terminal in which one has ended there makes room."
 
 (defun qwen-companion-terminal--vterm-ended (sentinel process event)
   "Run vterm's SENTINEL with PROCESS and EVENT.
-When the CLI has failed, what it said last stays readable."
+Keep the buffer of a CLI that has failed, so that its output is readable."
   (let ((vterm-kill-buffer-on-exit
          (and vterm-kill-buffer-on-exit
               (eql 0 (process-exit-status process)))))

@@ -32,11 +32,11 @@
 
 (defconst qwen-companion-untrusted--unseen
   "[\u0000-\u001F\u007F-\u009F\u00AD\u061C\u200B-\u200F\u2028-\u202E\u2060-\u206F\uFEFF]"
-  "Matches what is not seen or changes how the text around it is laid out.")
+  "Matches invisible characters and those that reorder the text around them.")
 
 (defun qwen-companion-untrusted-text (text &optional lines)
-  "Return TEXT without properties and with all that is in it visible.
-With LINES non-nil, line ends and tabs stay what they are."
+  "Return TEXT without properties, with invisible characters written out.
+With LINES non-nil, keep line ends and tabs as they are."
   (let ((text (substring-no-properties text)))
     (if (not (string-match-p qwen-companion-untrusted--unseen text))
         text
@@ -56,11 +56,11 @@ With LINES non-nil, line ends and tabs stay what they are."
    (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
 
 (defun qwen-companion-untrusted-path (path)
-  "Return PATH as it is shown to the user."
+  "Return PATH abbreviated, with invisible characters written out."
   (qwen-companion-untrusted-text (abbreviate-file-name path)))
 
 (defun qwen-companion-untrusted-mode-line (text)
-  "Return TEXT as a mode line construct that stands for itself."
+  "Return TEXT with its percent signs escaped for the mode line."
   (string-replace "%" "%%" text))
 
 ;;; In a buffer
@@ -77,8 +77,8 @@ A line is coloured as a whole.")
 (defun qwen-companion-untrusted-set-major-mode (path)
   "Give the current buffer the major mode for PATH, and nothing more.
 No mode hook runs, no global minor mode gets at the buffer and no local
-variable is read.  The text is put aside meanwhile: a mode that reads
-it at its start may take seconds, and it may choose by it what to do."
+variable is read.  The text is removed meanwhile: a mode that reads it
+at its start may take seconds, and the text could direct it."
   (let ((mode (and (qwen-companion-untrusted--short-p)
                    (qwen-companion-untrusted-major-mode path)))
         (enable-local-variables nil))
@@ -135,8 +135,8 @@ Only modes for text and programs: others act on the text they get."
 A text with more of them is suspicious enough as it is.")
 
 (defun qwen-companion-untrusted-ascii-p ()
-  "Return non-nil when the current buffer, widened, has ASCII only.
-In no time, however large the text is."
+  "Return non-nil when the whole current buffer is ASCII.
+The time does not depend on the size."
   (= (buffer-size) (1- (position-bytes (1+ (buffer-size))))))
 
 (defun qwen-companion-untrusted-bidi-control ()
@@ -151,8 +151,8 @@ In no time, however large the text is."
 
 (defun qwen-companion-untrusted-show-bidi-controls ()
   "Show characters that reorder the text as their codes, and reorder nothing.
-Else a text could look like another.  Call this again when the text has
-changed.  Does nothing where there are none."
+Otherwise a text could look like another one.  Call this again when the
+text has changed."
   (when (qwen-companion-untrusted-bidi-control)
     (setq bidi-paragraph-direction 'left-to-right)
     (setq-local glyphless-char-display (copy-sequence glyphless-char-display))

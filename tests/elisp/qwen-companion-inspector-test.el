@@ -132,7 +132,7 @@ MORE are keys and values that come first."
     (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)
     (qwen-companion-context)
     (let ((text (qwen-companion-inspector-test--text)))
-      (dolist (wanted '("^A CLI that has not said its name$"
+      (dolist (wanted '("^Unnamed CLI$"
                         "^  Process +not known$"
                         "^  Trust +told nothing$"
                         "^  Last told +nothing yet, does not listen now$"))
