@@ -6,10 +6,12 @@ The keys and the Emacs are real; where the CLI itself does not matter, its propo
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from display import display
 from editor import Emacs, draws_windows, lisp_string
 from sandbox import GREETING
 from stage import Stage
+from support import Cli
 from terminal import PATIENCE
 from test_daemon import end_shell, start_daemon
 
@@ -45,6 +48,29 @@ def wait_idle(emacs: Emacs) -> None:
     deadline = time.monotonic() + PATIENCE
     while emacs.eval(f"(and (current-idle-time) (> (float-time (current-idle-time)) {WORKING_S}))") == "nil":
         assert time.monotonic() < deadline, "Emacs is never idle"
+
+
+def test_a_cli_is_answered_while_emacs_is_busy(stage: Stage) -> None:
+    """A proposal is taken at once, and closing it tells its text, not that there was none."""
+    stage.start_emacs(stage.sandbox.greeting)
+    (lock,) = (stage.sandbox.home / ".qwen/ide").glob("*.lock")
+    cli = Cli(int(lock.stem), json.loads(lock.read_text())["authToken"])
+    cli.initialize()
+    path = str(stage.sandbox.greeting)
+    busy, go = stage.sandbox.run / "busy", stage.sandbox.run / "go"
+    wait = f"touch {busy}; until [ -e {go} ]; do sleep 0.1; done"
+    stage.emacs.eval(f'(run-at-time 0 nil (lambda () (call-process "/bin/sh" nil nil nil "-c" {lisp_string(wait)})))')
+    stage.screen.wait_until(busy.exists, "a busy Emacs")
+    try:
+        assert cli.tool("openDiff", filePath=path, newContent=EDITED)["content"] == []
+        with ThreadPoolExecutor() as pool:
+            closed = pool.submit(cli.tool, "closeDiff", filePath=path)
+            go.touch()
+            (answer,) = closed.result(PATIENCE)["content"]
+    finally:
+        go.touch()
+    assert json.loads(answer["text"]) == {"content": EDITED}
+    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
 
 
 def test_nothing_opens_while_keys_come(stage: Stage) -> None:
