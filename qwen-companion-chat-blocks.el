@@ -89,13 +89,13 @@ The line SEPARATOR is between both."
     (let ((line (propertize (concat separator "\n")
                             'read-only t 'front-sticky '(read-only)
                             'rear-nonsticky t 'field 'boundary)))
-      ;; Keys that it names keep their own face.
+      ;; Key names in it keep their face.
       (add-face-text-property 0 (length line) 'qwen-companion-chat-separator t line)
       (insert line)))
   (setq qwen-companion-chat-blocks--table (make-hash-table :test #'equal)
         qwen-companion-chat-blocks--folded (make-hash-table :test #'equal)
         qwen-companion-chat-blocks--groups (make-hash-table :test #'equal)
-        ;; What is typed into the empty prompt is behind its beginning.
+        ;; The marker stays before text typed into the empty prompt.
         qwen-companion-chat-blocks-prompt-start (copy-marker (point-max))
         qwen-companion-chat-blocks-conversation-end (copy-marker (point-min) t))
   (set-buffer-modified-p nil)
@@ -146,7 +146,7 @@ One form around several changes is cheaper than one around each."
       (save-restriction
         (widen)
         (prog1 (save-excursion
-                 ;; It is not the user's: nothing to undo, and no lock.
+                 ;; This is no edit of the user: no undo, no lock file.
                  (let ((buffer-undo-list t)
                        (inhibit-read-only t)
                        (create-lockfiles nil))
@@ -206,7 +206,7 @@ conversation."
                                      (qwen-companion-chat-block-end before)
                                    qwen-companion-chat-blocks-conversation-end))))
     (goto-char start)
-    ;; The block behind begins after this text; the one before ends where it did.
+    ;; The next block then begins after TEXT; the block before keeps its end.
     (insert text)
     (puthash id
              (qwen-companion-chat-blocks--make
@@ -221,8 +221,8 @@ All of the block gets the properties of TEXT."
                start (qwen-companion-chat-block-end block)))
          (old-line (1+ (string-search "\n" old)))
          (line (1+ (string-search "\n" text))))
-    ;; The first line says how it goes, more comes at the end: what is
-    ;; between both must not count as changed.
+    ;; The first line has the status, and new text comes at the end: the text
+    ;; between them must not count as changed.
     (qwen-companion-chat-blocks--replace-part (+ start old-line) (substring old old-line)
                                               (substring text line))
     (qwen-companion-chat-blocks--replace-part start (substring old 0 old-line)
@@ -238,7 +238,7 @@ All of the block gets the properties of TEXT."
          (tail (qwen-companion-chat-blocks--common-suffix
                 old new (- (min (length old) (length new)) head))))
     (goto-char (+ start head))
-    ;; In this order: who was in what goes is at its beginning.
+    ;; Delete first, so that point inside the old text ends at its beginning.
     (delete-region (point) (+ start (- (length old) tail)))
     (insert (substring new head (- (length new) tail)))))
 
@@ -254,7 +254,7 @@ The existing text keeps its properties."
     (let* ((block (qwen-companion-chat-blocks-get id))
            (end (qwen-companion-chat-block-end block)))
       (goto-char (1- end))
-      ;; Behind it is the newline: no marker of a block is here.
+      ;; This is before the newline, so no marker of a block is here.
       (insert (substring (qwen-companion-chat-blocks--as-lines id (concat text "\n")) 0 -1)))))
 
 (defun qwen-companion-chat-blocks--free (block)
@@ -281,7 +281,7 @@ The existing text keeps its properties."
 (defun qwen-companion-chat-blocks--common-suffix (one other most)
   "Return the length of the common suffix of ONE and OTHER, at most MOST."
   (let ((least 0))
-    ;; Halved again and again: reversed strings would be garbage.
+    ;; Bisect; comparing reversed strings would create garbage.
     (while (< least most)
       (let ((count (- most (/ (- most least) 2))))
         (if (eq t (compare-strings one (- (length one) count) nil
@@ -337,7 +337,7 @@ Fold it if FOLDED is non-nil, unless the user has folded or opened it."
 
 (defun qwen-companion-chat-blocks--mark-fold (start end)
   "Let the line from START to END fold and open the lines below it."
-  ;; Once: changed properties are drawn again.
+  ;; Only once, since changed properties cause redisplay.
   (unless (eq qwen-companion-chat-fold-map (get-text-property start 'keymap))
     (with-silent-modifications
       (add-text-properties start end
@@ -494,7 +494,7 @@ the block exists, replace its text."
   (let* ((groups (qwen-companion-chat-blocks-groups-of change))
          (parent (qwen-companion-daemon-text-parent change))
          (agent (cdr groups))
-         ;; What belongs to no turn comes when it comes.
+         ;; A change without a turn is inserted at the end.
          (last (and (or agent (qwen-companion-daemon-change-turn change))
                     (or (qwen-companion-chat-group-last (car groups))
                         (and agent (list 'tool parent)))))

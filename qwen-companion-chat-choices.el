@@ -40,18 +40,18 @@
   '((model :title "Model" :category qwen-companion-model
            :all qwen-companion-daemon-choices-models
            :in-use qwen-companion-daemon-session-model
-           :told-by qwen-companion-daemon-choice-name
+           :match-by qwen-companion-daemon-choice-name
            :method daemon-model :key :model)
     (mode :title "Approval mode" :category qwen-companion-approval-mode
           :all qwen-companion-daemon-choices-modes
           :in-use qwen-companion-daemon-session-mode
-          :told-by qwen-companion-daemon-choice-id
+          :match-by qwen-companion-daemon-choice-id
           :method daemon-mode :key :mode))
   "What can be chosen: an alist (KIND . PLIST).
 In PLIST, :title is its name in messages and :category the completion
 category.  The function :all returns the choices that the daemon offers,
-:in-use the current one of a session, which is told by the value that
-the function :told-by returns for a choice.  The method :method sets it
+:in-use the current one of a session, as the value of the function
+:match-by for the choice.  The method :method sets it
 to the value of :key.")
 
 (defvar-local qwen-companion-chat-choices--offered nil
@@ -78,7 +78,7 @@ to the value of :key.")
   (let* ((value (funcall (qwen-companion-chat-choices--fact kind :in-use)
                          qwen-companion-chat-session))
          (found (cl-remove value (qwen-companion-chat-choices--all kind)
-                           :key (qwen-companion-chat-choices--fact kind :told-by)
+                           :key (qwen-companion-chat-choices--fact kind :match-by)
                            :test-not #'equal)))
     ;; Two models may have the same name.
     (and (not (cdr found)) (car found))))
@@ -137,7 +137,7 @@ Return nil while it is unknown."
        'local-map (alist-get kind qwen-companion-chat-choices--mouse-maps)
        'help-echo (format "%s %s\nmouse-1: choose another"
                           (qwen-companion-chat-choices--fact kind :title)
-                          ;; Emacs takes a backslash there for a command's name.
+                          ;; Emacs substitutes command keys in `help-echo'.
                           (string-replace
                            "\\" "\\=\\"
                            (if current
@@ -186,7 +186,7 @@ CURRENT is the choice in use, CATEGORY the category of the completion."
       (if (eq action 'metadata)
           `(metadata
             (category . ,category)
-            ;; The daemon's order.
+            ;; Keep the daemon's order.
             (display-sort-function . ,#'identity)
             (cycle-sort-function . ,#'identity)
             (annotation-function
@@ -239,7 +239,7 @@ Signal a `user-error' otherwise."
 
 (defun qwen-companion-chat-choices--set (kind id)
   "Make the daemon use the choice of KIND with ID."
-  ;; The user may have taken long to choose.
+  ;; Check again: the user may have taken long to choose.
   (qwen-companion-chat-choices--check)
   (let ((title (qwen-companion-chat-choices--fact kind :title))
         (choice (cl-find id (qwen-companion-chat-choices--all kind)

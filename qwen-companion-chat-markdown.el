@@ -170,7 +170,7 @@ is the code block that is open there, or nil."
   (setf (qwen-companion-chat-code-closed code) t)
   (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
   (pcase-let ((`(,from . ,to) (qwen-companion-chat-markdown--code-extent code (point))))
-    ;; It may be shown already, without its colours.
+    ;; It may already be displayed without its faces.
     (put-text-property from to 'fontified nil)))
 
 (defun qwen-companion-chat-markdown--read-line (reader)
@@ -268,8 +268,8 @@ Return the region as `jit-lock-functions' do."
 
 ;;; Fontifying code
 
-;; A mode needs from 1 to 300 ms for a block of code, and more to be loaded:
-;; too much for redisplay to wait, and for keys.
+;; A mode takes 1 to 300 ms for a code block, and longer to be loaded: too
+;; long to delay redisplay or keys.
 
 (defvar-local qwen-companion-chat-markdown--pending nil
   "Markers in the code blocks that are to be fontified.")
@@ -305,7 +305,7 @@ Try again later when the user types meanwhile."
               (when (and code (eq 'pending (qwen-companion-chat-code-coloured code)))
                 (if (qwen-companion-chat-markdown--colour code)
                     (setf (qwen-companion-chat-code-coloured code) t)
-                  ;; After what is quicker.
+                  ;; Try the others first, which may be quicker.
                   (setq qwen-companion-chat-markdown--pending
                         (append qwen-companion-chat-markdown--pending (list (copy-marker marker)))))))))
         (set-marker marker nil)
@@ -330,7 +330,7 @@ Return nil when the user has typed and it has to be tried again."
               (begun (float-time)))
     (or (not name)
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
-        ;; The mode is loaded in any case: half of it would be of no use.
+        ;; Load the mode without interruption: half of it would be useless.
         (not (qwen-companion-untrusted-major-mode name))
         (not (eq t (while-no-input
                      (qwen-companion-chat-markdown--colour-as name start end)
@@ -560,7 +560,7 @@ All lines of a table are scanned whenever one is added.")
           (forward-line)
           (and (< lines qwen-companion-chat-markdown--table-limit)
                (looking-at qwen-companion-chat-markdown--table-rule)
-               ;; It has come to its end, and is not the beginning of a row.
+               ;; The line is complete, so it is not the beginning of a row.
                (get-text-property (match-end 0) 'qwen-companion-chat-voice)
                (cons start end)))))))
 
@@ -577,7 +577,7 @@ Each is (START . END) without the white space around it."
       (forward-char)
       (let ((start (point)))
         (while (progn (skip-chars-forward "^|\\\\" end)
-                      ;; What follows a backslash separates nothing.
+                      ;; A `|' after a backslash is no separator.
                       (and (eq ?\\ (char-after)) (< (1+ (point)) end)))
           (forward-char 2))
         (unless (and (= (point) end) (string-blank-p (buffer-substring start end)))
@@ -639,7 +639,7 @@ Each is (START . END) without the white space around it."
 (defun qwen-companion-chat-markdown--table-align-row (from to cells widths rule)
   "Align CELLS of the line from FROM to TO to columns of WIDTHS.
 RULE has the cells of the second line."
-  ;; What is between two cells is drawn as one: it has a character at least.
+  ;; The text between two cells has one display string; it is never empty.
   (let ((place from)
         (before "| "))
     (cl-loop for cell in cells

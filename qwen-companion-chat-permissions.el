@@ -472,7 +472,7 @@ Signal a `user-error' when there is none."
     (user-error "An older question waits; answer that first"))
    ((let ((age (- (float-time)
                   (qwen-companion-chat-permissions--item-since item))))
-      ;; Less than nothing when the clock was set back.
+      ;; AGE is negative when the clock was set back.
       (and (<= 0 age) (< age qwen-companion-chat-permissions--key-delay)))
     (user-error "This question has only just come up; read it before you answer"))))
 

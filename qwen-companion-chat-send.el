@@ -205,7 +205,7 @@ Only one directory of this machine is read at a time."
                    (file-name-handler-alist nil))
                (completion-file-name-table
                 string
-                ;; A line end would end the word, quoted or not.
+                ;; A newline would end the word, even quoted.
                 (lambda (name)
                   (and (not (string-search "\n" name))
                        (or (null predicate) (funcall predicate name))))

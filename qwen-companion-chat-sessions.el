@@ -65,7 +65,7 @@
            (state (qwen-companion-daemon-session-state payload)))
        (unless (eq state (alist-get id qwen-companion-chat-sessions--states nil nil #'equal))
          (setf (alist-get id qwen-companion-chat-sessions--states nil nil #'equal) state)
-         ;; When it changed, and how many have it open.
+         ;; For its time and number of clients.
          (qwen-companion-chat-sessions--request-list)))
      (qwen-companion-chat-sessions--refresh))
     ('daemon-state
@@ -75,7 +75,7 @@
 (defun qwen-companion-chat-sessions--watch ()
   "Handle reports for one more list or minibuffer."
   (cl-incf qwen-companion-chat-sessions--watchers)
-  ;; After the chats, of which it tells.
+  ;; After the chats, whose state it shows.
   (add-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-sessions--on-report 90))
 
 (defun qwen-companion-chat-sessions--unwatch ()
@@ -183,7 +183,7 @@ This is newer than the list."
   "Print the list again, if it exists; point stays on its session."
   (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
     (if-let* ((window (get-buffer-window buffer t)))
-        ;; In its window, so that point stays on its line there.
+        ;; Select its window, so that its point stays on its line.
         (with-selected-window window
           (tabulated-list-print t))
       (with-current-buffer buffer
@@ -265,7 +265,7 @@ A star marks those that have a chat in this Emacs.
          ("State" 0 t)]
         tabulated-list-entries #'qwen-companion-chat-sessions--entries
         tabulated-list-padding 1)
-  ;; What a title begins with must not turn the line around.
+  ;; Right-to-left text at the beginning must not reverse the line.
   (setq-local bidi-paragraph-direction 'left-to-right)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)

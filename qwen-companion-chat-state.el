@@ -210,7 +210,7 @@ the process ends before it answers.  Without CALLBACK, show an error."
 (defun qwen-companion-chat-state--on-daemon-state (payload)
   "Handle the state of the connection in PAYLOAD, for all chats."
   (when (eq 'refused (qwen-companion-daemon-connection-state payload))
-    ;; It has ended, or was none; the next may be had in another way.
+    ;; The daemon has ended or never was one; the next may be another.
     (qwen-companion-chat-state--set-all
      'off (qwen-companion-daemon-connection-text payload) t))
   (dolist (buffer (qwen-companion-chat-buffers))
@@ -286,7 +286,7 @@ This also loads a session that has ended or was left."
    (lambda (reply)
      (when-let* ((error (qwen-companion-daemon-reply-error reply)))
        (qwen-companion-backend-notice error)
-       ;; Nothing more will be told of it.
+       ;; No report about it will follow.
        (when (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
                    '(nil disconnected off))
          (qwen-companion-chat-state--set 'off error))))))

@@ -86,7 +86,7 @@
             " "
             (propertize (or (qwen-companion-chat-tools-title tool) "A tool")
                         'wrap-prefix (make-string 10 ?\s)
-                        ;; What is over does not ask for attention.
+                        ;; Calls that are over do not need attention.
                         'face (if (memq status '(done failed)) 'default 'bold))
             (if duration (propertize (format "  (%s)" duration) 'face 'shadow) "")
             "\n")))
@@ -128,7 +128,7 @@ MORE is the number of characters that are left out, nil for none."
   (if text
       (concat (propertize (concat name ":\n") 'face 'shadow)
               (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
-              ;; Without the face: of a fold, the last newline is seen.
+              ;; Without the face, since the last newline of a fold is visible.
               "\n"
               (when more
                 (concat (qwen-companion-chat-blocks-button
@@ -148,7 +148,7 @@ MORE is the number of characters that are left out, nil for none."
              (qwen-companion-daemon-diff-path diff)
              #'qwen-companion-chat-tools-show-changes tool (list diff))
             (cond ((not old) (format "  a new file of %d characters" new))
-                  ;; Which of both it is, the daemon does not always say.
+                  ;; The daemon does not always say which of both it is.
                   ((zerop old) (format "  %d characters; the file is new or was empty" new))
                   (t (format "  %d to %d characters" old new)))
             "\n")))
@@ -180,7 +180,7 @@ which Emacs has a handler, such as Tramp's, and no device."
          (file-name-handler-alist nil)
          (name (and (string-prefix-p "/" path) (expand-file-name path))))
     (and name
-         ;; Any at all: Tramp has one of its own for names that are not all typed.
+         ;; Any handler: Tramp has one for the completion of remote names, too.
          (not (assoc-default name handlers #'string-match-p))
          (or (file-regular-p name) (file-directory-p name))
          name)))
@@ -286,7 +286,7 @@ Emacs scans all of a line to display any part of it: the end of one of
       (let ((start (point)))
         (forward-char qwen-companion-chat-tools--line-limit)
         (cond ((eolp) (forward-char))
-              ;; Over all lines that end here at once.
+              ;; Skip all complete lines at once.
               ((search-backward "\n" start t) (forward-char))
               (t (insert end)
                  (setq broken t)))))
@@ -322,7 +322,7 @@ DELETE is as for `filter-buffer-substring'."
                  ('running '("[-]" . bold))
                  (_ '("[ ]" . default)))))
     (propertize (format "%s %s\n" box
-                        ;; One line for each step, whatever is in it.
+                        ;; One line for each step, even if its text has several.
                         (string-join (split-string (qwen-companion-daemon-step-text step)) " "))
                 'face face)))
 
@@ -411,7 +411,7 @@ in the current buffer with t when all are shown, with nil when one could
 not be fetched."
   (let ((callback (or callback #'ignore)))
     (if (and (eq qwen-companion-diff-style 'ediff)
-             ;; Ediff arranges the windows, which can be done for one.
+             ;; Ediff arranges the windows, so it can show only one.
              (not (cdr diffs)))
         (qwen-companion-chat-tools--fetch-sides
          tool (car diffs)

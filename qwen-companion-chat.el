@@ -98,7 +98,7 @@ They differ where another buffer had the name.")
 (defun qwen-companion-chat--name ()
   "Return the name that the current buffer should have."
   (let ((title (qwen-companion-daemon-session-title qwen-companion-chat-session))
-        ;; Not as a file's name: it may look like one of another host.
+        ;; No file name function: the name may look like a remote one.
         (project (car (last (split-string (or (qwen-companion-daemon-workspace) "")
                                           "[/\\]" t)))))
     (if (string-blank-p (or title ""))
@@ -176,7 +176,7 @@ It leaves room for the rest of the mode line in 80 columns."
          (place (and (not (eq 'off (qwen-companion-daemon-state)))
                      (qwen-companion-daemon-location))))
     (setq qwen-companion-chat--header
-          ;; What a narrow window must not lose comes first.
+          ;; The most important comes first, since windows may be narrow.
           (mapconcat
            #'identity
            (delq nil
@@ -283,7 +283,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
   "Show each change in the report PAYLOAD."
   (qwen-companion-chat-blocks-changing
     (dolist (change (qwen-companion-daemon-report-changes payload))
-      ;; One that fails must not cost the others.
+      ;; An error in one must not prevent the others.
       (condition-case err
           (qwen-companion-chat--show change)
         (error (qwen-companion-backend-notice
@@ -320,8 +320,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 (defun qwen-companion-chat--heading (change)
   "Return the heading of the user's message in CHANGE."
   (concat
-   ;; No text from outside has this character, so none can look like a heading.
-   ;; Before an empty string, Emacs would not leave point after a command.
+   ;; This character is removed from untrusted text, so no text can look like a
+   ;; heading.  An empty display string would move point after a command.
    (propertize "\f" 'display '(space :width 0))
    (propertize (concat (pcase (qwen-companion-daemon-text-by change)
                          ('other "Somebody else")
@@ -457,7 +457,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     (pcase-dolist (`(,key . ,command)
                    '(("RET" . qwen-companion-chat-return)
                      ("TAB" . completion-at-point)
-                     ;; In `text-mode' it completes words of a dictionary.
+                     ;; In `text-mode', this completes words of a dictionary.
                      ("C-M-i" . completion-at-point)
                      ("C-c C-c" . qwen-companion-chat-send)
                      ("C-c C-k" . qwen-companion-chat-cancel)
@@ -559,7 +559,7 @@ RET	do so on their first line; follow a link, choose an option
   :interactive nil
   (setq-local qwen-companion-chat-handlers qwen-companion-chat--handlers
               word-wrap t
-              ;; Lines that go on below are the rule here.
+              ;; Most lines are continued.
               fringe-indicator-alist (cons '(continuation nil nil) fringe-indicator-alist)
               filter-buffer-substring-function #'qwen-companion-chat--substring
               header-line-format '("" qwen-companion-chat--header)
@@ -568,11 +568,11 @@ RET	do so on their first line; follow a link, choose an option
               outline-regexp "\f"
               outline-level (lambda () 1)
               revert-buffer-function #'qwen-companion-chat-reload
-              ;; Each line has its direction.  Else Emacs looks for the begin
-              ;; of a paragraph, back over all the tools, for each line shown.
+              ;; Each line has its own direction.  Else Emacs would search
+              ;; back over all the tools for the paragraph of each line.
               bidi-paragraph-start-re "^"
               bidi-paragraph-separate-re "^"
-              ;; The end of the text comes into view, the rest does not jump.
+              ;; Scroll line by line when text is added at the end.
               scroll-conservatively 101
               buffer-auto-save-file-name nil)
   (add-to-invisibility-spec '(qwen-companion-chat . t))

@@ -299,7 +299,7 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
     (unless (file-directory-p root)
       (user-error "No directory %s" root))
     (setq qwen-companion-daemon--token nil)
-    ;; The Python process knows the variable PATH, not `exec-path'.
+    ;; The Python process has the variable PATH, but not `exec-path'.
     (qwen-companion-daemon--set-request 'daemon-start
                                  (list :root root
                                        :program (cons (executable-find (car command))

@@ -1,4 +1,4 @@
-;;; qwen-companion-daemon-test.el --- Tests of the way to a qwen serve  -*- lexical-binding: t; -*-
+;;; qwen-companion-daemon-test.el --- Tests of connecting to qwen serve  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
