@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every error the backend raises on purpose, by what the one who catches it can do about it."""
+"""Exceptions of the backend, grouped by how a caller can react."""
 
 from __future__ import annotations
 
 
 class CompanionError(Exception):
-    """Root of the errors below.  The text is fit for the user: it names no secret and no file content."""
+    """Base of the errors below.  Their text can be shown to the user: it names no secret and no file content."""
 
 
 class HelloError(CompanionError):

@@ -31,17 +31,17 @@ RESERVE_TIMEOUT_S = 2.0
 
 
 def listen(port: int = 0, *, shared: bool = False) -> socket.socket:
-    """Return a socket that listens on PORT, 0 for any; SHARED with the reserved socket.  OSError."""
+    """Return a socket that listens on `port`, 0 for any; `shared` with the reserved socket.  OSError."""
     listener = _bound(port, shared=shared, reuse=True)
     listener.listen(BACKLOG)
     return listener
 
 
 def listen_reserved(port: int, reserve: str | None) -> socket.socket:
-    """Return a socket that listens on PORT, which stays with the user when this process ends.
+    """Return a socket that listens on `port`, which stays with the user when this process ends.
 
-    With PORT 0 reserve a port at the Unix socket RESERVE.  Where that cannot be done, or with None, any port is taken
-    and not kept.  OSError when PORT is another program's.
+    With `port` 0 reserve a port at the Unix socket `reserve`.  Where that cannot be done, or with None, any port is
+    taken and not kept.  OSError when `port` is another program's.
     """
     if sys.platform != "linux" or reserve is None:
         return listen(port)
@@ -72,7 +72,7 @@ def _bound(port: int, *, shared: bool, reuse: bool) -> socket.socket:
 
 
 def _deposit(reserved: socket.socket, path: str) -> None:
-    """Leave a descriptor of RESERVED in the queue of the Unix socket at PATH.  OSError."""
+    """Leave a descriptor of `reserved` in the queue of the Unix socket at `path`.  OSError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(RESERVE_TIMEOUT_S)
         connection.connect(path)

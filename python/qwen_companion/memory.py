@@ -33,7 +33,7 @@ class MemoryReturn:
         _call_libc("mallopt", _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
     def text_was(self, size: int) -> None:
-        """Note that a text of SIZE bytes has gone through this process."""
+        """Note that a text of `size` bytes has gone through this process."""
         if size >= LARGE_BYTES:
             if self._timer is not None:
                 self._timer.cancel()
@@ -51,7 +51,7 @@ def give_back() -> None:
 
 
 def _call_libc(name: str, *arguments: int) -> None:
-    """Call the function NAME of the C library where it has one: glibc has, others lack it."""
+    """Call the function `name` of the C library where it has one: glibc has, others lack it."""
     # A Python may have been built without ctypes.
     with suppress(ImportError, OSError, AttributeError):
         import ctypes

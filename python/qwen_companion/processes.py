@@ -37,9 +37,9 @@ def start_of(pid: int) -> str | None:
 
 
 def has_ended(pid: int, started: str) -> bool:
-    """Return whether the process PID, for which `start_of` has returned STARTED, is surely gone.  A zombie is.
+    """Return whether the process PID, for which `start_of` has returned `started`, is surely gone.  A zombie is.
 
-    STARTED may be "" when it could not be had; then any process of that number counts.
+    `started` may be "" when it could not be had; then any process of that number counts.
     """
     if not _exists(pid):
         return True
@@ -57,7 +57,7 @@ def has_ended(pid: int, started: str) -> bool:
 
 
 async def ended(pid: int, started: str, poll: float) -> None:
-    """Return when `has_ended` is true; looks every POLL seconds where the system does not tell by itself."""
+    """Wait until `has_ended` is true; look every `poll` seconds where the system does not tell by itself."""
     descriptor = _open_process(pid)
     if descriptor is not None:
         try:
@@ -96,7 +96,7 @@ def process_space() -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process, or a zombie, of that number."""
+    """Return whether there is a process, or a zombie, of that number."""
     if pid <= 0:
         return False  # To the system these are groups of processes.
     try:
@@ -130,7 +130,7 @@ def _read_if_there(path: str) -> str:
 
 
 def _open_process(pid: int) -> int | None:
-    """A descriptor that can be read from once the process PID has ended; None where there is no such thing."""
+    """Return a descriptor that can be read from once the process PID has ended; None where there is no such thing."""
     if sys.platform == "linux":
         try:
             return os.pidfd_open(pid)

@@ -42,14 +42,14 @@ class Connection:
 
 @dataclass(frozen=True)
 class ClientSocket:
-    """The client's end of a connection.  INODE is 0 once its process has closed it; UID may then be 0 as well."""
+    """The client's end of a connection.  `inode` is 0 once its process has closed it; `uid` may then be 0 as well."""
 
     uid: int
     inode: int
 
 
 def client_socket(connection: Connection) -> ClientSocket | None:
-    """Return the socket at the client's end of CONNECTION; None when there is none or the system does not tell."""
+    """Return the socket at the client's end of `connection`; None when there is none or the system does not tell."""
     if not KERNEL_TELLS:
         return None
     try:
@@ -59,7 +59,7 @@ def client_socket(connection: Connection) -> ClientSocket | None:
 
 
 def is_of_another_user(connection: Connection) -> bool:
-    """Return whether the client's end of CONNECTION belongs to another user, and not to root.
+    """Return whether the client's end of `connection` belongs to another user, and not to root.
 
     Refusing root, who can read the memory of this process, would keep nobody out.  A connection that its client has
     closed already counts as another user's: the system no longer knows better, and nobody is there to be answered.
@@ -69,7 +69,7 @@ def is_of_another_user(connection: Connection) -> bool:
 
 
 def connection_of(accepted: socket.socket) -> Connection:
-    """Return both ends of ACCEPTED, a connection that was accepted.  OSError when it has ended."""
+    """Return both ends of `accepted`, a connection that was accepted.  OSError when it has ended."""
     return Connection(accepted.getpeername()[:2], accepted.getsockname()[:2])
 
 
@@ -113,7 +113,7 @@ def _search_tables(connection: Connection) -> ClientSocket | None:
 
 
 def _hexadecimal(prefix: bytes, address: SocketAddress) -> str:
-    """ADDRESS as in /proc/net: words in the byte order of the machine, the port in that of the network."""
+    """`address` as in /proc/net: words in the byte order of the machine, the port in that of the network."""
     data = prefix + _packed(address[0])
     words = struct.unpack(f"={len(data) // 4}I", data)
     return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"

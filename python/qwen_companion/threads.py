@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Work that may wait, away from the event loop."""
+"""Run blocking work off the event loop."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Emacs:
             await asyncio.wait_for(self._news.wait_for(lambda: bool(good())), TIMEOUT_S)
 
     def ask(self, method: str, **values: object) -> str:
-        """Call METHOD; by what its reply will be known."""
+        """Call `method`; by what its reply will be known."""
         self._requests += 1
         request = f"request {self._requests}"
         payload = {key.replace("_", "-"): value for key, value in values.items()} | {"request": request}
@@ -111,13 +111,13 @@ class Emacs:
         return reply
 
     async def call(self, method: str, **values: object) -> Reply:
-        """Call METHOD, which goes well."""
+        """Call `method`, which goes well."""
         reply = await self.reply(self.ask(method, **values))
         assert reply.error is None, reply
         return reply
 
     async def refused(self, method: str, **values: object) -> str | None:
-        """Call METHOD, which goes wrong; the sort of problem."""
+        """Call `method`, which goes wrong; the sort of problem."""
         reply = await self.reply(self.ask(method, **values))
         assert reply.error
         return reply.problem
@@ -153,7 +153,7 @@ class Emacs:
         return await self.call("daemon-prompt", session=session, parts=[text_part(text)])
 
     def answer(self, asked: Permission, option: str | None) -> dict[str, object]:
-        """What answers ASKED with OPTION, about the tool as it was told last."""
+        """What answers `asked` with `option`, about the tool as it was told last."""
         tool = self.chats[asked.session].tools[str(asked.tool)]
         return {
             "session": asked.session,
@@ -169,7 +169,7 @@ class Emacs:
 
 
 def lisp(text: str) -> Any:
-    """The value that TEXT prints."""
+    """The value that `text` prints."""
     return cast("Any", loads(text))
 
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def event(kind: str, prompt: str | None = None, client: str | None = US, /, **data: Any) -> Json:
-    """An event of KIND that belongs to PROMPT, caused by CLIENT."""
+    """An event of `kind` that belongs to `prompt`, caused by `client`."""
     value: Json = {"id": next(_ids), "v": 1, "type": kind, "data": {"sessionId": SESSION, **data}}
     value["_meta"] = {"serverTimestamp": 1795240443126}
     if prompt is not None:
@@ -32,7 +32,7 @@ def event(kind: str, prompt: str | None = None, client: str | None = US, /, **da
 
 
 def update(kind: str, prompt: str | None = None, client: str | None = US, /, **fields: Any) -> Json:
-    """A session update of KIND."""
+    """A session update of `kind`."""
     return event("session_update", prompt, client, update={"sessionUpdate": kind, **fields})
 
 
@@ -167,7 +167,7 @@ def frame(value: Json, *, replayed: bool = False) -> Frame:
 
 
 def live(*values: Json) -> list[StreamItem]:
-    """A stream that has been taken up, and VALUES."""
+    """A stream that has been taken up, and `values`."""
     return [Connected(EPOCH), ReplayDone(), *map(frame, values)]
 
 

@@ -60,7 +60,7 @@ def turn(name: str) -> list[Json]:
 
 
 def event(kind: str) -> Json:
-    """The first recorded event of KIND, a type of event or of session update."""
+    """The first recorded event of `kind`, a type of event or of session update."""
     for recorded in itertools.chain.from_iterable(RECORDED["turns"].values()):
         if kind in (recorded["type"], recorded["data"].get("update", {}).get("sessionUpdate")):
             return copy.deepcopy(recorded)
@@ -170,7 +170,7 @@ class FakeSession:
         self._scripts.extend(turn(name) for name in names)
 
     def emit(self, *events: Json) -> list[Json]:
-        """Send EVENTS, with ids of this session, to all who listen; returns them as sent."""
+        """Send `events`, with ids of this session, to all who listen; returns them as sent."""
         sent: list[Json] = []
         for found in copy.deepcopy(events):
             found.pop("id", None)
@@ -192,7 +192,7 @@ class FakeSession:
         self.ring = [found for found in self.ring if found["id"] > up_to]
 
     def die(self, last: Json | None = None) -> None:
-        """End with the event LAST, if any; only a load revives it, in a new epoch."""
+        """End with the event `last`, if any; only a load revives it, in a new epoch."""
         if last is not None:
             self.emit(last)
         for stream in self.streams:
@@ -354,7 +354,7 @@ _Answerer = Callable[[FakeSession, Request, Any], Response]
 
 
 def _of_prompt(found: Json, identifier: str, client: str, blocks: Sequence[Json]) -> Json:
-    """The recorded event FOUND as one of this prompt."""
+    """The recorded event `found` as one of this prompt."""
     if "promptId" in found:
         found["promptId"] = identifier
     if "promptId" in found["data"]:
@@ -460,11 +460,11 @@ class FakeDaemon:
         return found
 
     def refuse(self, path: str, name: str, times: int = 1, **changes: object) -> None:
-        """Refuse the next requests for a path that ends with PATH as recorded under NAME, with CHANGES to that."""
+        """Refuse the next requests for a path ending with `path` as recorded under `name`, with `changes` to that."""
         self._refusals.extend([(path, {**RECORDED["refusals"][name], **changes})] * times)
 
     def break_off(self, path: str) -> None:
-        """Take the next request for a path that ends with PATH, and close the connection in place of an answer."""
+        """Take the next request for a path that ends with `path`, and close the connection in place of an answer."""
         self._refusals.append((path, {}))
 
     async def next_stream(self) -> FakeStream:
@@ -472,7 +472,7 @@ class FakeDaemon:
         return await asyncio.wait_for(self._opened.get(), TIMEOUT_S)
 
     def asked_for(self, path: str) -> list[Asked]:
-        """All requests for a path that ends with PATH."""
+        """All requests for a path that ends with `path`."""
         return [asked for asked in self.asked if asked.path.endswith(path)]
 
     # --- HTTP

@@ -64,18 +64,18 @@ class Telling:
         self._tools: dict[str, ToolChange] = {}
 
     def load(self, found: LoadReply) -> list[Notification]:
-        """Load FOUND."""
+        """Load `found`."""
         outputs = self.session.load(found)
         self._tools = {item.id: item for item in outputs if isinstance(item, ToolChange)}
         self._outbox.reset(self.session.id, [item for item in outputs if isinstance(item, Change)], None)
         return self._tell(item for item in outputs if not isinstance(item, Change))
 
     def take(self, *items: StreamItem) -> list[Notification]:
-        """Take ITEMS of the stream."""
+        """Take `items` of the stream."""
         return self._tell([output for item in items for output in self.session.take(item)])
 
     def status(self, found: StatusReply) -> list[Notification]:
-        """Take the status FOUND."""
+        """Take the status `found`."""
         return self._tell(self.session.status(found, self.session.permissions.unanswered))
 
     def _tell(self, outputs: Iterable[Output]) -> list[Notification]:
@@ -97,7 +97,7 @@ class Telling:
         return self._outbox.take()
 
     def _tell_changes(self, permission: Permission) -> None:
-        """Tell the texts of the changes that PERMISSION is about, which a chat asks for at once, in its order."""
+        """Tell the texts of the changes that `permission` is about, which a chat asks for at once, in its order."""
         tool = self._tools[str(permission.tool)]
         for index in range(len(tool.diffs)):
             for part in (NEW, OLD):
@@ -106,7 +106,7 @@ class Telling:
 
 
 def _session_of(names: Iterable[str]) -> Telling:
-    """The session of the turns NAMES, in which nothing has been said yet, as its first client sees it."""
+    """The session of the turns `names`, in which nothing has been said yet, as its first client sees it."""
     events = [event for name in names for event in turn(name)]
     session = next(event["data"]["sessionId"] for event in events if "sessionId" in event["data"])
     client = next((event["originatorClientId"] for event in events if "originatorClientId" in event), None)

@@ -76,17 +76,17 @@ class EpcPeer:
             return self._calls.setdefault(method, queue.Queue())
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """The payload of the next call of METHOD."""
+        """The payload of the next call of `method`."""
         return self.calls(method).get(timeout=TIMEOUT_S)
 
     def wait_until(self, method: str, good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The payload of the next call of METHOD that is GOOD."""
+        """The payload of the next call of `method` that is `good`."""
         while not good(payload := self.wait_for(method)):
             pass
         return payload
 
     def call(self, method: str, payload: str, secret: str | None = None) -> list[Any]:
-        """Call METHOD with PAYLOAD, a printed property list; the reply as `[kind, uid, value]`."""
+        """Call `method` with `payload`, a printed property list; the reply as `[kind, uid, value]`."""
         self._uid += 1
         self.send(f"(call {self._uid} {method} ({dumps(self.secret if secret is None else secret)} {payload}))")
         return self.next_reply()
@@ -157,7 +157,7 @@ class Backend:
     """A backend process."""
 
     def __init__(self, home: Home, *, settings: str = "", **hello: object) -> None:
-        """Start one with what HELLO has besides the usual; SETTINGS is Python that it runs first."""
+        """Start one with what `hello` has besides the usual; `settings` is Python that it runs first."""
         self.home = home
         run = "import runpy; runpy.run_module('qwen_companion', run_name='__main__', alter_sys=True)"
         self.process = subprocess.Popen(

@@ -21,7 +21,7 @@ LINE = b'\\u0007\\"x\\\\' + b"x" * 40 + b"\\n"
 
 
 def parts_of_proposal(path: str, size: int) -> Iterator[bytes]:
-    """Parts of an `openDiff` for PATH as a CLI sends it, its id at the end; the text has some SIZE bytes."""
+    """Parts of an `openDiff` for `path` as a CLI sends it, its id at the end; the text has some `size` bytes."""
     yield b'{"method":"tools/call","params":{"name":"openDiff","arguments":{"filePath":' + json.dumps(path).encode()
     yield b',"newContent":"'
     # A part that does not end where a character or an escape does.
@@ -33,7 +33,7 @@ def parts_of_proposal(path: str, size: int) -> Iterator[bytes]:
 
 
 def propose(cli: Cli, path: str, size: int, *, chunked: bool) -> dict[str, object]:
-    """What CLI is answered to a proposal for PATH of SIZE bytes."""
+    """What `cli` is answered to a proposal for `path` of `size` bytes."""
     length = sum(map(len, parts_of_proposal(path, size)))
     headers = {**cli.headers, "mcp-session-id": cli.session}
     connection = http.client.HTTPConnection("127.0.0.1", cli.port, timeout=TIMEOUT_S)
@@ -50,7 +50,7 @@ def propose(cli: Cli, path: str, size: int, *, chunked: bool) -> dict[str, objec
 
 
 def resident(backend: Backend, peak: bool = False) -> int:
-    """The memory of BACKEND in bytes, or with PEAK, where the system tells it, the most it ever was."""
+    """The memory of `backend` in bytes, or with `peak`, where the system tells it, the most it ever was."""
     if peak and sys.platform == "linux":
         with open(f"/proc/{backend.process.pid}/status", encoding="utf-8") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def answer_to(port: int, data: bytes) -> bytes:
-    """What is answered to DATA, up to the end of the connection."""
+    """What is answered to `data`, up to the end of the connection."""
     answer = b""
     with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(data)
@@ -45,7 +45,7 @@ def noise(chance: random.Random, length: int) -> bytes:
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """DATA with a part cut out, doubled, or replaced by noise."""
+    """`data` with a part cut out, doubled, or replaced by noise."""
     start = chance.randrange(len(data))
     end = min(len(data), start + chance.randrange(1, 40))
     middle = chance.choice((b"", data[start:end] * 2, noise(chance, end - start)))
@@ -67,7 +67,7 @@ def hostile_body(chance: random.Random) -> bytes:
 
 
 def hostile_request(chance: random.Random, cli: Cli) -> bytes:
-    """A request of CLI, by what it shows, that no CLI would send."""
+    """A request of `cli`, by what it shows, that no `cli` would send."""
     body = hostile_body(chance)
     headers = {**cli.headers, "mcp-session-id": chance.choice((cli.session, "no such", "\x80", ""))}
     headers["Connection"] = "close"
@@ -84,7 +84,7 @@ def hostile_request(chance: random.Random, cli: Cli) -> bytes:
 
 
 def spoilt_token(chance: random.Random, good: str) -> str:
-    """Another token than GOOD, which looks like it."""
+    """Another token than `good`, which looks like it."""
     spoilt: list[Callable[[], str]] = [
         lambda: "",
         lambda: good[:-1],
@@ -151,7 +151,7 @@ def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> 
 
 
 def check_unharmed(backend: Backend) -> None:
-    """End BACKEND, which has nothing to say."""
+    """End `backend`, which has nothing to say."""
     backend.emacs.call("stop", "nil")
     assert backend.exit_code() == 0
     assert backend.error_text() == ""

@@ -54,7 +54,7 @@ class _Turn:
         self._thinking: bool | None = None
 
     async def run(self, prompt: str) -> int:
-        """Send PROMPT and return the exit code when its turn has ended."""
+        """Send `prompt` and return the exit code when its turn has ended."""
         cursor = (await self._client.load(self._session)).cursor
         mine: str | None = None
         async with EventStream(self._client, self._session, cursor) as stream:
@@ -74,7 +74,7 @@ class _Turn:
         return EXIT_FAILED
 
     async def _take(self, envelope: Envelope, mine: str) -> int | None:
-        """Show an event; the exit code if it is the end of the turn of the prompt MINE."""
+        """Show an event; the exit code if it is the end of the turn of the prompt `mine`."""
         payload = envelope.payload
         if isinstance(payload, TurnComplete) and payload.prompt_id == mine:
             print(flush=True)
@@ -133,7 +133,7 @@ class _Turn:
 
 
 async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> int:
-    """Send PROMPT to a session of the workspace ROOT, a new one or the one all share; return the exit code."""
+    """Send `prompt` to a session of the workspace `root`, a new one or the one all share; return the exit code."""
     async with DaemonClient(address.url, address.token) as client:
         found = await client.capabilities(root)
         _say(f"qwen serve {found.qwen_code_version} at {client.url}: files, commands and credentials are of that host.")
@@ -150,7 +150,7 @@ async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> 
 
 
 def _interrupter(client: DaemonClient, session: str, turn: asyncio.Task[int]) -> Callable[[], None]:
-    """What Ctrl-C does: cancel the turn of the daemon, and the next time leave it alone."""
+    """Return what Ctrl-C does: cancel the turn of the daemon, and the next time leave it alone."""
     cancelling: list[asyncio.Task[None]] = []
 
     async def cancel() -> None:

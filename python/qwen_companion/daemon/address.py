@@ -45,7 +45,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def clean_token(token: str | None) -> str | None:
-    """TOKEN if a header can carry it, None for none.  SettingsError, which does not quote it."""
+    """`token` if a header can carry it, None for none.  SettingsError, which does not quote it."""
     if not token:
         return None
     if len(token) > _LONGEST_TOKEN or not all("!" <= character <= "~" for character in token):

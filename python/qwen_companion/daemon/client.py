@@ -90,7 +90,7 @@ Scope = Literal["single", "thread"]
 
 @dataclass(frozen=True)
 class EventSource:
-    """An open event stream: the EPOCH of its ids, and the DATA of its events, one JSON text each."""
+    """An open event stream: the `epoch` of its ids, and the `data` of its events, one JSON text each."""
 
     epoch: str
     data: AsyncIterator[str]
@@ -100,7 +100,7 @@ class DaemonClient:
     """The daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
 
     def __init__(self, url: str, token: str | None, memberships: Memberships | None = None) -> None:
-        """MEMBERSHIPS may be known from before.  SettingsError, UnsafeUrlError."""
+        """`memberships` may be known from before.  SettingsError, UnsafeUrlError."""
         self.url = clean_url(url)
         """Holds nothing secret."""
         token = clean_token(token)
@@ -120,7 +120,7 @@ class DaemonClient:
             raise UnsafeUrlError("The URL of the daemon has no host that could be asked.") from None
 
     async def __aenter__(self) -> DaemonClient:
-        """The client itself, to be closed with the context."""
+        """Return the client itself, to be closed with the context."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -134,10 +134,10 @@ class DaemonClient:
     # --- The daemon
 
     async def capabilities(self, root: str | None = None) -> Capabilities:
-        """What the daemon can do.  To be asked first (spec A3).
+        """Return what the daemon can do.  To be asked first (spec A3).
 
         UnsupportedError when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`, WrongWorkspaceError
-        when ROOT, a directory, is none of those it works in.
+        when `root`, a directory, is none of those it works in.
         """
         found = await self._ask(Capabilities, "GET", "/capabilities")
         if found.v != ENVELOPE_VERSION or PROTOCOL not in found.protocol_versions.supported:
@@ -155,7 +155,7 @@ class DaemonClient:
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[SessionSummary, ...]:
-        """The sessions of WORKSPACE, a directory as `Capabilities` names it, live and on disk; newest first."""
+        """Return the sessions of `workspace`, live and on disk, newest first; `Capabilities` names the directory."""
         path = f"/workspace/{quote(workspace, safe='')}/sessions"
         reply = await self._ask(SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
         return reply.sessions
@@ -163,15 +163,15 @@ class DaemonClient:
     # --- Taking part in a session
 
     def client_id(self, session_id: str) -> str | None:
-        """Who this client is in the session, as events name it; None when it takes no part."""
+        """Return who this client is in the session, as events name it; None when it takes no part."""
         return self._memberships.client_id(session_id)
 
     def is_mine(self, client_id: str) -> bool:
-        """Whether CLIENT_ID, in any session, is this client or was."""
+        """Return whether `client_id`, in any session, is this client or was."""
         return self._memberships.is_mine(client_id)
 
     async def create_or_attach(self, root: str, scope: Scope) -> SessionReply:
-        """Take part in a session of the workspace ROOT, new or shared.  WrongWorkspaceError, BusyError.
+        """Take part in a session of the workspace `root`, new or shared.  WrongWorkspaceError, BusyError.
 
         No cursor comes with it: `load` gives one.
         """
@@ -188,7 +188,7 @@ class DaemonClient:
         return reply
 
     async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
-        """POST to PATH what needs the daemon's agent; ask again while that is slow to start (HTTP 504)."""
+        """POST to `path` what needs the daemon's agent; ask again while that is slow to start (HTTP 504)."""
         for _ in range(AGENT_STARTS - 1):
             try:
                 return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
@@ -237,7 +237,7 @@ class DaemonClient:
     async def answer_permission(
         self, session_id: str, request_id: str, option_id: str | None, answers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer a permission by one of its options, or cancel it with None; ANSWERS fill in the form of a question.
+        """Answer a permission by one of its options, or cancel it with None; `answers` fill in the form of a question.
 
         NotFoundError when it is settled already, InvalidRequestError with the code `invalid_option_id`.
         """
@@ -271,7 +271,7 @@ class DaemonClient:
     # --- How a session is
 
     async def status(self, session_id: str) -> StatusReply:
-        """Whether it is busy, and which permissions wait for an answer."""
+        """Return whether it is busy, and which permissions wait for an answer."""
         return await self._ask(StatusReply, "GET", "/status", session_id)
 
     async def context(self, session_id: str) -> ContextReply:
@@ -279,20 +279,20 @@ class DaemonClient:
         return await self._ask(ContextReply, "GET", "/context", session_id)
 
     async def context_usage(self, session_id: str) -> ContextUsageReply:
-        """How full the context window is."""
+        """Return how full the context window is."""
         return await self._ask(ContextUsageReply, "GET", "/context-usage", session_id)
 
     async def supported_commands(self, session_id: str) -> CommandsReply:
-        """The slash commands."""
+        """Return the slash commands."""
         return await self._ask(CommandsReply, "GET", "/supported-commands", session_id)
 
     # --- Events
 
     @asynccontextmanager
     async def events(self, session_id: str, cursor: Cursor | None, silence_s: float) -> AsyncGenerator[EventSource]:
-        """The event stream of a session, from CURSOR on, or only what happens from now on.
+        """The event stream of a session, from `cursor` on, or only what happens from now on.
 
-        It breaks with UnreachableError when SILENCE_S seconds long not even a heartbeat comes.  FrameTooLargeError.
+        It breaks with UnreachableError when `silence_s` seconds long not even a heartbeat comes.  FrameTooLargeError.
         """
         headers = {**self._identity(session_id), "Accept": "text/event-stream"}
         if cursor is not None:
@@ -342,7 +342,7 @@ class DaemonClient:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> W:
-        """As `_call`, with the answer as a MODEL.  ProtocolViolationError."""
+        """As `_call`, with the answer as a `model`.  ProtocolViolationError."""
         response = await self._call(method, path, session_id, body=body, parameters=parameters, limit_s=limit_s)
         try:
             value: object = json.loads(response.content)
@@ -360,7 +360,7 @@ class DaemonClient:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> httpx2.Response:
-        """The answer to one request at PATH, below that of the session if there is one."""
+        """Return the answer to one request at `path`, below that of the session if there is one."""
         headers = self._identity(session_id)
         # Not `json=`: that fails on lone surrogates, which a buffer of Emacs may well have.
         content = None if body is None else json.dumps(body).encode("ascii")
@@ -394,7 +394,7 @@ class DaemonClient:
         return UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
 
     def _refusal(self, response: httpx2.Response) -> DaemonError:
-        """The error that RESPONSE stands for (all statuses but 3xx seen on 0.24.4)."""
+        """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""
         status = response.status_code
         body = _json_object(response)
         code = _word(body.get("code"))
@@ -435,7 +435,7 @@ def _path(path: str, session_id: str | None) -> str:
 
 
 def _works_in(capabilities: Capabilities, root: str) -> bool:
-    """Whether ROOT is a workspace; the daemon resolves links too, but takes no directory inside of one (0.24.4)."""
+    """Return whether `root` is a workspace; the daemon resolves links, but takes no directory inside one (0.24.4)."""
     known = {workspace.cwd for workspace in capabilities.workspaces} | {capabilities.workspace_cwd}
     return not known.isdisjoint({os.path.normpath(root), os.path.realpath(root)})
 
@@ -453,7 +453,7 @@ def _json_object(response: httpx2.Response) -> Mapping[str, Any]:
 
 
 def _word(code: object) -> str | None:
-    """CODE if it is a plain word, which may be shown."""
+    """`code` if it is a plain word, which may be shown."""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 

@@ -67,9 +67,9 @@ class Conversation:
         reached: Callable[[str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """INTERRUPTED are the turns that broke off before.
+        """`interrupted` are the turns that broke off before.
 
-        REACHED is called with None when the daemon answers, and with what is wrong when it does not.
+        `reached` is called with None when the daemon answers, and with what is wrong when it does not.
         """
         self._client = client
         self._outbox = outbox
@@ -89,7 +89,7 @@ class Conversation:
         return self.session.id
 
     def named(self, title: str | None) -> None:
-        """The daemon calls the session TITLE."""
+        """The daemon calls the session `title`."""
         self.session.named(title)
         self._tell_state()
 
@@ -112,7 +112,7 @@ class Conversation:
         self._counting.add_done_callback(_checked)
 
     async def close(self, *, end: bool) -> None:
-        """Leave the session; END ends it for all.  Nothing goes on here even when that fails."""
+        """Leave the session; `end` ends it for all.  Nothing goes on here even when that fails."""
         await self._stop_following()
         self._put(self.session.left())
         if end:
@@ -161,7 +161,7 @@ class Conversation:
             cursor = reply.cursor
 
     async def _load_again(self) -> models.LoadReply | None:
-        """The session loaded, however long that takes; None, told, when it cannot be had."""
+        """Load the session, however long that takes; return None, after telling the user, if it is unavailable."""
         while True:
             try:
                 return await self._client.load(self.session.session_id)
@@ -196,13 +196,13 @@ class Conversation:
         try:
             status = await self._client.status(self.session.session_id)
         except DaemonError as error:
-            _log.warning("the status of a session cannot be had: %s", error)
+            _log.warning("the status of a session is unavailable: %s", error)
             status = None
         self._put(self.session.status(status, asked_about))
         try:
             state = (await self._client.context(self.session.session_id)).state
         except DaemonError as error:
-            _log.info("the models of a session cannot be had: %s", error)
+            _log.info("the models of a session are unavailable: %s", error)
             return
         self.session.choices(state)
         self._put([_choices(self.id, state)])
@@ -216,7 +216,7 @@ class Conversation:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), COUNT_S)
             self._moved.clear()
-            # That it cannot be had is seen, and told, by who follows the stream.
+            # A failure is noticed, and told, where the stream is followed.
             with suppress(DaemonError):
                 self.session.counted((await self._client.status(self.session.session_id)).client_count)
                 self._tell_state()
@@ -240,7 +240,7 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send PARTS, once; the turn that it will be."""
+        """Send `parts`, once; the turn that it will be."""
         reply = await self._client.prompt(self.session.session_id, parts)
         turn = self.session.accepted(reply.prompt_id)
         self._tell_state()
@@ -275,27 +275,27 @@ class Conversation:
             raise
 
     async def set_model(self, model: str) -> None:
-        """Use the model that Emacs calls MODEL."""
+        """Use the model that Emacs calls `model`."""
         model_id = self.session.model_id(model)
         if model_id is None:
             raise GoneError("The daemon does not offer that model.")
         await self._client.set_model(self.session.session_id, model_id)
 
     async def set_mode(self, mode: str) -> None:
-        """Use the approval mode MODE."""
+        """Use the approval mode `mode`."""
         await self._client.set_approval_mode(self.session.session_id, mode)
 
     async def remove(self, turn: str) -> None:
-        """Take the prompt of TURN out of the queue."""
+        """Take the prompt of `turn` out of the queue."""
         prompt_id = self.session.queued_prompt(turn)
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt does not wait any more.")
 
     async def fetch(self, tool: str, part: str, index: int) -> None:
-        """Tell a whole text of TOOL."""
+        """Tell a whole text of `tool`."""
         while True:
             revision = self.session.tool_revision(tool)
-            # Ten megabytes are not made fit in no time.
+            # Sanitising 10 MB would block the event loop.
             text = await in_thread(lambda session: session.tool_text(tool, part, index), self.session)
             # Emacs must not take it for a text of a later revision, which may be on its way by now.
             if revision == self.session.tool_revision(tool):
@@ -323,7 +323,7 @@ def _checked(task: asyncio.Task[None]) -> None:
 
 
 def _reload_reason(item: StreamItem) -> str | None:
-    """Why the session has to be loaded again after ITEM; None where it need not be."""
+    """Return why the session has to be loaded again after `item`; None where it need not be."""
     if isinstance(item, Resync):
         return _RESTARTED if item.reason == "epoch_reset" else _LOST_EVENTS
     # A daemon that was restarted has the session on its disk only.

@@ -95,7 +95,7 @@ _CLIENTS_FILE = "daemon-clients"
 
 @dataclass
 class _Connection:
-    """A daemon in use, for the workspace that is called ROOT here and WORKSPACE there."""
+    """A daemon in use, for the workspace that is called `root` here and `workspace` there."""
 
     client: DaemonClient
     root: str
@@ -122,9 +122,9 @@ class CallDispatcher:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """SEND gives a message to Emacs and waits for its answer.  ENVIRONMENT may name the daemon and its token.
+        """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
-        PAUSE waits while messages are gathered, SLEEP before something is tried again.
+        `pause` waits while messages are gathered, `sleep` before something is tried again.
         """
         self._spool = spool
         self._environment = environment
@@ -152,7 +152,7 @@ class CallDispatcher:
         await self._leave()
 
     def take(self, call: DaemonCall) -> None:
-        """Carry out CALL.  Calls about one session are carried out in order, and so are those about none."""
+        """Carry out `call`.  Calls about one session are carried out in order, and so are those about none."""
         try:
             request = messages.request_of(call)
         except MessageError as error:
@@ -167,7 +167,7 @@ class CallDispatcher:
         self._start(self._carry_out(call.method, request, wanted, lane))
 
     def _lane(self, name: str) -> asyncio.Lock:
-        """Held by who carries out a call about the session NAME, or about the connection; first come, first served."""
+        """Return the lock that orders the calls about the session `name`, or about the connection."""
         return self._lanes.setdefault(name, asyncio.Lock())
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -193,7 +193,7 @@ class CallDispatcher:
                     self._outbox.tell(Reply(request, session=outcome.session, turn=outcome.turn))
 
     def _answer(self, method: str, request: str | None, error: CompanionError) -> None:
-        """Tell that METHOD has failed."""
+        """Tell that `method` has failed."""
         if request is None:
             _log.warning("%s: %s", method, error)
         else:
@@ -267,7 +267,7 @@ class CallDispatcher:
                 self._say(replace(self._state, state="refused", text=text))
 
     async def _use(self, address: DaemonAddress, root: str) -> None:
-        """Use the daemon at ADDRESS; go on trying in the background while nobody answers."""
+        """Use the daemon at `address`; go on trying in the background while nobody answers."""
         client = DaemonClient(address.url, address.token, self._memberships)
         self._say(
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
@@ -323,7 +323,7 @@ class CallDispatcher:
             self._say(replace(self._state, state=state, text=trouble))
 
     async def _leave(self, *, lost: bool = False) -> None:
-        """Leave the daemon without a word to Emacs about that; the sessions of one that was LOST are not left."""
+        """Leave the daemon without a word to Emacs about that; the sessions of one that was `lost` are not left."""
         background, self._background = self._background, None
         if background is not None:
             background.cancel()
@@ -457,7 +457,7 @@ async def _ask(conversation: Conversation, call: messages.SessionCall) -> None:
 
 
 def _part(part: messages.Part) -> models.PromptBlock:
-    """PART as it is sent.  Reads the file of an image: not for the event loop."""
+    """`part` as it is sent.  Reads the file of an image: not for the event loop."""
     if isinstance(part, messages.TextPart):
         return models.TextBlock(part.text)
     name = os.path.basename(part.path)
@@ -479,14 +479,14 @@ def _part(part: messages.Part) -> models.PromptBlock:
 
 
 def _workspace(found: models.Capabilities, root: str) -> str:
-    """What the daemon calls ROOT, which is one of its workspaces."""
+    """Return what the daemon calls `root`, which is one of its workspaces."""
     names = (os.path.normpath(root), os.path.realpath(root))
     known = [workspace.cwd for workspace in found.workspaces]
     return next((name for name in known if name in names), found.workspace_cwd or root)
 
 
 def _milliseconds(time: str | None) -> int | None:
-    """TIME, in ISO 8601, in ms since the epoch; None when it is nothing of the kind."""
+    """`time`, in ISO 8601, in ms since the epoch; None when it is nothing of the kind."""
     with suppress(ValueError):
         # Python 3.10 does not know Z.
         return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)

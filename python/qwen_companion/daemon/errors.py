@@ -17,7 +17,7 @@ class DaemonError(CompanionError):
 
 
 class SettingsError(DaemonError):
-    """No daemon is named, or its token cannot be had or used.  The text says what to change."""
+    """No daemon is named, or its token is missing or unusable.  The text says what to change."""
 
 
 class NotStartedError(DaemonError):
@@ -31,7 +31,7 @@ class UnsafeUrlError(DaemonError):
 class UnreachableError(DaemonError):
     """No answer: nobody listens, the connection broke, or it took too long.
 
-    MAYBE_DONE tells whether the request may have been carried out nevertheless.  Such a prompt must not be sent again
+    `maybe_done` tells whether the request may have been carried out nevertheless.  Such a prompt must not be sent again
     before the daemon was asked for its queue and its current turn.
     """
 
@@ -43,7 +43,7 @@ class UnreachableError(DaemonError):
 class RefusedError(DaemonError):
     """An answer that says no.  Root of the ways this happens; as such one with a status that has no class of its own.
 
-    STATUS is the HTTP status; CODE the daemon's word for the reason, if it gave one that looks like a word.
+    `status` is the HTTP status; `code` the daemon's word for the reason, if it gave one that looks like a word.
     """
 
     def __init__(self, text: str, status: int, code: str | None = None) -> None:
@@ -76,7 +76,7 @@ class GoneError(DaemonError):
 
 
 class BusyError(RefusedError):
-    """429 or 503: too much at once.  RETRY_AFTER_S is the wait in seconds that the daemon asks for, 0 if none.
+    """429 or 503: too much at once.  `retry_after_s` is the wait in seconds that the daemon asks for, 0 if none.
 
     The request was not carried out.
     """
@@ -100,7 +100,7 @@ class InvalidRequestError(RefusedError):
 class UnsupportedError(DaemonError):
     """The daemon speaks another protocol, lacks a route, or lacks features that are needed.
 
-    MISSING has the names of the features.
+    `missing` has the names of the features.
     """
 
     def __init__(self, text: str, missing: Iterable[str] = ()) -> None:

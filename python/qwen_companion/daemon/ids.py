@@ -13,6 +13,6 @@ _DIGITS = 16
 
 
 def local_id(kind: str, *parts: str | int) -> str:
-    """The name of the KIND of thing that the daemon, or a place among its like, identifies by PARTS."""
+    """Return the name of the `kind` of thing that the daemon, or a place among its like, identifies by `parts`."""
     whole = "\0".join(map(str, (kind, *parts)))
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -26,7 +26,7 @@ class InterruptedTurns:
         self._interrupted: dict[str, list[Change]] = {}
 
     def told(self, outputs: Iterable[Output]) -> None:
-        """OUTPUTS are told."""
+        """`outputs` are told."""
         for change in outputs:
             if not isinstance(change, Change) or change.turn is None:
                 continue
@@ -41,10 +41,10 @@ class InterruptedTurns:
                     self._turn = None
 
     def completed(self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, runs: bool, why: str) -> list[Output]:
-        """LOADED, which takes the place of all that was told, with what is missing in it, and with the missing ends.
+        """`loaded`, which takes the place of all that was told, with what is missing in it, and with the missing ends.
 
-        OUTCOMES says of turns how they ended as far as the daemon knows, see `EndChange`.  Unless one RUNS, one whose
-        end was not told has broken off, because of WHY.
+        `outcomes` says of turns how they ended as far as the daemon knows, see `EndChange`.  Unless one `runs`, one
+        whose end was not told has broken off, because of `why`.
         """
         if self._turn is not None and not runs:
             self.told([EndChange(self._turn, None, outcome="failed", text=why)])
@@ -74,14 +74,14 @@ def _begins(change: Change) -> bool:
 
 
 def _length(outputs: Iterable[Output], turn: str, *voices: str) -> int:
-    """How many characters the VOICES, else all but thoughts, have in TURN."""
+    """Return how many characters the `voices`, else all but thoughts, have in `turn`."""
     wanted = voices or ("user", "answer")
     texts = (item for item in outputs if isinstance(item, TextChange) and item.turn == turn)
     return sum(len(item.text) for item in texts if item.voice in wanted)
 
 
 def _with(outputs: Sequence[Output], turn: str, told: Sequence[Change], *, last: bool) -> list[Output]:
-    """OUTPUTS with TOLD for all that is of TURN; one that is not there at all is new only where it is the LAST."""
+    """Return `outputs` with `told` in place of all of `turn`; a missing turn is added only if it is the `last`."""
     rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == turn)]
     place = next(
         (number for number, item in enumerate(outputs) if isinstance(item, Change) and item.turn == turn),

@@ -32,7 +32,7 @@ _KILLED = 128
 
 
 class LocalDaemon:
-    """A running daemon, which listens at ADDRESS; made by `start_local`."""
+    """A running daemon, which listens at `address`; made by `start_local`."""
 
     def __init__(self, address: DaemonAddress, supervisor_input: IO[bytes], output: asyncio.Task[str]) -> None:
         self.address = address
@@ -53,9 +53,9 @@ class LocalDaemon:
 
 
 async def start_local(program: Sequence[str], root: str, timeout: float = START_S) -> LocalDaemon:
-    """Start the CLI PROGRAM, a command with its arguments, as daemon of the workspace ROOT; return when it listens.
+    """Start the CLI `program`, a command with its arguments, as daemon of the workspace `root`; return when it listens.
 
-    NotStartedError when it has not done so within TIMEOUT seconds or has ended.
+    NotStartedError when it has not done so within `timeout` seconds or has ended.
     """
     token = secrets.token_hex(32)
     # Isolated: neither the directory nor the environment of the user adds to what the supervisor imports.
@@ -97,16 +97,16 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """STREAM, which was asked for and so is there."""
+    """`stream`, which was asked for and so is there."""
     if stream is None:
         raise TypeError("no pipe")
     return stream
 
 
 def _read_output(supervisor: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
-    """Read what is printed until SUPERVISOR has ended; return the last lines, if they can be a reason for the end.
+    """Read what is printed until `supervisor` has ended; return the last lines, if they can be a reason for the end.
 
-    Calls LISTENS once, with the URL.
+    Calls `listens` once, with the URL.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
     url: re.Match[str] | None = None

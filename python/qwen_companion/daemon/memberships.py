@@ -36,21 +36,21 @@ class Memberships:
     """Kept in a file, if there is one: the process that takes the place of this one is the same client."""
 
     def __init__(self, file: str | None = None) -> None:
-        """FILE is in a private directory; without it nothing outlives this process."""
+        """`file` is in a private directory; without it nothing outlives this process."""
         self._file = file
         self._kept = self._read()
 
     def client_id(self, session_id: str) -> str | None:
-        """Who this client is in the session, as events name it; None when it takes no part."""
+        """Return who this client is in the session, as events name it; None when it takes no part."""
         membership = self._kept.current.get(session_id)
         return membership.client_id if membership else None
 
     def is_mine(self, client_id: str) -> bool:
-        """Whether CLIENT_ID is this client, or was."""
+        """Return whether `client_id` is this client, or was."""
         return client_id in self._kept.ever
 
     def joined(self, session_id: str, client_id: str) -> None:
-        """The daemon has said that this client is CLIENT_ID in the session, once more or anew."""
+        """The daemon has said that this client is `client_id` in the session, once more or anew."""
         membership = self._kept.current.get(session_id)
         if membership is None or membership.client_id != client_id:
             membership = self._kept.current[session_id] = Membership(client_id)
@@ -59,7 +59,7 @@ class Memberships:
         self._write()
 
     def count(self, session_id: str) -> int:
-        """How often the daemon wants to hear that this client leaves the session."""
+        """Return how often the daemon wants to hear that this client leaves the session."""
         membership = self._kept.current.get(session_id)
         return membership.count if membership else 0
 

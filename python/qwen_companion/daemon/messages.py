@@ -3,7 +3,7 @@
 
 Every call by Emacs may carry `:request S`; it is answered by exactly one `daemon-reply` with the same S, after all that
 the call itself has to say.  Ids of sessions, turns, tools, permissions, options and models are opaque strings, the same
-for the same thing also after a reload or in another process.  All texts are made fit by `sanitize`; what is larger than
+for the same thing also after a reload or in another process.  All texts are sanitised; what is larger than
 a cap comes with the number of characters that are left out as `...-more`, and as a whole by `daemon-fetch`.
 """
 
@@ -25,7 +25,7 @@ from qwen_companion.errors import MessageError
 
 @dataclass(frozen=True)
 class Connect:
-    """`daemon-connect`: use the daemon at URL, None for that of the environment, for the workspace ROOT."""
+    """`daemon-connect`: use the daemon at URL, None for that of the environment, for the workspace `root`."""
 
     url: str | None = field(repr=False)
     token: str | None = field(repr=False)
@@ -34,7 +34,7 @@ class Connect:
 
 @dataclass(frozen=True)
 class Start:
-    """`daemon-start`: start PROGRAM, a command with its arguments, as a daemon for the workspace ROOT, and use it."""
+    """`daemon-start`: start `program`, a command with arguments, as a daemon for the workspace `root`, and use it."""
 
     root: str
     program: tuple[str, ...]
@@ -47,7 +47,7 @@ class Disconnect:
 
 @dataclass(frozen=True)
 class Open:
-    """`daemon-open`: a session for ROOT, None for that of the connection; SHARED: the one all clients share."""
+    """`daemon-open`: a session for `root`, None for that of the connection; `shared`: the one all clients share."""
 
     root: str | None
     shared: bool
@@ -60,14 +60,14 @@ class ListSessions:
 
 @dataclass(frozen=True)
 class Load:
-    """`daemon-load`: open SESSION, also a closed or dead one; tell it from its beginning if it is open."""
+    """`daemon-load`: open `session`, also a closed or dead one; tell it from its beginning if it is open."""
 
     session: str
 
 
 @dataclass(frozen=True)
 class Close:
-    """`daemon-close`: leave SESSION; END ends it for all its clients."""
+    """`daemon-close`: leave `session`; `end` ends it for all its clients."""
 
     session: str
     end: bool
@@ -82,14 +82,14 @@ class TextPart:
 
 @dataclass(frozen=True)
 class ImagePart:
-    """The image in the file PATH of this machine."""
+    """The image in the file `path` of this machine."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class LinkPart:
-    """A reference to the file PATH of the daemon's machine."""
+    """A reference to the file `path` of the daemon's machine."""
 
     path: str
 
@@ -99,7 +99,7 @@ Part = TextPart | ImagePart | LinkPart
 
 @dataclass(frozen=True)
 class Prompt:
-    """`daemon-prompt`: send PARTS."""
+    """`daemon-prompt`: send `parts`."""
 
     session: str
     parts: tuple[Part, ...]
@@ -114,7 +114,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class SetModel:
-    """`daemon-model`: use MODEL, an id of `daemon-choices`.  The daemon rewrites its user's settings."""
+    """`daemon-model`: use `model`, an id of `daemon-choices`.  The daemon rewrites its user's settings."""
 
     session: str
     model: str
@@ -122,7 +122,7 @@ class SetModel:
 
 @dataclass(frozen=True)
 class SetMode:
-    """`daemon-mode`: use the approval mode MODE, an id of `daemon-choices`."""
+    """`daemon-mode`: use the approval mode `mode`, an id of `daemon-choices`."""
 
     session: str
     mode: str
@@ -130,9 +130,9 @@ class SetMode:
 
 @dataclass(frozen=True)
 class Answer:
-    """`daemon-answer`: choose OPTION for PERMISSION, None to dismiss it.
+    """`daemon-answer`: choose `option` for `permission`, None to dismiss it.
 
-    ANSWERS has for each question, in order, the answers to it.  REVISION is that of the tool that was shown, see
+    `answers` has for each question, in order, the answers to it.  `revision` is that of the tool that was shown, see
     `ToolChange`; another one cannot be allowed.
     """
 
@@ -145,7 +145,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fetch:
-    """`daemon-fetch`: the whole of a text of TOOL.  INDEX, from 0, is that of the diff whose text is meant."""
+    """`daemon-fetch`: the whole of a text of `tool`.  `index`, from 0, is that of the diff whose text is meant."""
 
     session: str
     tool: str
@@ -155,7 +155,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class RemovePrompt:
-    """`daemon-remove-prompt`: take the prompt of TURN out of the queue."""
+    """`daemon-remove-prompt`: take the prompt of `turn` out of the queue."""
 
     session: str
     turn: str
@@ -246,7 +246,7 @@ _CALLS: Mapping[str, Callable[[Plist, Spool], Call]] = {
 
 
 def parse_call(call: DaemonCall, spool: Spool) -> Call:
-    """What Emacs wants.  MessageError for an unknown method or shape, SpoolError for a lost text."""
+    """Return what Emacs wants.  MessageError for an unknown method or shape, SpoolError for a lost text."""
     parse = _CALLS.get(call.method)
     if parse is None:
         raise MessageError(f"no such method: {call.method}")
@@ -254,7 +254,7 @@ def parse_call(call: DaemonCall, spool: Spool) -> Call:
 
 
 def request_of(call: DaemonCall) -> str | None:
-    """By what Emacs wants to know the answer to CALL, if it does."""
+    """By what Emacs wants to know the answer to `call`, if it does."""
     return call.values.optional_string(":request")
 
 
@@ -272,7 +272,7 @@ def _capped(name: str, value: Capped | None) -> list[Sexp]:
 
 @dataclass(frozen=True)
 class Change:
-    """One step of a conversation.  TURN is the turn it belongs to, None for none; TIME in ms since the epoch."""
+    """One step of a conversation.  `turn` is the turn it belongs to, None for none; `time` in ms since the epoch."""
 
     kind: ClassVar[str]
     turn: str | None
@@ -293,11 +293,11 @@ class Change:
 
 @dataclass(frozen=True)
 class TextChange(Change):
-    """More text, to be put after what VOICE said before in this turn.
+    """More text, to be put after what `voice` said before in this turn.
 
-    VOICE: `user`, `answer` or `thought`.  BY, for a user: `me`, `other` (another client), None where it is not known.
-    PARENT is the tool of the agent that speaks, None for the main conversation.  BACKGROUND: a message on its own, by
-    an agent in the background, that may come after the end of the turn.
+    `voice`: `user`, `answer` or `thought`.  `by`, for a user: `me`, `other` (another client), None where it is not
+    known.  `parent` is the tool of the agent that speaks, None for the main conversation.  `background`: a message on
+    its own, by an agent in the background, that may come after the end of the turn.
     """
 
     kind = "text"
@@ -308,7 +308,7 @@ class TextChange(Change):
     background: bool = False
 
     def joins(self, other: Change) -> bool:
-        """Whether OTHER goes on where this ends."""
+        """Return whether `other` goes on where this ends."""
         return isinstance(other, TextChange) and replace(other, text=self.text, time=self.time) == self
 
     def _details(self, spool: Spool) -> list[Sexp]:
@@ -324,9 +324,9 @@ class TextChange(Change):
 
 @dataclass(frozen=True)
 class DiffInfo:
-    """A change of the file PATH: sizes in characters.
+    """A change of the file `path`: sizes in characters.
 
-    OLD_SIZE is None for a new file, where that is known; with 0 it is either new or empty.
+    `old_size` is None for a new file, where that is known; with 0 it is either new or empty.
     """
 
     path: str
@@ -336,7 +336,7 @@ class DiffInfo:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """A place in a file; LINE counts from 1."""
+    """A place in a file; `line` counts from 1."""
 
     path: str
     line: int | None
@@ -346,11 +346,11 @@ class FilePosition:
 class ToolChange(Change):
     """All that is known of a tool call, in place of what was known before.
 
-    NAME is the tool's own, TITLE one line about this call, TYPE the daemon's word for the sort of tool.  COMMAND is the
-    shell command where that is what it runs.  STARTED and ENDED are in ms since the epoch; one that had to be allowed
-    has started then.  REVISION is another number whenever what it is given or a text of its DIFFS is another one: what
-    was shown of it before counts no more.  DIFFS_MORE and PLACES_MORE are how many are not told, because they are too
-    many or cannot be read.
+    `name` is the tool's own, `title` one line about this call, `type` the daemon's word for the sort of tool.
+    `command` is the shell command where that is what it runs.  `started` and `ended` are in ms since the epoch; one
+    that had to be allowed has started then.  `revision` is another number whenever what it is given or a text of its
+    `diffs` is another one: what was shown of it before counts no more.  `diffs_more` and `places_more` are how many are
+    not told, because they are too many or cannot be read.
     """
 
     kind = "tool"
@@ -437,7 +437,7 @@ class PlanChange(Change):
 
 @dataclass(frozen=True)
 class UsageChange(Change):
-    """What one answer of the model cost: tokens, DURATION in ms, RETRIES of the request."""
+    """What one answer of the model cost: tokens, `duration` in ms, `retries` of the request."""
 
     kind = "usage"
     input: int | None
@@ -461,10 +461,10 @@ class UsageChange(Change):
 
 @dataclass(frozen=True)
 class EndChange(Change):
-    """The turn is over.  TEXT says why when it failed.
+    """The turn is over.  `text` says why when it failed.
 
-    OUTCOME: `done`, `cancelled`, `failed`, `removed` (from the queue, it never began; TEXT is the prompt in one line),
-    `other` (TEXT is the daemon's word).
+    `outcome`: `done`, `cancelled`, `failed`, `removed` (from the queue, it never began; `text` is the prompt in one
+    line), `other` (`text` is the daemon's word).
     """
 
     kind = "end"
@@ -480,10 +480,11 @@ class EndChange(Change):
 class NoteChange(Change):
     """Something to be said in between.
 
-    NOTE: `unsupported` (TEXT is the name of an event that cannot be shown), `injected` (TEXT was put into the running
-    turn), `suggestion` (TEXT is a prompt that might come next), `setting` (TEXT is the name of a setting that has been
-    rewritten on the daemon's machine), `model-failed` (TEXT says why the model was not changed), `truncated` (what came
-    before is not told, TEXT events), `rewound` (only the first TEXT turns are part of the session any more).
+    `note`: `unsupported` (`text` is the name of an event that cannot be shown), `injected` (`text` was put into the
+    running turn), `suggestion` (`text` is a prompt that might come next), `setting` (`text` is the name of a setting
+    that has been rewritten on the daemon's machine), `model-failed` (`text` says why the model was not changed),
+    `truncated` (what came before is not told, `text` events), `rewound` (only the first `text` turns are part of the
+    session any more).
     """
 
     kind = "note"
@@ -502,10 +503,10 @@ class NoteChange(Change):
 class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
-    STATE: `off`, `starting`, `connecting`, `connected`, `unreachable` (it is tried again), `refused` (nothing is tried
-    again; TEXT says what to do).  HOST is host and port; WORKSPACE is a path on that host, and files, MCP servers,
-    skills and credentials are those of that host (spec A6).  LOCAL: the daemon was started from here; another one may
-    be anywhere, as loopback can be a tunnel.  MISSING are names of optional features.
+    `state`: `off`, `starting`, `connecting`, `connected`, `unreachable` (it is tried again), `refused` (nothing is
+    tried again; `text` says what to do).  `host` is host and port; `workspace` is a path on that host, and files, MCP
+    servers, skills and credentials are those of that host (spec A6).  `local`: the daemon was started from here;
+    another one may be anywhere, as loopback can be a tunnel.  `missing` are names of optional features.
     """
 
     method = "daemon-state"
@@ -532,9 +533,9 @@ class DaemonState(Notification):
 
 @dataclass(frozen=True)
 class ListedSession:
-    """A session of the workspace; UPDATED in ms since the epoch.
+    """A session of the workspace; `updated` in ms since the epoch.
 
-    OPEN: in this Emacs; BUSY: a turn runs.
+    `open`: in this Emacs; `busy`: a turn runs.
     """
 
     id: str
@@ -571,7 +572,7 @@ class DaemonSessions(Notification):
 
 @dataclass(frozen=True)
 class Queued:
-    """A prompt that waits for its turn; BY as for a `TextChange`."""
+    """A prompt that waits for its turn; `by` as for a `TextChange`."""
 
     turn: str
     text: str
@@ -582,10 +583,11 @@ class Queued:
 class SessionInfo(Notification):
     """`daemon-session`: where an open session stands, when that has changed.
 
-    STATE: `loading`, `idle`, `busy`, `waiting` (for an answer to a permission), `cancelling`, `disconnected` (the
+    `state`: `loading`, `idle`, `busy`, `waiting` (for an answer to a permission), `cancelling`, `disconnected` (the
     stream is cut and will be taken up again), `closed` (ended by a client, or left by this one), `dead` (its agent or
-    the daemon is gone); from the last two `daemon-load` brings it back.  TEXT says why.  TURN is the running one.  USED
-    of SIZE tokens of the context window.  MODEL is the name of the model, MODE the id of the approval mode.
+    the daemon is gone); from the last two `daemon-load` brings it back.  `text` says why.  `turn` is the running one.
+    `used` of `size` tokens of the context window.  `model` is the name of the model, `mode` the id of the approval
+    mode.
     """
 
     method = "daemon-session"
@@ -634,7 +636,7 @@ class Choice:
 class SessionChoices(Notification):
     """`daemon-choices`: the models and approval modes of a session.
 
-    MODEL_WRITES: what a change of the model rewrites on the daemon's machine, as for an `Option`.
+    `model_writes`: what a change of the model rewrites on the daemon's machine, as for an `Option`.
     """
 
     method = "daemon-choices"
@@ -672,9 +674,9 @@ class Turns(Notification):
 
 @dataclass(frozen=True)
 class Reset(Notification):
-    """`daemon-reset`: forget all that was shown of a session: the next BATCHES of `daemon-turn` tell it anew.
+    """`daemon-reset`: forget all that was shown of a session: the next `batches` of `daemon-turn` tell it anew.
 
-    Permissions are forgotten too; those that are still open are told again.  TEXT says why, None when the user asked.
+    Permissions are forgotten too; those that are still open are told again.  `text` says why, None when the user asked.
     """
 
     method = "daemon-reset"
@@ -691,9 +693,9 @@ class Reset(Notification):
 class Option:
     """A possible answer to a permission.
 
-    ALLOWS: it lets the tool run, or may.  WRITES: what choosing it writes on the daemon's machine, so that it outlives
-    the session: None for nothing, `project` (the workspace's settings), `user` (the user's settings), `unknown` (an
-    option that is not known here, and is meant to last where it is LASTING).
+    `allows`: it lets the tool run, or may.  `writes`: what choosing it writes on the daemon's machine, so that it
+    outlives the session: None for nothing, `project` (the workspace's settings), `user` (the user's settings),
+    `unknown` (an option that is not known here, and is meant to last where it is `lasting`).
     """
 
     id: str
@@ -713,7 +715,7 @@ class QuestionChoice:
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """One question of a form; MULTIPLE: more than one answer may be chosen."""
+    """One question of a form; `multiple`: more than one answer may be chosen."""
 
     text: str
     header: str | None
@@ -725,11 +727,11 @@ class AskedQuestion:
 class Permission(Notification):
     """`daemon-permission`: a tool waits for the user.
 
-    STATE: `open`, `held` (the connection is lost; it will be `open` or `closed` again), `closed`.  A closed one says by
-    whom: `me`, `other` (another client), `nobody` (the turn was over before), or None (not known here); LABEL is the
-    option that was chosen.
-    TOOL is the call it is about, told before; None where the daemon did not say.  With QUESTIONS it is a form.  MESSAGE
-    is what the daemon says to the question beside what the tool is given: a warning, a reason.
+    `state`: `open`, `held` (the connection is lost; it will be `open` or `closed` again), `closed`.  A closed one says
+    by whom: `me`, `other` (another client), `nobody` (the turn was over before), or None (not known here); `label` is
+    the option that was chosen.  `tool` is the call it is about, told before; None where the daemon did not say.  With
+    `questions` it is a form.  `message` is what the daemon says to the question beside what the tool is given: a
+    warning, a reason.
     """
 
     method = "daemon-permission"
@@ -803,7 +805,7 @@ class ToolText(Notification):
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """A slash command, named without its slash; HINT is about what may follow."""
+    """A slash command, named without its slash; `hint` is about what may follow."""
 
     name: str
     description: str
@@ -841,12 +843,12 @@ class ContextUsageReport(Notification):
 
 @dataclass(frozen=True)
 class Reply(Notification):
-    """`daemon-reply`: the call with REQUEST has been carried out, or ERROR says why not.
+    """`daemon-reply`: the call with `request` has been carried out, or `error` says why not.
 
-    PROBLEM is a word for the sort of error, for a program: `busy` (later, perhaps), `gone` (what it is about is not
+    `problem` is a word for the sort of error, for a program: `busy` (later, perhaps), `gone` (what it is about is not
     there any more), `invalid`, `refused` (by a setting or the daemon), `unreachable`, `unsure` (the connection broke:
-    it may have been carried out, and a prompt shows if it was), `unsupported`, `unknown`.  SESSION and TURN are those
-    that came of it.
+    it may have been carried out, and a prompt shows if it was), `unsupported`, `unknown`.  `session` and `turn` are
+    those that came of it.
     """
 
     method = "daemon-reply"

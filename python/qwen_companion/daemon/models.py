@@ -48,7 +48,7 @@ REQUIRED_FEATURES = frozenset(
         "session_status",
     }
 )
-"""Features without which a chat cannot be had."""
+"""Features that a chat needs."""
 
 SNAPSHOT_FEATURE = "slow_client_warning"
 """The feature that tells that the event stream knows the parameters `snapshot` and `maxQueued`."""
@@ -109,7 +109,7 @@ class QuestionOption(Wire):
 
 
 class Question(Wire):
-    """One question of `ask_user_question`; its answer goes into `answers` under ANSWER_KEY, else under its index."""
+    """One question of `ask_user_question`; its answer goes into `answers` under `answer_key`, else under its index."""
 
     question: str
     header: str | None = None
@@ -152,7 +152,7 @@ class Meta(Wire):
 
 
 class Content(Wire):
-    """A piece of a message.  `text` is its text for TYPE `text`, `uri` what one of TYPE `resource_link` is about.
+    """A piece of a message.  `text` is its text for `type` `text`, `uri` what one of `type` `resource_link` is about.
 
     Other types have members that are not read.
     """
@@ -163,14 +163,14 @@ class Content(Wire):
 
 
 class Location(Wire):
-    """A place in a file of the daemon's host; LINE counts from 1."""
+    """A place in a file of the daemon's host; `line` counts from 1."""
 
     path: str
     line: int | None = None
 
 
 class ToolContent(Wire):
-    """A piece of what a tool shows: for TYPE `diff` the texts of a file, for `content` a message."""
+    """A piece of what a tool shows: for `type` `diff` the texts of a file, for `content` a message."""
 
     type: str
     path: str | None = None
@@ -214,7 +214,7 @@ class PermissionOption(Wire):
 
 
 class PermissionOutcome(Wire):
-    """How a permission ended: OUTCOME is `selected`, with the option, or `cancelled`."""
+    """How a permission ended: `outcome` is `selected`, with the option, or `cancelled`."""
 
     outcome: str
     option_id: str | None = None
@@ -235,7 +235,7 @@ class Command(Wire):
 
 
 class PlanEntry(Wire):
-    """One line of a plan; STATUS is `pending`, `in_progress` or `completed`."""
+    """One line of a plan; `status` is `pending`, `in_progress` or `completed`."""
 
     content: str
     status: str | None = None
@@ -296,7 +296,7 @@ class Plan(Payload):
 
 
 class UsageUpdate(Payload):
-    """How full the context window is: USED of SIZE tokens."""
+    """How full the context window is: `used` of `size` tokens."""
 
     KIND = "usage_update"
     used: int
@@ -334,7 +334,7 @@ class PermissionRequest(Payload):
 
 
 class PermissionResolved(Payload):
-    """A permission has been answered, by the client VOTER_CLIENT_ID, or cancelled."""
+    """A permission has been answered, by the client `voter_client_id`, or cancelled."""
 
     KIND = "permission_resolved"
     request_id: str
@@ -343,7 +343,7 @@ class PermissionResolved(Payload):
 
 
 class PermissionAlreadyResolved(Payload):
-    """Somebody's answer came too late; OUTCOME is the one that counts."""
+    """Somebody's answer came too late; `outcome` is the one that counts."""
 
     KIND = "permission_already_resolved"
     request_id: str
@@ -351,7 +351,7 @@ class PermissionAlreadyResolved(Payload):
 
 
 class TurnComplete(Payload):
-    """The turn of PROMPT_ID has ended, be it the running one or one that was removed from the queue."""
+    """The turn of `prompt_id` has ended, be it the running one or one that was removed from the queue."""
 
     KIND = "turn_complete"
     prompt_id: str | None = None
@@ -360,7 +360,7 @@ class TurnComplete(Payload):
 
 
 class TurnError(Payload):
-    """The turn of PROMPT_ID has failed."""
+    """The turn of `prompt_id` has failed."""
 
     KIND = "turn_error"
     prompt_id: str | None = None
@@ -394,7 +394,7 @@ class PendingPromptStarted(Payload):
 
 
 class PendingPromptCompleted(Payload):
-    """A prompt of the queue is done; STATE is `removed` for one that was taken back."""
+    """A prompt of the queue is done; `state` is `removed` for one that was taken back."""
 
     KIND = "pending_prompt_completed"
     prompt_id: str
@@ -475,7 +475,7 @@ class ReplayComplete(Payload):
 class StateResyncRequired(Payload):
     """Something that was missed is not to be had any more.  Has no id; the stream goes on after it.
 
-    REASON is `ring_evicted` or `epoch_reset`.
+    `reason` is `ring_evicted` or `epoch_reset`.
     """
 
     KIND = "state_resync_required"
@@ -483,14 +483,14 @@ class StateResyncRequired(Payload):
 
 
 class HistoryTruncated(Payload):
-    """A load does not tell how the session began: TRUNCATED_EVENTS are left out, more than the daemon keeps."""
+    """A load does not tell how the session began: `truncated_events` are left out, more than the daemon keeps."""
 
     KIND = "history_truncated"
     truncated_events: int = 0
 
 
 class SessionRewound(Payload):
-    """The session goes on after its first TARGET_TURN_INDEX turns, and files were put back to what they were then.
+    """The session goes on after its first `target_turn_index` turns, and files were put back to what they were then.
 
     A load still tells all turns, and then this.
     """
@@ -507,7 +507,7 @@ class SessionClosed(Payload):
 
 
 class SessionDied(Payload):
-    """The agent behind the session is gone; REASON is `channel_closed` or `daemon_shutdown`.  Its stream ends."""
+    """The agent behind the session is gone; `reason` is `channel_closed` or `daemon_shutdown`.  Its stream ends."""
 
     KIND = "session_died"
     reason: str | None = None
@@ -523,7 +523,7 @@ class BackgroundNotificationTurnComplete(Payload):
 class Unknown(Payload):
     """An event of a kind, or in a shape, that is not known here.
 
-    Its content is not kept; what becomes of KIND is said in the table of events (spec A4, A5).
+    Its content is not kept; what becomes of `kind` is said in the table of events (spec A4, A5).
     """
 
     KIND = ""
@@ -602,7 +602,10 @@ class Envelope(Wire):
 
 
 def _read_payload(fields: Mapping[str, object]) -> Payload:
-    """What the event FIELDS says.  A session update lies in `data.update`, in a transcript it is `data` itself."""
+    """Return what the event `fields` says.
+
+    A session update lies in `data.update`, in a transcript it is `data` itself.
+    """
     kind, data = fields.get("type"), _object(fields.get("data"))
     known: Mapping[str, type[Payload]] = _EVENTS
     if kind == _SESSION_UPDATE:
@@ -622,12 +625,12 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def _places(error: ValidationError) -> str:
-    """Where ERROR found what, without what it found."""
+    """Return where `error` found what, without what it found."""
     return ", ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors(include_input=False))
 
 
 def parse_frame(text: str) -> Envelope:
-    """The event in the data TEXT of one frame.  ProtocolViolationError, which never quotes TEXT."""
+    """Return the event in the data `text` of one frame.  ProtocolViolationError, which never quotes `text`."""
     # Not pydantic's own parser: it refuses lone surrogates, and the daemon sends them.
     try:
         value = json.loads(text)
@@ -637,7 +640,7 @@ def parse_frame(text: str) -> Envelope:
 
 
 def parse(model: type[W], value: object, what: str) -> W:
-    """VALUE, parsed JSON, as a MODEL.  ProtocolViolationError names WHAT and where, never a value."""
+    """`value`, parsed JSON, as a `model`.  ProtocolViolationError names `what` and where, never a value."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -645,7 +648,7 @@ def parse(model: type[W], value: object, what: str) -> W:
 
 
 def _read_events(value: object) -> object:
-    """The events in VALUE, a list; those that cannot be read are left out, as in a stream."""
+    """Return the events in `value`, a list; those that cannot be read are left out, as in a stream."""
     events: list[Envelope] = []
     for item in cast("list[object]", value) if isinstance(value, list) else ():
         try:
@@ -660,10 +663,10 @@ def _read_events(value: object) -> object:
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a stream has been read: up to EVENT_ID in the EPOCH in which it was counted.
+    """How far a stream has been read: up to `event_id` in the `epoch` in which it was counted.
 
     Both are needed: after a restart of the daemon an id without its epoch replays from the wrong place, silently.  An
-    empty EPOCH is that of a daemon that does not know epochs.
+    empty `epoch` is that of a daemon that does not know epochs.
     """
 
     event_id: int
@@ -677,7 +680,7 @@ class ProtocolVersions(Wire):
 
 
 class Workspace(Wire):
-    """A directory the daemon works in, CWD on its host."""
+    """A directory the daemon works in, `cwd` on its host."""
 
     cwd: str
     trusted: bool | None = None
@@ -703,7 +706,7 @@ class Capabilities(Wire):
 
 
 class SessionReply(Wire):
-    """POST /session: a session this client now takes part in, under CLIENT_ID."""
+    """POST /session: a session this client now takes part in, under `client_id`."""
 
     session_id: str
     workspace_cwd: str | None = None
@@ -714,7 +717,7 @@ class SessionReply(Wire):
 
 
 class PromptTerminal(Wire):
-    """How a turn ended: TERMINAL is `completed` or another word of the daemon."""
+    """How a turn ended: `terminal` is `completed` or another word of the daemon."""
 
     prompt_id: str
     terminal: str | None = None
@@ -727,7 +730,7 @@ Events = Annotated[tuple[Envelope, ...], BeforeValidator(_read_events)]
 class LoadReply(SessionReply):
     """POST /session/:id/load: all that is known of a session.
 
-    First COMPACTED_REPLAY, in which chunks are joined and ids go up and down, then LIVE_JOURNAL, the running turn.
+    First `compacted_replay`, in which chunks are joined and ids go up and down, then `live_journal`, the running turn.
     """
 
     compacted_replay: Events = ()
@@ -743,7 +746,7 @@ class LoadReply(SessionReply):
 
 
 class PromptReply(Wire):
-    """POST /session/:id/prompt: the prompt is taken; its turn ends by an event that names PROMPT_ID."""
+    """POST /session/:id/prompt: the prompt is taken; its turn ends by an event that names `prompt_id`."""
 
     prompt_id: str
     last_event_id: int | None = None
@@ -761,7 +764,7 @@ class PendingAction(Wire):
 
 
 class PendingInteraction(Wire):
-    """A permission, or for KIND `user_question` a form, that waits for an answer."""
+    """A permission, or for `kind` `user_question` a form, that waits for an answer."""
 
     request_id: str
     kind: str
@@ -850,7 +853,7 @@ class ContextUsage(Wire):
 
 
 class ContextUsageReply(Wire):
-    """GET /session/:id/context-usage; FORMATTED_TEXT is the daemon's own Markdown report."""
+    """GET /session/:id/context-usage; `formatted_text` is the daemon's own Markdown report."""
 
     usage: ContextUsage = ContextUsage()
     formatted_text: str = ""
@@ -863,7 +866,7 @@ class CommandsReply(Wire):
 
 
 class RemovedReply(Wire):
-    """DELETE /session/:id/pending-prompts/:promptId; REMOVED is false for one that runs or is not there."""
+    """DELETE /session/:id/pending-prompts/:promptId; `removed` is false for one that runs or is not there."""
 
     removed: bool = False
 
@@ -886,19 +889,19 @@ class TextBlock:
     text: str
 
     def to_wire(self) -> Json:
-        """The content block."""
+        """Return the content block."""
         return {"type": "text", "text": self.text}
 
 
 @dataclass(frozen=True)
 class ImageBlock:
-    """An image of a prompt: DATA in Base64, of MIME_TYPE."""
+    """An image of a prompt: `data` in Base64, of `mime_type`."""
 
     data: str
     mime_type: str
 
     def to_wire(self) -> Json:
-        """The content block."""
+        """Return the content block."""
         return {"type": "image", "data": self.data, "mimeType": self.mime_type}
 
 
@@ -908,13 +911,13 @@ FILE_SCHEME = "file://"
 
 @dataclass(frozen=True)
 class LinkBlock:
-    """A link to what the daemon may read: URI as seen from its host."""
+    """A link to what the daemon may read: `uri` as seen from its host."""
 
     uri: str
     name: str
 
     def to_wire(self) -> Json:
-        """The content block."""
+        """Return the content block."""
         return {"type": "resource_link", "uri": self.uri, "name": self.name}
 
 

@@ -41,7 +41,7 @@ class Outbox:
     def __init__(
         self, send: Callable[[Notification], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """SEND gives a message to Emacs and waits for its answer; PAUSE waits for some seconds."""
+        """`send` gives a message to Emacs and waits for its answer; `pause` waits for some seconds."""
         self._send = send
         self._pause = pause
         self._items: list[Notification | _Run] = []
@@ -50,7 +50,7 @@ class Outbox:
         self._closed = False
 
     def change(self, session: str, change: Change) -> None:
-        """Tell CHANGE, a step of the conversation of SESSION."""
+        """Tell `change`, a step of the conversation of `session`."""
         run = self._open.get(session)
         if run is None:
             run = self._open[session] = _Run(session)
@@ -59,7 +59,7 @@ class Outbox:
         self._filled.set()
 
     def tell(self, message: Notification) -> None:
-        """Tell MESSAGE, after all changes before it."""
+        """Tell `message`, after all changes before it."""
         if isinstance(message, SessionInfo):
             # Only the newest counts.
             self._items = [
@@ -70,14 +70,14 @@ class Outbox:
         self._filled.set()
 
     def reset(self, session: str, changes: Iterable[Change], text: str | None) -> None:
-        """Tell CHANGES as all there is of SESSION, because of TEXT."""
+        """Tell `changes` as all there is of `session`, because of `text`."""
         self._items = [item for item in self._items if not (isinstance(item, _Run) and item.session == session)]
         batches = list(_batches(session, _joined(changes)))
         self.tell(Reset(session, len(batches), text))
         self._items += batches
 
     def take(self) -> list[Notification]:
-        """All that there is to be told, as messages."""
+        """Return all that there is to be told, as messages."""
         items, self._items = self._items, []
         self._open.clear()
         self._filled.clear()
@@ -112,7 +112,7 @@ class Outbox:
 
 
 def _joined(changes: Iterable[Change]) -> list[Change]:
-    """CHANGES with texts that go on as one, and of each tool only how it is at last, where it was first."""
+    """`changes` with texts that go on as one, and of each tool only how it is at last, where it was first."""
     result: list[Change] = []
     pieces: list[str] = []
     tools: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
 
 
 def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
-    """CHANGES in messages that a frame can hold, and that Emacs shows in a moment."""
+    """`changes` in messages that a frame can hold, and that Emacs shows in a moment."""
     batch: list[Change] = []
     weight = 0
     for change in changes:

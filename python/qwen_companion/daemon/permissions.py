@@ -35,10 +35,10 @@ _TEXT_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Vote:
-    """An answer in the daemon's words; OPTION_ID None dismisses the question.
+    """An answer in the daemon's words; `option_id` None dismisses the question.
 
-    ANSWERS are those to the questions of a form, by their keys; several to one question are joined by commas.  ALLOWED
-    is the tool, as Emacs calls it, that may run then.
+    `answers` are those to the questions of a form, by their keys; several to one question are joined by commas.
+    `allowed` is the tool, as Emacs calls it, that may run then.
     """
 
     request_id: str
@@ -49,7 +49,7 @@ class Vote:
 
 @dataclass
 class _Pending:
-    """One that nobody is known to have answered.  TOLD is how it was told last, unless it is not SHOWN yet."""
+    """One that nobody is known to have answered.  `told` is how it was told last, unless it is not `shown` yet."""
 
     told: Permission
     option_ids: Mapping[str, str]
@@ -61,7 +61,7 @@ class Permissions:
     """Those of one session."""
 
     def __init__(self, session: str) -> None:
-        """SESSION is the name Emacs has for it."""
+        """`session` is the name Emacs has for it."""
         self._session = session
         self._pending: dict[str, _Pending] = {}
         self._closed: set[str] = set()
@@ -77,7 +77,7 @@ class Permissions:
         return any(item.shown for item in self._pending.values())
 
     def knows(self, request_id: str) -> bool:
-        """Whether it has been asked or answered."""
+        """Return whether it has been asked or answered."""
         return request_id in self._pending or request_id in self._closed
 
     def ask(
@@ -88,7 +88,7 @@ class Permissions:
         tool: ToolChange,
         message: str = "",
     ) -> None:
-        """The daemon waits for the user because of TOOL, and says MESSAGE to that; `show` tells it."""
+        """The daemon waits for the user because of `tool`, and says `message` to that; `show` tells it."""
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
             Permission(
@@ -122,7 +122,7 @@ class Permissions:
                 yield pending.told
 
     def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
-        """It was answered BY somebody with OPTION_ID, or is void; one that was never told ends in silence."""
+        """It was answered `by` somebody with `option_id`, or is void; one that was never told ends in silence."""
         self._closed.add(request_id)
         pending = self._pending.pop(request_id, None)
         if pending is None or not pending.shown:
@@ -132,7 +132,7 @@ class Permissions:
         yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=())
 
     def allowed(self, request_id: str, option_id: str | None) -> str | None:
-        """The tool, as Emacs calls it, that may run when the open REQUEST_ID is answered with OPTION_ID, if any may."""
+        """Return Emacs's name of the tool that may run once `request_id` is answered with `option_id`, or None."""
         pending = self._pending.get(request_id)
         if pending is None:
             return None
@@ -140,7 +140,7 @@ class Permissions:
         return pending.told.tool if allows else None
 
     def vote(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> Vote | None:
-        """The answer OPTION to PERMISSION, both as Emacs calls them; None when there is no such thing any more."""
+        """Return the answer `option` to `permission`, by Emacs's names; None when either is gone."""
         for request_id, pending in self._pending.items():
             if pending.told.permission != permission:
                 continue

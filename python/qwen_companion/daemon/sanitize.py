@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text by a model, a tool or the daemon, made fit for an Emacs buffer.  None of it is trusted.
+"""Sanitise text by a model, a tool or the daemon for an Emacs buffer.  None of it is trusted.
 
 Three degrees: `clean` for what is read, `reveal` for what the user is asked to approve, where nothing may vanish, and
 `exact` for the texts of a diff, which must stay what they are.
@@ -43,14 +43,14 @@ class Capped(NamedTuple):
 
 
 def exact(text: str) -> str:
-    """TEXT as it is, but for lone surrogates, of which no file can be made."""
+    """`text` as it is, but for lone surrogates, of which no file can be made."""
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def clean(text: str) -> str:
-    """TEXT without escape sequences and control characters, with line ends as newlines.
+    """`text` without escape sequences and control characters, with line ends as newlines.
 
     Characters that make text read as something else become visible, as `[U+202E]`.
     """
@@ -63,19 +63,19 @@ def clean(text: str) -> str:
 
 
 def line(text: str, limit: int = 300) -> str:
-    """TEXT cleaned, on one line, of at most LIMIT characters."""
+    """`text` cleaned, on one line, of at most `limit` characters."""
     # Cleaned after a first cut: nobody waits for ten megabytes of which one line is shown.
     text = " ".join(clean(text[: 4 * limit]).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def reveal(text: str) -> str:
-    """TEXT with every character that cannot be seen named in its place, as `[U+001B]`; newlines and tabs stay."""
+    """`text` with every character that cannot be seen named in its place, as `[U+001B]`; newlines and tabs stay."""
     return _UNSEEN.sub(_name, exact(text).replace("\r\n", "\n"))
 
 
 def cap(text: str, limit: int, degree: Callable[[str], str]) -> Capped:
-    """TEXT or its first LIMIT characters, made fit by DEGREE: `clean` or `reveal`."""
+    """`text` or its first `limit` characters, sanitised by `degree`: `clean` or `reveal`."""
     return Capped(degree(text[:limit]), max(0, len(text) - limit))
 
 
@@ -90,7 +90,7 @@ class TextStream:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be said after PIECE; its end may be held back until the next."""
+        """Return what can be said after `piece`; its end may be held back until the next."""
         text = self._held + piece
         self._held = ""
         if text:
@@ -104,6 +104,6 @@ class TextStream:
         return clean(text)
 
     def flush(self) -> str:
-        """What was held back, when no more comes."""
+        """Return what was held back, when no more comes."""
         text, self._held = self._held, ""
         return clean(text)

@@ -69,9 +69,9 @@ class DaemonSession:
         was_mine: Callable[[str], bool] = lambda _: False,
         interrupted: InterruptedTurns | None = None,
     ) -> None:
-        """SESSION_ID and CLIENT_ID, which is ours, are the daemon's; WAS_MINE knows those that were ours before.
+        """`session_id` and `client_id`, which is ours, are the daemon's; `was_mine` knows those that were ours before.
 
-        INTERRUPTED are the turns that broke off before.
+        `interrupted` are the turns that broke off before.
         """
         self.session_id = session_id
         self.id = local_id("session", session_id)
@@ -157,23 +157,23 @@ class DaemonSession:
         return self._permissions
 
     def queued_prompt(self, turn: str) -> str | None:
-        """The daemon's id of the queued prompt that Emacs calls TURN."""
+        """Return the daemon's id of the queued prompt that Emacs calls `turn`."""
         return next((prompt for prompt, item in self._queue.items() if item.turn == turn), None)
 
     def tool_text(self, tool: str, part: str, index: int) -> str | None:
-        """A text of the tool Emacs calls TOOL, see `HeldTool.text`."""
+        """Return a text of the tool Emacs calls `tool`, see `HeldTool.text`."""
         found = self._tools.get(tool)
         return None if found is None else found.text(part, index)
 
     def tool_revision(self, tool: str) -> int | None:
-        """Which one of its revisions the tool Emacs calls TOOL is in, see `ToolChange`."""
+        """Which one of its revisions the tool Emacs calls `tool` is in, see `ToolChange`."""
         found = self._tools.get(tool)
         return None if found is None else found.revision
 
     # --- What it is told
 
     def load(self, reply: models.LoadReply, why: str | None = None) -> list[Output]:
-        """Begin anew with REPLY, because of WHY; all that was said in the session so far."""
+        """Begin anew with `reply`, because of `why`; all that was said in the session so far."""
         self._forget()
         self._client_id = reply.client_id or self._client_id
         self._ended.update(item.prompt_id for item in reply.prompt_terminals)
@@ -198,25 +198,25 @@ class DaemonSession:
         return outputs
 
     def reloading(self) -> None:
-        """A load has been asked for."""
+        """Note that a load has been asked for."""
         self._loading = True
         self._connected = False
         self._end = None
 
     def lost(self, text: str) -> list[Output]:
-        """Nothing more is to be had, because of TEXT, before the user does something."""
+        """Mark the session as dead because of `text`, until the user loads it again."""
         outputs = self._finish("dead", text)
         self._interrupted.told(outputs)
         return outputs
 
     def left(self) -> list[Output]:
-        """This client takes no part any more, whatever goes on there."""
+        """Note that this client has left the session."""
         outputs: list[Output] = list(self._permissions.hold())
         self._end = "closed", "The session has been left."
         return outputs
 
     def take(self, item: StreamItem) -> list[Output]:
-        """What the stream gives, in order."""
+        """Take one item of the stream; return what Emacs is told."""
         match item:
             case Frame():
                 self._replaying = item.replayed
@@ -239,9 +239,9 @@ class DaemonSession:
         return []
 
     def status(self, reply: models.StatusReply | None, asked_about: frozenset[str]) -> list[Output]:
-        """The daemon's word on what still waits for an answer; None when it could not be had.
+        """Take the daemon's status, None if it is unavailable; return what Emacs is told.
 
-        ASKED_ABOUT is what `permissions.unanswered` was when it was asked: what came later it may not know.
+        `asked_about` is what `permissions.unanswered` was when it was asked: what came later it may not know.
         """
         outputs: list[Output] = []
         if reply is not None:
@@ -255,40 +255,40 @@ class DaemonSession:
         return [*outputs, *self._permissions.show()]
 
     def choices(self, state: models.ContextState) -> None:
-        """The models and modes there are, and which are in use."""
+        """Take the available models and modes, and which are in use."""
         self._model_names = {item.model_id: line(item.name or item.model_id) for item in state.models.available_models}
         self._model = state.models.current_model_id or self._model
         self._mode = state.modes.current_mode_id or self._mode
 
     def counted(self, clients: int | None) -> None:
-        """So many CLIENTS take part; None when the daemon does not say."""
+        """Note how many `clients` take part; None when the daemon does not say."""
         self._clients = clients
 
     def named(self, title: str | None) -> None:
-        """The session has the name TITLE, if any."""
+        """Note the name `title` of the session, if any."""
         self._title = line(title) if title else self._title
 
     def model_id(self, identifier: str) -> str | None:
-        """The daemon's id of the model that Emacs calls IDENTIFIER."""
+        """Return the daemon's id of the model that Emacs calls `identifier`."""
         return next((name for name in self._model_names if local_id("model", name) == identifier), None)
 
     def accepted(self, prompt_id: str) -> str:
-        """The daemon has taken a prompt of ours; the turn it will be.  Its echo may have come before."""
+        """Note that the daemon has taken our prompt, and return its turn.  Its echo may have come before."""
         known = prompt_id in self._ended or prompt_id in self._queue
         if not known and self._running is None:
             self._running = prompt_id
         return local_id("turn", prompt_id)
 
     def cancelling(self) -> None:
-        """The running turn is to end."""
+        """Note that the running turn is being cancelled."""
         self._cancelling = self._running
 
     def not_cancelling(self) -> None:
-        """It could not be asked to."""
+        """Note that the running turn could not be cancelled."""
         self._cancelling = None
 
     def answered_elsewhere(self, request_id: str) -> list[Output]:
-        """An answer of ours came too late."""
+        """Note that our answer came too late."""
         return list(self._permissions.close(request_id, OTHER))
 
     # --- Events
@@ -305,7 +305,7 @@ class DaemonSession:
             yield from self._unsupported(payload.KIND, envelope)
 
     def _unknown_event(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
-        """An event that is not known, or has another shape than it had."""
+        """Return what Emacs is told of an unrecognised or malformed event."""
         name = kind.rpartition("/")[2]
         treatment = EVENTS.get(name)
         if treatment is Treatment.QUIET:
@@ -393,7 +393,7 @@ class DaemonSession:
         yield from self._text(envelope, voice, content.text, name, background=_in_background(meta))
 
     def _said_already(self, meta: models.Meta, text: str) -> bool:
-        """Whether TEXT with META, about something in the background, says nothing new."""
+        """Return whether `text` with `meta`, about something in the background, says nothing new."""
         if meta.source == _BACKGROUND_TURN:
             # What the model is told then, and what it says to that, comes after it.
             return True
@@ -588,7 +588,7 @@ class DaemonSession:
         return outputs
 
     def _break_off(self, text: str) -> list[Output]:
-        """The running turn will not come to its end, and nobody waits for an answer any more."""
+        """End the running turn as unfinished; nobody waits for an answer any more."""
         outputs: list[Output] = list(self._flush())
         for request_id in self._permissions.unanswered:
             outputs += self._permissions.close(request_id)
@@ -750,12 +750,12 @@ An event with a handler that comes in a shape the handler cannot read is unsuppo
 
 
 def _in_background(meta: models.Meta | None) -> bool:
-    """Whether META is that of a message by itself, beside all turns."""
+    """Return whether `meta` is that of a message by itself, beside all turns."""
     return meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))
 
 
 def _linked(uri: str) -> str:
-    """What a link in a prompt to URI is about, as it is written in a prompt."""
+    """Return what a link in a prompt to `uri` is about, as it is written in a prompt."""
     return f"@{line(reveal(uri.removeprefix(models.FILE_SCHEME)))}"
 
 
@@ -764,7 +764,7 @@ def _time(envelope: models.Envelope) -> int | None:
 
 
 def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
-    """COMMANDS as they are told."""
+    """`commands` as they are told."""
     return SlashCommands(
         session,
         tuple(

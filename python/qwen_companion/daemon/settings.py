@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the daemon is and what it wants to be shown: from what the user set, else from the environment."""
+"""Find the daemon's URL and token in the user's settings, else in the environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DaemonAddress:
 
 
 def find_address(url: str | None, token: str | None, environment: Mapping[str, str]) -> DaemonAddress:
-    """The daemon at URL, with TOKEN; what is None or "" comes from ENVIRONMENT.
+    """Return the daemon at URL, with `token`; what is None or "" comes from `environment`.
 
     SettingsError, UnsafeUrlError.  Reads the file that holds the token, if it comes to that.
     """
@@ -50,7 +50,7 @@ def _token_of(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_token_file(path: str) -> str:
-    """The token in the file PATH.  SettingsError when others can read it too, or it cannot be read."""
+    """Return the token in the file `path`.  SettingsError when others can read it too, or it cannot be read."""
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, encoding="utf-8") as file:

@@ -34,14 +34,14 @@ _LONGEST_ORDERED_WAIT_S = 300.0
 
 @dataclass(frozen=True)
 class Connected:
-    """The daemon answers.  Up to `ReplayDone` come events that were missed; EPOCH is that of the ids."""
+    """The daemon answers.  Up to `ReplayDone` come events that were missed; `epoch` is that of the ids."""
 
     epoch: str
 
 
 @dataclass(frozen=True)
 class Frame:
-    """An event; REPLAYED is true for one that was missed and may be long past."""
+    """An event; `replayed` is true for one that was missed and may be long past."""
 
     envelope: Envelope
     replayed: bool
@@ -54,7 +54,7 @@ class ReplayDone:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """No connection, because of REASON, a text for the user; the next try comes in RETRY_IN_S seconds."""
+    """No connection, because of `reason`, a text for the user; the next try comes in `retry_in_s` seconds."""
 
     reason: str
     retry_in_s: float
@@ -64,7 +64,7 @@ class Disconnected:
 class Resync:
     """Events are not to be had any more; the last item.
 
-    The session has to be loaded, and a new stream opened at the cursor of the answer.  REASON is the daemon's word
+    The session has to be loaded, and a new stream opened at the cursor of the answer.  `reason` is the daemon's word
     (`ring_evicted` or `epoch_reset`), or `no_cursor` or `frame_too_large`.
     """
 
@@ -73,7 +73,7 @@ class Resync:
 
 @dataclass(frozen=True)
 class Ended:
-    """Trying again is of no use, because of ERROR; the last item.
+    """Trying again is of no use, because of `error`; the last item.
 
     After a NotFoundError the session can be loaded again; the others need the user.
     """
@@ -88,7 +88,7 @@ class Backoff:
     """How long to wait before the next try: longer each time, and not the same for all clients."""
 
     def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
-        """DRAW chooses a number between two others."""
+        """`draw` chooses a number between two others."""
         self._draw = draw
         self._tries = 0
 
@@ -97,7 +97,7 @@ class Backoff:
         self._tries = 0
 
     def next(self, ordered_s: float = 0.0) -> float:
-        """Seconds to wait now; no less than ORDERED_S, which the daemon asked for."""
+        """Seconds to wait now; no less than `ordered_s`, which the daemon asked for."""
         self._tries += 1
         most = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2.0 ** min(self._tries, 10))
         return max(self._draw(_SHORTEST_WAIT_S, most), min(ordered_s, _LONGEST_ORDERED_WAIT_S))
@@ -110,7 +110,7 @@ class EventStream:
 
     Each time first `Connected`, then what was missed, `ReplayDone`, what happens, and at last `Disconnected`.  The next
     connection is made when the last event has been taken, so nothing comes twice and nothing is missing, whatever the
-    speed of the one who takes.
+    speed of the caller.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class EventStream:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         silence_s: float = SILENCE_S,
     ) -> None:
-        """Without CURSOR only what happens from now on; that misses a permission that waits already.
+        """Without `cursor` only what happens from now on; that misses a permission that waits already.
 
-        BACKOFF may be shared by the streams of a session that follow each other.
+        `backoff` may be shared by the streams of a session that follow each other.
         """
         self._client = client
         self._session_id = session_id
@@ -141,7 +141,7 @@ class EventStream:
         return self._cursor
 
     async def __aenter__(self) -> EventStream:
-        """The stream itself, whose connection ends with the context."""
+        """Return the stream itself, whose connection ends with the context."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -177,7 +177,7 @@ class EventStream:
             await self._sleep(last.retry_in_s)
 
     def _after(self, error: DaemonError) -> Disconnected | Resync | Ended:
-        """What follows from ERROR."""
+        """Return what follows from `error`."""
         if isinstance(error, FrameTooLargeError):
             return Resync("frame_too_large")
         if isinstance(error, BusyError):
@@ -204,7 +204,7 @@ class EventStream:
                 replaying = replaying and not isinstance(item, ReplayDone)
 
     def _take(self, text: str, epoch: str, replaying: bool) -> StreamItem | None:
-        """What the event TEXT is to the one who takes; None for nothing.  Moves the cursor."""
+        """Return the item for the event `text`, or None if there is none.  Moves the cursor."""
         try:
             envelope = parse_frame(text)
         except ProtocolViolationError as error:
@@ -237,7 +237,7 @@ class _Reader:
             self._texts.put_nowait(None)
 
     async def next(self) -> str | None:
-        """The next text; None at the end, or what broke the connection is raised."""
+        """Return the next text; None at the end, or what broke the connection is raised."""
         text = await self._texts.get()
         if text is None:
             await self._task

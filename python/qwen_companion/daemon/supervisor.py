@@ -29,7 +29,7 @@ EXIT_NOT_STARTED = 127
 
 
 def main(command: list[str]) -> int:
-    """Run COMMAND; return its exit code, as a shell counts."""
+    """Run `command`; return its exit code, as a shell counts."""
     token = _read_line()
     if not token:
         # The owner has gone already.
@@ -57,7 +57,7 @@ def main(command: list[str]) -> int:
 
 
 def _read_line() -> str:
-    """The first line of the input, "" when that ends before; unbuffered so that its end is seen later."""
+    """Return the first line of the input, "" when that ends before; unbuffered so that its end is seen later."""
     line = b""
     while (piece := os.read(0, 1)) != b"\n":
         if not piece:

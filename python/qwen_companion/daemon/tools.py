@@ -29,7 +29,7 @@ _PREPARING = "preparing"
 
 @dataclass(frozen=True)
 class _Diff:
-    """A change of the file PATH; OLD is None when the file is known not to have been there."""
+    """A change of the file `path`; `old` is None when the file is known not to have been there."""
 
     path: str
     old: str | None
@@ -76,7 +76,7 @@ class HeldTool:
         return len(self._input) + len(self._output) + sum(len(diff.old or "") + len(diff.new) for diff in self._diffs)
 
     def merge(self, fields: ToolFields, time: int | None, parent: str | None) -> None:
-        """Add what FIELDS says.  What it says nothing of, or only that it is empty, stays as it was."""
+        """Add what `fields` says.  What it says nothing of, or only that it is empty, stays as it was."""
         self.describe(fields)
         meta = fields.meta
         if not self.ended and fields.status is not None:
@@ -92,7 +92,7 @@ class HeldTool:
         self._parent = parent or self._parent
 
     def allowed(self, time: int | None) -> bool:
-        """From TIME on it may run, and it does, of which the daemon says nothing before its end (0.24.4).
+        """From `time` on it may run, and it does, of which the daemon says nothing before its end (0.24.4).
 
         False when it does so already, or did.
         """
@@ -103,14 +103,14 @@ class HeldTool:
         return True
 
     def give_up(self, turn: str) -> bool:
-        """Fail, if it belongs to TURN, which has failed, and has not ended: the daemon does not say so (0.24.4)."""
+        """Fail, if it belongs to `turn`, which has failed, and has not ended: the daemon does not say so (0.24.4)."""
         if self._turn != turn or self.ended:
             return False
         self._status = "failed"
         return True
 
     def describe(self, fields: ToolFields) -> None:
-        """Add what FIELDS says of what the tool does, and not how far it is."""
+        """Add what `fields` says of what the tool does, and not how far it is."""
         before = self._command, self._input, self._diffs, self._unreadable_diffs
         self._title = fields.title or self._title
         self._type = fields.kind or self._type
@@ -139,7 +139,7 @@ class HeldTool:
             self._output = fields.raw_output
 
     def change(self) -> ToolChange:
-        """All that is known, as it is told."""
+        """Return all that is known, as it is told."""
         return ToolChange(
             turn=self._turn,
             time=self._time,
@@ -165,7 +165,7 @@ class HeldTool:
         )
 
     def text(self, part: str, index: int) -> str | None:
-        """The whole text PART, of the diff INDEX for one of its sides; None when there is none."""
+        """Return the whole text `part`, of the diff `index` for one of its sides; None when there is none."""
         if part == INPUT:
             return reveal(self._input) if self._input else None
         if part == OUTPUT:
@@ -176,7 +176,7 @@ class HeldTool:
         return exact(diff.new if part == NEW else diff.old or "")
 
     def news(self, texts: Iterable[str]) -> str:
-        """TEXTS, said about it, without those that it is given and that are shown as such."""
+        """`texts`, said about it, without those that it is given and that are shown as such."""
         given = reveal(self._input)
         return "\n".join(text.strip() for text in texts if reveal(text).strip() not in given)
 
@@ -195,9 +195,9 @@ class Tools:
         self._uses: dict[str, int] = {}
 
     def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> HeldTool:
-        """The tool that FIELDS is about, after it was told them.
+        """Return the tool that `fields` is about, after it was told them.
 
-        A server may use an id again: one that BEGINS after the end of its like is another one.
+        A server may use an id again: one that `begins` after the end of its like is another one.
         """
         tool = self.find(fields.tool_call_id)
         if tool is None or (begins and tool.ended):
@@ -208,7 +208,7 @@ class Tools:
         return tool
 
     def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> HeldTool:
-        """The tool that FIELDS, of a question about it, is about."""
+        """Return the tool that `fields`, of a question about it, is about."""
         tool = self.find(fields.tool_call_id)
         if tool is None:
             return self.merge(fields, turn, time, begins=False)
@@ -216,19 +216,19 @@ class Tools:
         return tool
 
     def give_up(self, turn: str) -> list[HeldTool]:
-        """Those that fail with TURN."""
+        """Return those that fail with `turn`."""
         return [tool for tool in self._by_id.values() if tool.give_up(turn)]
 
     def find(self, call: str) -> HeldTool | None:
-        """The newest tool the daemon calls CALL."""
+        """Return the newest tool the daemon calls `call`."""
         return self._tools.get(call)
 
     def get(self, identifier: str) -> HeldTool | None:
-        """The tool Emacs calls IDENTIFIER."""
+        """Return the tool Emacs calls `identifier`."""
         return self._by_id.get(identifier)
 
     def name_of(self, call: str) -> str:
-        """What Emacs calls the tool that the daemon calls CALL, also when it has not been told yet."""
+        """Return what Emacs calls the tool that the daemon calls `call`, also when it has not been told yet."""
         return local_id("tool", call, self._uses.get(call, 1))
 
     def _begin(self, call: str, turn: str | None, time: int | None) -> HeldTool:
@@ -250,7 +250,7 @@ class Tools:
 
 
 def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
-    """The sorts of CONTENT of which nothing is shown; a change that cannot be read is told with the tool."""
+    """Return the sorts of `content` of which nothing is shown; a change that cannot be read is told with the tool."""
     return [
         item.content.type if item.content is not None else item.type
         for item in content or ()
@@ -259,14 +259,14 @@ def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
 
 
 def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
-    """FIELDS, of a question about a tool, without texts, and those: they are said to the user, not by the tool."""
+    """`fields`, of a question about a tool, without texts, and those: they are said to the user, not by the tool."""
     content = fields.content or ()
     rest = tuple(item for item in content if _text(item) is None)
     return fields.model_copy(update={"content": rest}), [text for text in map(_text, content) if text]
 
 
 def _text(item: ToolContent) -> str | None:
-    """The text that ITEM is, None when it is something else."""
+    """Return the text that `item` is, None when it is something else."""
     content = item.content if item.type == "content" else None
     return content.text if content is not None and content.type == "text" else None
 
@@ -276,7 +276,7 @@ def _diff(item: ToolContent, creates: bool) -> _Diff:
 
 
 def _creates(fields: ToolFields) -> bool:
-    """Whether FIELDS says that the file was not there before.
+    """Return whether `fields` says that the file was not there before.
 
     The old text does not: of a file that is new, as of one that is empty, it is the empty string.  As seen on 0.24.4
     nothing tells when a file is written as a whole.
@@ -294,13 +294,13 @@ def _place(location: Location) -> FilePosition:
 
 
 def _argument(raw_input: object, name: str) -> str | None:
-    """The argument NAME in RAW_INPUT if it is a text."""
+    """Return the argument `name` in `raw_input` if it is a text."""
     value = cast("Mapping[str, object]", raw_input).get(name) if isinstance(raw_input, Mapping) else None
     return value if isinstance(value, str) else None
 
 
 def _as_text(raw_input: object) -> str:
-    """What a tool is given, for a person: `name: value` for each argument."""
+    """Return what a tool is given, for a person: `name: value` for each argument."""
     if isinstance(raw_input, str):
         return raw_input
     if not isinstance(raw_input, Mapping):

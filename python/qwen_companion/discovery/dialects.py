@@ -41,7 +41,7 @@ class Pids(Enum):
 
 @dataclass(frozen=True)
 class File:
-    """A discovery file: DIRECTORIES below BASE, NAME with {pid} and {port}, CONTENT as a JSON object."""
+    """A discovery file: `directories` below `base`, `name` with {pid} and {port}, `content` as a JSON object."""
 
     label: str
     base: Base
@@ -56,9 +56,9 @@ Variables = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class Dialect:
-    """One generation of a CLI: the FILE it reads, and the VARIABLES it wants in its terminal.
+    """One generation of a CLI: the `file` it reads, and the `variables` it wants in its terminal.
 
-    OPT_IN marks those whose variables would mislead other programs: they are served when the user says so.
+    `opt_in` marks those whose variables would mislead other programs: they are served when the user says so.
     """
 
     generation: str
@@ -157,7 +157,7 @@ DIALECTS = (
 
 
 def in_effect(dialects: Iterable[Dialect], opt_in: bool) -> tuple[tuple[File, ...], Variables]:
-    """The files and the variables for DIALECTS, each once; with OPT_IN those of the generations that need it too."""
+    """Return the files and variables for `dialects`, each once; with `opt_in` also those for CLIs that need it."""
     rows = [dialect for dialect in dialects if opt_in or not dialect.opt_in]
     files = dict.fromkeys(row.file for row in rows)
     variables = dict.fromkeys(variable for row in rows for variable in row.variables)

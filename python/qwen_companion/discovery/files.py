@@ -37,9 +37,9 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Publication:
-    """What was done: the ENVIRONMENT for terminals, and WARNINGS for the user about what was left out.
+    """What was done: the `environment` for terminals, and `warnings` for the user about what was left out.
 
-    REACHABLE: there is a root that CLIs were told of.
+    `reachable`: there is a root that CLIs were told of.
     """
 
     reachable: bool
@@ -71,7 +71,7 @@ class Discovery:
         environ: Mapping[str, str],
         dialects: Sequence[Dialect] = DIALECTS,
     ) -> None:
-        """ENVIRON is the environment the CLI's directories are found by."""
+        """`environ` is the environment the CLI's directories are found by."""
         self._pid = editor_pid
         self._pids = editor_pids(editor_pid)
         self._owner = _Owner(process_space(), editor_pid, start_of(editor_pid) or "")
@@ -87,9 +87,9 @@ class Discovery:
         self._cleared: set[File] = set()
 
     def publish(self, roots: Sequence[str], opt_in: bool = False) -> Publication:
-        """Put the files on disk, or rewrite them, for ROOTS: absolute paths without trailing slash.
+        """Put the files on disk, or rewrite them, for `roots`: absolute paths without trailing slash.
 
-        With OPT_IN also what the generations need that are served on demand only.
+        With `opt_in` also what the generations need that are served on demand only.
         """
         with self._lock:
             warnings: list[str] = []
@@ -166,7 +166,7 @@ class Discovery:
         return tuple(dict.fromkeys(file.name.format(pid=pid, port=self._port) for pid in pids))
 
     def _write(self, warnings: list[str], anew: bool = False) -> None:
-        """Bring the disk to what is wanted; what is there is written over only ANEW."""
+        """Bring the disk to what is wanted; what is there is written over only `anew`."""
         if self._closed:
             return
         names = {file: self._names(file) for file in self._wanted}
@@ -223,7 +223,7 @@ class Discovery:
 
     @contextlib.contextmanager
     def _directory(self, file: File, create: bool = False) -> Generator[tuple[int, str], None, None]:
-        """The open directory of FILE and its path.  _UnsafeError or OSError when there is none to be used."""
+        """The open directory of `file` and its path.  _UnsafeError or OSError when there is none to be used."""
         path, parts, ours = self._place(file)
         if ours and create:
             with contextlib.suppress(FileExistsError):
@@ -242,7 +242,7 @@ class Discovery:
             os.close(descriptor)
 
     def _place(self, file: File) -> tuple[str, tuple[str, ...], bool]:
-        """Where to start, what to enter from there, and whether the start itself has to be the user's own.
+        """Return where to start, what to enter from there, and whether the start itself has to be the user's own.
 
         The start is taken as the user gave it, links and all; of what follows, nothing may be a link.
         """
@@ -284,10 +284,10 @@ def _check_ours(found: os.stat_result, path: str) -> None:
 
 
 def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -> None:
-    """Put DATA at NAME in DIRECTORY, which is PATH, in one step: a reader sees the old file or the new one.
+    """Put `data` at `name` in `directory`, which is `path`, in one step: a reader sees the old file or the new one.
 
-    A file of the same OWNER keeps its time: among several, a CLI takes the newest, which is to be the newest Emacs and
-    not the one whose projects have changed last.
+    A file of the same `owner` keeps its time: among several, a CLI takes the newest, which is to be the newest Emacs
+    and not the one whose projects have changed last.
     """
     path = os.path.join(path, name)
     try:
@@ -311,7 +311,10 @@ def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -
 
 
 def _times_of_ours(directory: int, path: str, name: str, owner: _Owner) -> tuple[int, int] | None:
-    """The times of the file at NAME if it is OWNER's.  _UnsafeError when it is none that we could have written."""
+    """Return the times of the file at `name` if it is `owner`'s.
+
+    _UnsafeError when it is none that we could have written.
+    """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -331,7 +334,7 @@ def _exists(directory: int, name: str) -> bool:
 
 
 def _read(directory: int, name: str) -> bytes | None:
-    """The content of NAME if it is a regular file of ours and not huge."""
+    """Return the content of `name` if it is a regular file of ours and not huge."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as file:

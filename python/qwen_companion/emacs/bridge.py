@@ -72,7 +72,7 @@ class Bridge:
     """Calls to and from the Emacs that started this process."""
 
     def __init__(self, listener: socket.socket, secret: str, spool: Spool) -> None:
-        """Serve on LISTENER, a listening loopback socket the bridge takes over.
+        """Serve on `listener`, a listening loopback socket the bridge takes over.
 
         Calls made before Emacs has connected wait for it.  Must be made on the event loop it will serve.
         """
@@ -90,13 +90,13 @@ class Bridge:
         self._server = _Server(listener, self)
 
     def start(self, on_message: Callable[[Incoming], None], on_gone: Callable[[], None]) -> None:
-        """Begin to accept.  Both callbacks run on the event loop; ON_MESSAGE in the order Emacs called."""
+        """Begin to accept.  Both callbacks run on the event loop; `on_message` in the order Emacs called."""
         self._on_message = on_message
         self._on_gone = on_gone
         threading.Thread(target=self._server.accept, name="epc-accept", daemon=True).start()
 
     async def call(self, message: Outgoing[ReplyT], timeout: float | None = CALL_TIMEOUT_S) -> ReplyT:
-        """Call Emacs and wait up to TIMEOUT seconds, or with None for as long as it takes.
+        """Call Emacs and wait up to `timeout` seconds, or with None for as long as it takes.
 
         EmacsBusyError: no answer in time.  Emacs gets the call all the same, as soon as it reads.  EmacsGoneError: the
         connection has ended.  EmacsRefusedError: the handler failed, or the message could not be sent.
@@ -166,12 +166,12 @@ class Bridge:
     # --- Called by the threads ---
 
     def knows(self, secret: Sexp) -> bool:
-        """Whether SECRET is ours, in constant time."""
+        """Return whether `secret` is ours, in constant time."""
         given = secret if isinstance(secret, str) and not isinstance(secret, Symbol) else ""
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._secret)
 
     def adopt(self, handler: _Handler) -> bool:
-        """Make HANDLER, which has shown the secret, the connection.  False when there is one already."""
+        """Make `handler`, which has shown the secret, the connection.  False when there is one already."""
         with self._lock:
             if self._peer is not None:
                 return self._peer is handler
@@ -182,7 +182,7 @@ class Bridge:
         return True
 
     def adopted(self, handler: _Handler) -> bool:
-        """Whether HANDLER is the connection."""
+        """Return whether `handler` is the connection."""
         return self._peer is handler
 
     def take(self, uid: Sexp, method: str, payload: Sexp) -> None:
@@ -204,7 +204,7 @@ class Bridge:
             self._to_loop(self._on_message, message)
 
     def disconnected(self, handler: _Handler) -> None:
-        """The socket of HANDLER has ended."""
+        """The socket of `handler` has ended."""
         if self.adopted(handler):
             self._unwritten.put(None)
             self._to_loop(self._lost)
@@ -248,7 +248,7 @@ class Bridge:
 
 
 def _ignore_result(future: asyncio.Future[Any]) -> None:
-    """Take the exception of FUTURE, which asyncio would report when nobody does."""
+    """Take the exception of `future`, which asyncio would report when nobody does."""
     if not future.cancelled():
         future.exception()
 
@@ -377,7 +377,7 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
         self.server_close()
 
     def stop(self, adopted: socket.socket | None = None) -> None:
-        """Accept nobody any more, and close all connections but ADOPTED.  Does not wait."""
+        """Accept nobody any more, and close all connections but `adopted`.  Does not wait."""
         with self._lock:
             if self._stopped:
                 return
@@ -419,6 +419,6 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Let the thread that reads from CONNECTION find its end."""
+    """Let the thread that reads from `connection` find its end."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

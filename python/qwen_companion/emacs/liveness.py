@@ -15,7 +15,7 @@ POLL_S = 2.0
 
 
 def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
-    """Call ON_END on the running event loop when DESCRIPTOR ends; what can be read from it is thrown away."""
+    """Call `on_end` on the running event loop when `descriptor` ends; what can be read from it is thrown away."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:
@@ -30,5 +30,5 @@ def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
 
 
 async def process_end(pid: int, poll: float = POLL_S) -> None:
-    """Return when process PID has ended; looks every POLL seconds where the system does not tell by itself."""
+    """Wait until process PID has ended; look every `poll` seconds where the system does not tell by itself."""
     await ended(pid, start_of(pid) or "", poll)

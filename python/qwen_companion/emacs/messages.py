@@ -259,7 +259,9 @@ class Hello:
             values = Plist(read_sexp(line))
             protocol = values.integer(":protocol")
             if protocol != PROTOCOL:
-                raise HelloError(f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall one")
+                raise HelloError(
+                    f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall the package"
+                )
             hello = cls(
                 secret=values.string(":secret"),
                 emacs_pid=values.integer(":emacs-pid"),

@@ -20,7 +20,7 @@ class Spool:
     """The spool directory of one Emacs."""
 
     def __init__(self, directory: str) -> None:
-        """Take DIRECTORY, absolute.  SpoolError when it is not a private directory of this user."""
+        """Take `directory`, absolute.  SpoolError when it is not a private directory of this user."""
         self.directory = os.path.normpath(directory)
         try:
             found = os.lstat(self.directory)
@@ -33,7 +33,7 @@ class Spool:
         self._parts: dict[int, list[str]] = {}
 
     def write(self, text: str) -> str:
-        """Put TEXT into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
+        """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
         path = os.path.join(self.directory, f"python-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -46,18 +46,21 @@ class Spool:
         return path
 
     def keep_part(self, identifier: int, part: str) -> None:
-        """Add PART to the end of the text IDENTIFIER, which Emacs sends in parts."""
+        """Add `part` to the end of the text `identifier`, which Emacs sends in parts."""
         self._parts.setdefault(identifier, []).append(part)
 
     def take_parts(self, identifier: int) -> str:
-        """Return the text IDENTIFIER and forget it.  SpoolError when no part of it has come."""
+        """Return the text `identifier` and forget it.  SpoolError when no part of it has come."""
         parts = self._parts.pop(identifier, None)
         if parts is None:
             raise SpoolError("a text that was sent in parts is not there")
         return "".join(parts)
 
     def read(self, path: str) -> str:
-        """The text Emacs left at PATH, which is removed.  SpoolError when PATH is not one of ours or not UTF-8."""
+        """Return the text Emacs left at `path`, which is removed.
+
+        SpoolError when `path` is not one of ours or not UTF-8.
+        """
         if os.path.dirname(path) != self.directory:
             raise SpoolError("a text file lies outside the spool directory")
         try:
@@ -76,7 +79,7 @@ class Spool:
             raise SpoolError("a text from Emacs is not valid UTF-8") from None
 
     def discard(self, path: str) -> None:
-        """Remove the file at PATH if it is still there."""
+        """Remove the file at `path` if it is still there."""
         with suppress(OSError):
             os.unlink(path)
 

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def answer(request: Compare | Merge) -> Compared | Merged:
-    """The answer to REQUEST; one that says so where it cannot be done: somebody waits for it."""
+    """Return the answer to `request`; one that says so where it cannot be done: somebody waits for it."""
     try:
         return _compare(request) if isinstance(request, Compare) else _merge(request)
     except Exception:  # noqa: BLE001 - whatever it is, the answer says that it failed
@@ -26,7 +26,7 @@ def answer(request: Compare | Merge) -> Compared | Merged:
 
 
 def _compare(request: Compare) -> Compared:
-    """The hunks of lines between the two texts of REQUEST."""
+    """Return the hunks of lines between the two texts of `request`."""
     if request.texts is None:
         return request.failed()
     old, new = request.texts
@@ -47,7 +47,7 @@ def _compare(request: Compare) -> Compared:
 
 
 def _merge(request: Merge) -> Merged:
-    """The merge of the texts of REQUEST."""
+    """Return the merge of the texts of `request`."""
     if request.texts is None:
         return request.failed()
     *base, mine, theirs = request.texts

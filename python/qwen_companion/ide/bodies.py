@@ -31,9 +31,9 @@ class BodyTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Body:
-    """The body of a request, of SIZE bytes.
+    """The body of a request, of `size` bytes.
 
-    OVERSIZED: its text is above the limit, and DATA has its long strings emptied.
+    `oversized`: its text is above the limit, and `data` has its long strings emptied.
     """
 
     data: bytes
@@ -42,7 +42,7 @@ class Body:
 
 
 async def read_body(receive: Receive, text_limit: int | None) -> Body:
-    """Read a body to its end.  TEXT_LIMIT: largest text to keep, in UTF-8 bytes; None for any.  BodyTooLargeError."""
+    """Read a body to its end.  `text_limit`: largest text to keep, in UTF-8 bytes; None for any.  BodyTooLargeError."""
     kept = bytearray()
     shortener: _Shortener | None = None
     size = text_size = 0
@@ -70,7 +70,7 @@ async def read_body(receive: Receive, text_limit: int | None) -> Body:
 
 
 def _least_size(piece: bytes) -> int:
-    """The fewest UTF-8 bytes that the JSON in PIECE can stand for: an escape, of 2 or 6 bytes, is at least one."""
+    """Return the fewest UTF-8 bytes that the JSON in `piece` can mean: an escape of 2 or 6 bytes is at least one."""
     return len(piece) - piece.count(b"\\") - 4 * piece.count(b"\\u")
 
 
@@ -85,7 +85,7 @@ class _Shortener:
         self._is_escaped = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next PIECE.  BodyTooLargeError when too much is left of it all."""
+        """Take the next `piece`.  BodyTooLargeError when too much is left of it all."""
         position = 0
         while position < len(piece):
             if self._string is None:
@@ -100,7 +100,7 @@ class _Shortener:
                 position = self._feed_string(self._string, piece, position)
 
     def _feed_string(self, string: bytearray, piece: bytes, start: int) -> int:
-        """Take what PIECE has from START on of the string that has begun; return where it goes on after that."""
+        """Take what `piece` has from `start` on of the string that has begun; return where it goes on after that."""
         match = _INSIDE_STRING.match(piece, start + self._is_escaped)
         end = match.end() if match else len(piece)
         self._is_escaped = piece[end : end + 1] == b"\\"

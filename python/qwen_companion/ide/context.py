@@ -24,11 +24,11 @@ class ResolvedPath:
 
     @classmethod
     def of(cls, path: str) -> ResolvedPath:
-        """That of PATH.  May wait for a disk."""
+        """Resolve `path`.  May wait for a disk."""
         return cls(path, os.path.realpath(path))
 
     def is_below(self, root: ResolvedPath) -> bool:
-        """Whether this is ROOT or lies in it, by either of its names: a link in a project belongs to the project."""
+        """Return whether this is `root` or lies in it, by either name: a link in a project belongs to the project."""
         return any(
             name == top or name.startswith(top.rstrip(os.sep) + os.sep)
             for name, top in ((self.path, root.path), (self.real, root.real))
@@ -36,12 +36,12 @@ class ResolvedPath:
 
 
 def own_root(directory: ResolvedPath, roots: Sequence[ResolvedPath]) -> ResolvedPath:
-    """The root of a CLI that works in DIRECTORY: the innermost of ROOTS it lies in, else the directory itself."""
+    """Return the root of a CLI working in `directory`: the innermost of `roots` around it, or else `directory`."""
     return max((root for root in roots if directory.is_below(root)), key=lambda r: len(r.real), default=directory)
 
 
 def cut_utf16(text: str, units: int) -> str:
-    """The longest start of TEXT that has at most UNITS UTF-16 code units and ends between two characters."""
+    """Return the longest start of `text` that has at most `units` UTF-16 code units and ends between two characters."""
     if len(text) * 2 <= units:
         return text
     encoded = text[:units].encode("utf-16-le")[: 2 * units]
@@ -50,7 +50,7 @@ def cut_utf16(text: str, units: int) -> str:
 
 
 def newest_times(snapshot: Snapshot) -> dict[str, int]:
-    """The files of SNAPSHOT with the newest time of each."""
+    """Return the files of `snapshot` with the newest time of each."""
     newest: dict[str, int] = {}
     for file in snapshot.files:
         newest[file.path] = max(file.timestamp, newest.get(file.path, file.timestamp))
@@ -58,7 +58,7 @@ def newest_times(snapshot: Snapshot) -> dict[str, int]:
 
 
 def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | None) -> IdeContext:
-    """The context of SNAPSHOT with the files ALLOWED, path to time: the newest ten, the active one newest of all.
+    """Return the context of `snapshot` with the newest ten of the files `allowed`, path to time; the active one first.
 
     A CLI takes the file with the newest timestamp for the active one, and no file when that one does not say so.  So
     when the active file is not allowed, none is active.

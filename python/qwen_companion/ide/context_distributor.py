@@ -65,8 +65,8 @@ class _Job:
 class _Findings:
     """What the disk and the rules say of a job.
 
-    RULES: for each family, what forbids each path, or None; SCOPES: for each session the roots below which it hears of
-    files, or None for everywhere; MISSING: the paths that are no files.
+    `rules`: for each family, what forbids each path, or None; `scopes`: for each session the roots below which it hears
+    of files, or None for everywhere; `missing`: the paths that are no files.
     """
 
     job: _Job
@@ -76,7 +76,7 @@ class _Findings:
     missing: frozenset[str]
 
     def cover(self, job: _Job) -> bool:
-        """Whether JOB needs nothing that was not asked for these."""
+        """Return whether `job` needs nothing that was not asked for these."""
         peers = {state.session.id: state.session.peer for state in self.job.sessions}
         return (
             self.job.basis == job.basis
@@ -87,7 +87,7 @@ class _Findings:
 
 @dataclass
 class _Listener:
-    """One session: TRUSTED is decided once, SENT is its last context as (milliseconds, notification)."""
+    """One session: `trusted` is decided once, `sent` is its last context as (milliseconds, notification)."""
 
     trusted: bool | None
     scope: tuple[str, ...] | None = None
@@ -174,7 +174,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def sent(self, session: str, notification: bytes) -> None:
-        """NOTIFICATION, a context, has gone out to SESSION."""
+        """`notification`, a context, has gone out to `session`."""
         listener = self._listeners.get(session)
         if listener is not None:
             listener.sent = (int(time.time() * 1000), notification)
@@ -195,7 +195,7 @@ class ContextDistributor:
     # --- Reviews ---
 
     def review_roots(self, session: str) -> tuple[str, ...] | None:
-        """The directories in which SESSION may propose changes for review; None for anywhere, () for nowhere.
+        """Return the directories in which `session` may propose changes for review; None for anywhere, () for nowhere.
 
         All workspace roots, and where it works: a proposal is no secret, so not only its own root.
         """
@@ -241,7 +241,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def _look_later(self, changes: int) -> None:
-        """Look at the disk after the interval, unless it has changed since there had been that many CHANGES of it."""
+        """Look at the disk after the interval, unless it has changed since there had been that many `changes` of it."""
         if changes == self._disk_changes:
             self._look_again_at = time.monotonic() + self._interval
 
@@ -275,7 +275,7 @@ class ContextDistributor:
             self._tell(job, self._last)
 
     def _tell(self, job: _Job, findings: _Findings) -> None:
-        """Deliver what FINDINGS allow; what they do not mention is not allowed."""
+        """Deliver what `findings` allow; what they do not mention is not allowed."""
         times = newest_times(job.snapshot)
         # The user's word counts at once.
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
@@ -343,7 +343,7 @@ def _family(state: SessionState) -> str | None:
 
 
 def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
-    """What a CLI that works in ROOTS is told of their trust."""
+    """Return what a CLI that works in `roots` is told of their trust."""
     if trust is None or isinstance(trust, bool):
         return trust
     places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]
@@ -351,7 +351,7 @@ def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool
 
 
 def _are_outdated(findings: _Findings) -> bool:
-    """Whether the disk or a rule says something else by now.  Waits for the disk."""
+    """Return whether the disk or a rule says something else by now.  Waits for the disk."""
     job = findings.job
     paths = newest_times(job.snapshot)
     return job.exclusions.changed(paths, job.roots) or _missing(paths) != findings.missing
@@ -362,7 +362,7 @@ def _missing(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool]:
-    """Return the findings of `_find`, and whether WATCH will tell when they are outdated."""
+    """Return the findings of `_find`, and whether `watch` will tell when they are outdated."""
     findings = _find(job)
     for _ in range(WATCH_TRIES):
         dependencies = job.exclusions.dependencies(newest_times(job.snapshot), job.roots)
@@ -398,7 +398,7 @@ def _find(job: _Job) -> _Findings:
 
 
 def _scope(state: SessionState, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
-    """The roots below which a session hears of files: all of them for a CLI of which nothing is known."""
+    """Return the roots below which a session hears of files: all of them for a CLI of which nothing is known."""
     if settings.all_roots:
         return None
     peer = state.session.peer

@@ -61,7 +61,7 @@ TOOLS = (
 
 @dataclass(frozen=True)
 class Cursor:
-    """Both count from 1; CHARACTER in UTF-16 code units."""
+    """Both count from 1; `character` in UTF-16 code units."""
 
     line: int
     character: int
@@ -69,7 +69,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class File:
-    """An open file (spec C3): TIMESTAMP in ms since the epoch; CURSOR and SELECTED_TEXT for the active one only."""
+    """An open file (spec C3): `timestamp` in ms since the epoch; the active one has `cursor` and `selected_text`."""
 
     path: str
     timestamp: int
@@ -78,7 +78,7 @@ class File:
     selected_text: str | None = None
 
     def to_wire(self) -> Json:
-        """The JSON object; what is not known is left out."""
+        """Return the JSON object; what is not known is left out."""
         wire: Json = {"path": self.path, "timestamp": self.timestamp}
         if self.is_active:
             wire["isActive"] = True
@@ -93,15 +93,15 @@ class File:
 class WorkspaceState:
     """The open files, newest first.
 
-    IS_TRUSTED must stay the same for the life of a connection: at a change of it the CLI asks for a restart.  None says
-    nothing of it.
+    `is_trusted` must stay the same for the life of a connection: at a change of it the CLI asks for a restart.  None
+    says nothing of it.
     """
 
     open_files: tuple[File, ...] = ()
     is_trusted: bool | None = None
 
     def to_wire(self) -> Json:
-        """The JSON object."""
+        """Return the JSON object."""
         wire: Json = {"openFiles": [file.to_wire() for file in self.open_files]}
         if self.is_trusted is not None:
             wire["isTrusted"] = self.is_trusted
@@ -115,27 +115,27 @@ class IdeContext:
     workspace_state: WorkspaceState
 
     def to_wire(self) -> Json:
-        """The params of `CONTEXT_UPDATE`."""
+        """Return the params of `CONTEXT_UPDATE`."""
         return {"workspaceState": self.workspace_state.to_wire()}
 
 
 def context_update(context: IdeContext) -> bytes:
-    """The notification that tells CONTEXT."""
+    """Return the notification that tells `context`."""
     return _notification(CONTEXT_UPDATE, context.to_wire())
 
 
 def diff_accepted(path: str, content: str) -> bytes:
-    """The notification that PATH was accepted with CONTENT, the text after the user's own edits (spec F4)."""
+    """Return the notification that `path` was accepted with `content`, the text with the user's edits (spec F4)."""
     return _notification(DIFF_ACCEPTED, {"filePath": path, "content": content})
 
 
 def diff_rejected(path: str) -> bytes:
-    """The notification that the proposal for PATH was rejected (spec F5)."""
+    """Return the notification that the proposal for `path` was rejected (spec F5)."""
     return _notification(DIFF_REJECTED, {"filePath": path})
 
 
 def close_result(content: str | None) -> str:
-    """The text block `closeDiff` answers with; CLIs read it as JSON."""
+    """Return the text block `closeDiff` answers with; CLIs read it as JSON."""
     return json.dumps({"content": content}, ensure_ascii=False)
 
 

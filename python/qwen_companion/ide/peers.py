@@ -22,7 +22,7 @@ from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 @dataclass(frozen=True)
 class Caller:
-    """Who is calling.  NAME and VERSION are "" where the process does not tell."""
+    """Who is calling.  `name` and `version` are "" where the process does not tell."""
 
     peer: Peer
     name: str
@@ -33,9 +33,9 @@ class Caller:
 class _Product:
     """A CLI as its npm package, its program and a person name it.
 
-    KEEPS_EDITS_BEFORE is the first version that, when a proposal is accepted in the terminal, writes what was proposed
-    and not what `closeDiff` says the user has made of it; None when no version is known that does.  ENDS_LINES says
-    that it may write a line end after a text that has none.
+    `keeps_edits_before` is the first version that, when a proposal is accepted in the terminal, writes what was
+    proposed and not what `closeDiff` says the user has made of it; None when no version is known that does.
+    `ends_lines` says that it may write a line end after a text that has none.
     """
 
     package: str
@@ -75,7 +75,7 @@ _MAX_NAME = 80
 
 
 def keeps_edits(session: KnownSession | None) -> bool:
-    """Whether the CLI of SESSION is known to write the user's edits when a proposal is accepted in the terminal."""
+    """Return whether the CLI of `session` writes the user's edits if a proposal is accepted in the terminal."""
     product = _product(session)
     if session is None or product is None:
         return False
@@ -84,22 +84,22 @@ def keeps_edits(session: KnownSession | None) -> bool:
 
 
 def ends_lines(session: KnownSession | None) -> bool:
-    """Whether the CLI of SESSION may end the last line of what it writes."""
+    """Return whether the CLI of `session` may end the last line of what it writes."""
     product = _product(session)
     return product is not None and product.ends_lines
 
 
 def _product(session: KnownSession | None) -> _Product | None:
-    """What the CLI of SESSION is, if that is known."""
+    """Return what the CLI of `session` is, if that is known."""
     family = session.peer.family if session and session.peer else None
     return next((product for product in _PRODUCTS if product.family == family), None)
 
 
 def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
-    """The process of this user that holds the client's end of CONNECTION.
+    """Return the process of this user that holds the client's end of `connection`.
 
     None for one of another user, and for one that cannot be seen: in a container, behind a tunnel.  The ancestors end
-    below the process EMACS_PID, or at the top where that is none of them.
+    below the process `emacs_pid`, or at the top where that is none of them.
     """
     try:
         process = _holder(connection)
@@ -114,7 +114,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
 
 
 def _holder(connection: Connection) -> psutil.Process | None:
-    """The process at the client's end, the newest ones asked first: a CLI has mostly been started a moment ago."""
+    """Return the process at the client's end; ask the newest first, since most CLIs have just been started."""
     own = os.getpid()
     pids = sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
     if not KERNEL_TELLS:
@@ -127,7 +127,7 @@ def _holder(connection: Connection) -> psutil.Process | None:
 
 
 def _has_open(pid: int, target: str) -> bool:
-    """Whether one of the descriptors of PID leads to TARGET, as /proc shows it."""
+    """Return whether one of the descriptors of PID leads to `target`, as /proc shows it."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -153,7 +153,7 @@ def _process_holding(pid: int, connection: Connection) -> psutil.Process | None:
 
 
 def _joins(item: Any, connection: Connection) -> bool:
-    """Whether ITEM, a connection by psutil, is CONNECTION seen from the client."""
+    """Return whether `item`, a connection by psutil, is `connection` seen from the client."""
     return bool(item.laddr and item.raddr) and (
         (_ipv4(item.laddr.ip), item.laddr.port) == connection.client
         and (_ipv4(item.raddr.ip), item.raddr.port) == connection.server
@@ -161,7 +161,7 @@ def _joins(item: Any, connection: Connection) -> bool:
 
 
 def _ipv4(address: str) -> str:
-    """ADDRESS without the prefix it has on a socket that speaks both versions."""
+    """`address` without the prefix it has on a socket that speaks both versions."""
     return address.removeprefix("::ffff:")
 
 
@@ -188,7 +188,7 @@ def _ancestors(pid: int, emacs_pid: int) -> Iterator[int]:
 
 
 def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str, str | None]:
-    """Name, version and family; "" and None where they cannot be had."""
+    """Name, version and family; "" and None where they are unknown."""
     try:
         command, program = process.cmdline(), process.exe()
     except psutil.AccessDenied:
@@ -215,7 +215,7 @@ def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str,
 
 
 def _script(arguments: Sequence[str], directory: str | None) -> str | None:
-    """The first of ARGUMENTS that is a file and not the value of an option."""
+    """Return the first of `arguments` that is a file and not the value of an option."""
     is_value = False
     for argument in arguments:
         if argument.startswith("-"):
@@ -229,7 +229,7 @@ def _script(arguments: Sequence[str], directory: str | None) -> str | None:
 
 
 def _package(program: str) -> tuple[str, str]:
-    """Name and version of the npm package that PROGRAM is a file of; "" where there is none."""
+    """Name and version of the npm package that `program` is a file of; "" where there is none."""
     folder = os.path.dirname(program)
     # What is above a `node_modules` is the package that uses this one.
     while os.path.basename(folder) != "node_modules":
@@ -254,5 +254,5 @@ def _manifest(path: str) -> dict[str, Any]:
 
 
 def _label(value: object) -> str:
-    """VALUE if it is fit to be shown as a name, else ""."""
+    """`value` if it is fit to be shown as a name, else ""."""
     return value if isinstance(value, str) and len(value) <= _MAX_NAME and value.isprintable() else ""

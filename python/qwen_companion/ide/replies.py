@@ -15,7 +15,7 @@ UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 
 def refusal(message: str, code: int = INVALID_REQUEST, data: dict[str, Any] | None = None) -> bytes:
-    """Return the body of a response that says MESSAGE."""
+    """Return the body of a response that says `message`."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -31,7 +31,7 @@ async def refuse(
     data: dict[str, Any] | None = None,
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Answer a request with STATUS and MESSAGE."""
+    """Answer a request with `status` and `message`."""
     body = refusal(message, code, data)
     standard = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     await send({"type": "http.response.start", "status": status, "headers": [*standard, *headers]})

@@ -39,9 +39,9 @@ _EXCHANGE = "qwen_companion.exchange"
 
 @dataclass
 class _Exchange:
-    """One POST.  SESSION is None until `initialize` has made one.
+    """One POST.  `session` is None until `initialize` has made one.
 
-    DAMAGED, see `_replace_lone_surrogates`; SIZE_LIMIT is that of a text which was larger, in bytes, see `Body`.
+    `damaged`, see `_replace_lone_surrogates`; `size_limit` is that of a text which was larger, in bytes, see `Body`.
     """
 
     session: KnownSession | None
@@ -54,7 +54,7 @@ class RpcHandler:
     """Answers POSTs, while the context that `run` returns is entered."""
 
     def __init__(self, sessions: Sessions, tools: DiffTools, identify: Callable[[KnownSession, Scope], None]) -> None:
-        """IDENTIFY is called with a new session and the scope of the request that has made it."""
+        """`identify` is called with a new session and the scope of the request that has made it."""
         self._sessions = sessions
         self._tools = tools
         self._identify = identify
@@ -83,7 +83,10 @@ class RpcHandler:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer a POST with BODY for SESSION.  SIZE_LIMIT is what an oversized text was measured by, in bytes."""
+        """Answer a POST with `body` for `session`.
+
+        `size_limit` is the limit that an oversized text exceeds, in bytes.
+        """
         mended = _replace_lone_surrogates(body.data)
         exchange = _Exchange(session, mended is not body.data, size_limit if body.oversized else None)
         parts = iter([mended])
@@ -161,7 +164,7 @@ def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
 
 
 def _oversized(arguments: Mapping[str, object], limit: int) -> str:
-    """What a tool call is answered whose text was too large to be kept."""
+    """Return what a tool call is answered whose text was too large to be kept."""
     return (
         f"The text for {arguments.get('filePath')} is larger than the {limit} bytes that Emacs reviews "
         "(`qwen-companion-diff-size-limit'). Decide in the terminal instead."
@@ -174,7 +177,7 @@ _ESCAPE = re.compile(
 
 
 def _replace_lone_surrogates(body: bytes) -> bytes:
-    """BODY, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
+    """`body`, or where a JSON string holds half a surrogate pair, a copy with U+FFFD in its place.
 
     JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a
     broken connection; the tool it called should say so instead.

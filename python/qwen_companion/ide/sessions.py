@@ -85,7 +85,7 @@ class _Posted:
 
 @dataclass(eq=False)
 class _Stream:
-    """One open GET.  CONTEXT is the one sent last."""
+    """One open GET.  `context` is the one sent last."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     context: bytes | None = None
@@ -94,7 +94,7 @@ class _Stream:
     lost: bool = False
 
     def end(self, last_words: bytes = b"") -> None:
-        """Let the task that serves this stream finish; LAST_WORDS go out before."""
+        """Let the task that serves this stream finish; `last_words` go out before."""
         self.ended = True
         self.last_words = last_words
         self.wake.set()
@@ -140,12 +140,12 @@ class Sessions:
         find_caller: Callable[[Connection], Caller | None],
         timing: Timing | None = None,
     ) -> None:
-        """KNOWN are those of an earlier process.  Must be made on the event loop.
+        """`known` are those of an earlier process.  Must be made on the event loop.
 
-        CHANGED is called with all sessions after each change, GONE with the id of one given up, WENT_OUT with the key
-        of a notification once the whole of it has been handed to the operating system for an open stream, TOLD with the
-        id of a session and the context that went out to it.  FIND_CALLER tells whose connection it is; it is called in
-        a thread.
+        `changed` is called with all sessions after each change, `gone` with the id of one given up, `went_out` with the
+        key of a notification once the whole of it has been handed to the operating system for an open stream, `told`
+        with the id of a session and the context that went out to it.  `find_caller` tells whose connection it is; it is
+        called in a thread.
         """
         self._changed = changed
         self._gone = gone
@@ -171,7 +171,7 @@ class Sessions:
         self._reviews = reviews
 
     def open(self, client: str, version: str, protocol: str) -> KnownSession:
-        """A new session, for a client of that name and version that speaks that MCP version."""
+        """Return a new session, for a client of that name and version that speaks that MCP version."""
         known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self._reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
@@ -179,14 +179,14 @@ class Sessions:
         return known
 
     def states(self) -> tuple[SessionState, ...]:
-        """All sessions."""
+        """Return all sessions."""
         return tuple(
             SessionState(item.known, streaming=item.stream is not None, identified=item.identified)
             for item in self._sessions.values()
         )
 
     def get(self, identifier: str) -> KnownSession | None:
-        """The session of that id."""
+        """Return the session of that id."""
         session = self._sessions.get(identifier)
         return session.known if session else None
 
@@ -208,9 +208,10 @@ class Sessions:
         self._gone(identifier)
 
     async def end_streams(self, timeout: float, for_good: bool) -> None:
-        """End all streams in good order, up to TIMEOUT seconds; open no more.  The sessions stay.
+        """End all streams in good order, up to `timeout` seconds; open no more.  The sessions stay.
 
-        FOR_GOOD says that no other process will serve them: each CLI is made to look soon, and to say that it is alone.
+        `for_good` says that no other process will serve them: each CLI is made to look soon, and to say that it is
+        alone.
         """
         for session in self._sessions.values():
             session.stop_watching()
@@ -223,7 +224,7 @@ class Sessions:
     # --- Processes ---
 
     def identify(self, identifier: str, connection: Connection) -> None:
-        """Find out, in the background, whose CONNECTION to that session it is, if that is not known yet."""
+        """Find out, in the background, whose `connection` to that session it is, if that is not known yet."""
         session = self._sessions[identifier]
         if session.known.peer is None:
             session.connections.append(connection)
@@ -244,7 +245,7 @@ class Sessions:
         self._tell()
 
     def _watch_process(self, session: _Session) -> None:
-        """Give SESSION up when its process has ended; from now on look as often as its stream demands."""
+        """Give `session` up when its process has ended; from now on look as often as its stream demands."""
         if session.watch is not None:
             session.watch.cancel()
         if session.known.peer is not None:
@@ -273,7 +274,7 @@ class Sessions:
     # --- What goes out ---
 
     def set_context(self, identifier: str, notification: bytes) -> None:
-        """Make NOTIFICATION the context of a session, if there is one; each of its streams is sent it once."""
+        """Make `notification` the context of a session, if there is one; each of its streams is sent it once."""
         session = self._sessions.get(identifier)
         if session is not None and session.context != notification:
             session.context = notification
@@ -281,7 +282,7 @@ class Sessions:
                 session.stream.wake.set()
 
     def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
-        """Send NOTIFICATION on the stream of SESSION, now or when it opens; False when there is no such session."""
+        """Send `notification` on the stream of `session`, now or when it opens; False when there is no such session."""
         found = self._sessions.get(session)
         if found is None:
             return False
@@ -291,7 +292,7 @@ class Sessions:
         return True
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send what was posted under KEY, if it has not gone out."""
+        """Do not send what was posted under `key`, if it has not gone out."""
         found = self._sessions.get(session)
         if found is not None:
             found.unsent = [item for item in found.unsent if item.key != key]

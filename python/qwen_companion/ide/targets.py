@@ -23,10 +23,10 @@ class TargetError(CompanionError):
 
 
 def check_target(path: str, roots: Sequence[str] | None) -> None:
-    """TargetError when PATH, absolute, cannot be given a new text in a review.
+    """TargetError when `path`, absolute, cannot be given a new text in a review.
 
-    ROOTS are the directories it has to lie in, by its name or really; None for anywhere.  A file that is not there yet
-    is fine, and so are directories that are not.
+    `roots` are the directories it has to lie in, by its name or really; None for anywhere.  A file that is not there
+    yet is fine, and so are directories that are not.
     """
     if roots is not None:
         _check_place(path, roots)
@@ -67,7 +67,7 @@ def _check_place(path: str, roots: Sequence[str]) -> None:
 
 
 def _is_text(path: str) -> bool:
-    """Whether the file PATH holds text: UTF-8, UTF-16 or UTF-32 with its mark, or what may be an older encoding.
+    """Return whether the file `path` holds text: UTF-8, UTF-16 or UTF-32 with its mark, or maybe an older encoding.
 
     OSError when it cannot be read.
     """

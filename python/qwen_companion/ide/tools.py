@@ -21,7 +21,7 @@ OPEN_S = 1.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool call answers: one text block, or an empty content when TEXT is None."""
+    """What a tool call answers: one text block, or an empty content when `text` is None."""
 
     text: str | None = None
     is_error: bool = False
@@ -31,7 +31,7 @@ class Editor(Protocol):
     """What the tools need of Emacs."""
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        """Show TEXT, as soon as Emacs can; why not, or None.  EmacsUnavailableError."""
+        """Show `text`, as soon as Emacs can; why not, or None.  EmacsUnavailableError."""
         ...
 
     async def close_review(self, proposal: Proposal) -> str | None:
@@ -39,7 +39,7 @@ class Editor(Protocol):
         ...
 
     def abandon(self, proposal: Proposal) -> None:
-        """The CLI that waits for PROPOSAL has gone; if it is decided, `settled` follows."""
+        """The CLI that waits for `proposal` has gone; if it is decided, `settled` follows."""
         ...
 
     def settled(self, identifier: str) -> None:
@@ -51,11 +51,11 @@ class SessionNotifier(Protocol):
     """What the tools need of the sessions: notifications kept until they have gone out."""
 
     def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
-        """Send NOTIFICATION, now or when the stream opens; False when there is no such session."""
+        """Send `notification`, now or when the stream opens; False when there is no such session."""
         ...
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send what was posted under KEY, if it has not gone out."""
+        """Do not send what was posted under `key`, if it has not gone out."""
         ...
 
 
@@ -74,7 +74,10 @@ class DiffTools:
         roots_of: Callable[[str], Sequence[str] | None],
         patience: float = OPEN_S,
     ) -> None:
-        """ROOTS_OF tells in which directories a session may propose changes, None for anywhere.  PATIENCE: `OPEN_S`."""
+        """Let a session propose changes in the directories that `roots_of` returns; None for anywhere.
+
+        `patience` is how long `openDiff` waits for Emacs, in seconds.
+        """
         self._proposals = proposals
         self._editor = editor
         self._notifier = notifier
@@ -85,10 +88,10 @@ class DiffTools:
     async def call(
         self, session: str, client: str, name: str, arguments: Mapping[str, object], *, damaged: bool = False
     ) -> ToolResult:
-        """Call the tool NAME for SESSION.
+        """Call the tool `name` for `session`.
 
-        CLIENT is the CLI's name for a person, "" when it is not known.  DAMAGED says that the request held text that
-        is no Unicode and was replaced by U+FFFD.
+        `client` is the CLI's name for a person, "" when it is not known.  `damaged` says that the request held text
+        that is no Unicode and was replaced by U+FFFD.
         """
         try:
             if name == OPEN_DIFF:
@@ -126,7 +129,7 @@ class DiffTools:
         self._editor.settled(identifier)
 
     def session_gone(self, session: str) -> None:
-        """The CLI of SESSION has gone."""
+        """The CLI of `session` has gone."""
         for proposal in self._proposals.end_session(session):
             self._abandon(proposal)
 
@@ -153,7 +156,7 @@ class DiffTools:
         return ToolResult() if refusal is None else ToolResult(refusal, is_error=True)
 
     async def _show(self, proposal: Proposal, client: str, content: str) -> str | None:
-        """Have the review opened; why that could not be, in which case PROPOSAL is forgotten."""
+        """Have the review opened; why that could not be, in which case `proposal` is forgotten."""
         try:
             refusal = await self._editor.open_review(proposal, client, content)
         except EmacsUnavailableError as error:

@@ -12,7 +12,7 @@ Signature = tuple[int, ...]
 
 
 def signature(path: str) -> Signature:
-    """The signature of what PATH leads to, or of there being nothing."""
+    """Return the signature of what `path` leads to, or of there being nothing."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -26,7 +26,7 @@ def signature(path: str) -> Signature:
 
 
 def read_start(path: str, size: int) -> bytes:
-    """At most SIZE bytes of the regular file PATH.  OSError when it is none or cannot be read."""
+    """At most `size` bytes of the regular file `path`.  OSError when it is none or cannot be read."""
     # A pipe would keep us waiting for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

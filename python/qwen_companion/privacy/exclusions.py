@@ -42,7 +42,7 @@ class _Basis:
 
 @dataclass
 class _Record:
-    """Verdicts on one file by family, and what they rest on; RETRY_AT is a time of the clock."""
+    """Verdicts on one file by family, and what they rest on; `retry_at` is a time of the clock."""
 
     roots: tuple[str, ...]
     basis: _Basis
@@ -90,7 +90,7 @@ class Exclusions:
         git_timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """ENVIRON says where the home directory and git are.  CLOCK gives seconds."""
+        """`environ` says where the home directory and git are.  `clock` gives seconds."""
         self._git = Git(environ, git_timeout_s)
         self._user = UserRules(options, environ)
         self._clock = clock
@@ -103,7 +103,7 @@ class Exclusions:
         return self._user.warnings
 
     def known(self, path: str, roots: Sequence[str], family: str | None) -> Verdict | None:
-        """What the last `check` with the same ROOTS said about PATH, or None: then no CLI may hear of it.
+        """Return what the last `check` with the same `roots` said about `path`, or None: then no CLI may hear of it.
 
         Looks at nothing.
         """
@@ -111,9 +111,9 @@ class Exclusions:
         return _verdict(record, family) if record is not None and record.roots == tuple(roots) else None
 
     def check(self, paths: Iterable[str], roots: Sequence[str], family: str | None) -> dict[str, Verdict]:
-        """The verdict on each of PATHS, absolute names, for a CLI of FAMILY, whose ignore files in ROOTS count.
+        """The verdict on each of `paths`, absolute names, for a CLI of `family`, whose ignore files in `roots` count.
 
-        FAMILY is a key of `IGNORE_FILES`; for any other the files of all of them count.
+        `family` is a key of `IGNORE_FILES`; for any other the files of all of them count.
         """
         with self._lock:
             look = self._look(roots)
@@ -128,12 +128,12 @@ class Exclusions:
         return {path: _verdict(record, family) for path, record in records.items() if record is not None}
 
     def changed(self, paths: Iterable[str], roots: Sequence[str]) -> bool:
-        """Whether a `check` of PATHS could now say something else than `known` does.  Does not ask git."""
+        """Return whether a `check` of `paths` could now say something else than `known` does.  Does not ask git."""
         look = self._look(roots)
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 
     def dependencies(self, paths: Iterable[str], roots: Sequence[str]) -> Dependencies:
-        """What the verdicts on PATHS rest on, but for the git program in use.  Waits for the disk."""
+        """Return what the verdicts on `paths` rest on, but for the git program in use.  Waits for the disk."""
         look = self._look(roots)
         contents: set[str] = set()
         lasting = True
@@ -182,7 +182,7 @@ class Exclusions:
         return records
 
     def _apply_git(self, on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-        """Enter what git says of each of the files ON_DISK, and of the links that lead to it."""
+        """Enter what git says of each of the files `on_disk`, and of the links that lead to it."""
         repositories: dict[str, str | None] = {}
         for path, its in on_disk.items():
             for name in (its.true, *its.links):
@@ -211,7 +211,7 @@ class Exclusions:
 
 
 def _by_name(basis: _Basis) -> Verdict | None:
-    """The verdict that excludes a file for its name alone."""
+    """Return the verdict that excludes a file for its name alone."""
     if isinstance(basis.names, str):
         return excluded(basis.names)
     spellings = basis.names.spellings
@@ -220,7 +220,7 @@ def _by_name(basis: _Basis) -> Verdict | None:
 
 
 def _apply_ignore_files(on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-    """Enter what the ignore files say of each of the files ON_DISK."""
+    """Enter what the ignore files say of each of the files `on_disk`."""
     for file in ignore_files(look.roots):
         seen = look.signature(file.path)
         rules = load(file)

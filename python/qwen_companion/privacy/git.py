@@ -45,7 +45,7 @@ class Git:
     """The git of an environment.  The methods wait for the disk and for git."""
 
     def __init__(self, environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
-        """TIMEOUT_S is how long one process may take."""
+        """`timeout_s` is how long one process may take."""
         self._path = os.pathsep.join(
             part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
         )
@@ -58,11 +58,11 @@ class Git:
         self._timeout_s = timeout_s
 
     def program(self) -> str | None:
-        """The git that would be asked."""
+        """Return the git that would be asked."""
         return shutil.which("git", path=self._path)
 
     def ask(self, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
-        """What the repository in the directory TOP says about PATHS, which have no link in any directory."""
+        """Return what the repository in the directory `top` says about `paths`, which have no link in any directory."""
         program = self.program()
         if program is None:
             return dict.fromkeys(paths, ALLOWED)
@@ -81,7 +81,7 @@ class Git:
         return {path: verdict for single in paths for path, verdict in self.ask(top, [single]).items()}
 
     def rule_files(self, top: str) -> list[str]:
-        """The files outside the work tree that decide what the repository in TOP ignores, there or not."""
+        """Return the files outside the work tree that decide what the repository in `top` ignores, there or not."""
         files = [
             self._environ.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig"),
             self._environ.get("GIT_CONFIG_GLOBAL", os.path.join(self._home, ".gitconfig")),
@@ -136,7 +136,7 @@ class Git:
     def _run(
         self, program: str, top: str, command: Sequence[str], data: bytes, good: Sequence[int]
     ) -> tuple[bytes, str]:
-        """Standard output and error of git.  _GitError unless its status is GOOD."""
+        """Standard output and error of git.  _GitError unless its status is `good`."""
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own git
                 [program, *_OPTIONS, *command],
@@ -166,44 +166,44 @@ class Git:
 
 
 def _plain(message: str) -> str:
-    """The first line of what git says, without the word in front."""
+    """Return the first line of what git says, without the word in front."""
     line = message.strip().partition("\n")[0]
     return line.removeprefix("fatal: ").removeprefix("error: ").removeprefix("warning: ")
 
 
 def repository(path: str) -> str | None:
-    """The closest directory around PATH, which has no links, that has the mark of a repository."""
+    """Return the closest directory around `path`, which has no links, that has the mark of a repository."""
     return next((each for each in _around(path) if os.path.lexists(os.path.join(each, ".git"))), None)
 
 
 def work_tree_files(path: str) -> Iterator[str]:
-    """The files around PATH, there or not, whose coming, going or change can change what git says about it."""
+    """The files around `path`, there or not, whose coming, going or change can change what git says about it."""
     for directory in _around(path):
         yield os.path.join(directory, ".git")
         yield os.path.join(directory, ".gitignore")
 
 
 def _around(path: str) -> Iterator[str]:
-    """The directories that PATH is in, the closest first."""
+    """The directories that `path` is in, the closest first."""
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path
 
 
 def _git_directory(top: str) -> str:
-    """Where the repository of the work tree TOP is: a worktree or submodule has a file that says it."""
+    """Return where the repository of the work tree `top` is: a worktree or submodule has a file that says it."""
     mark = os.path.join(top, ".git")
     named = _line(mark).removeprefix("gitdir:").strip()
     return os.path.join(top, named) if named else mark
 
 
 def _common_directory(directory: str) -> str:
-    """The git directory that all worktrees share with the git DIRECTORY of one."""
+    """Return the git directory that all worktrees share with the git `directory` of one."""
     return os.path.join(directory, _line(os.path.join(directory, "commondir")))
 
 
 def _line(path: str) -> str:
-    """The short text in the file PATH, empty when there is none."""
+    """Return the short text in the file `path`, empty when there is none."""
     try:
         return os.fsdecode(read_start(path, 4096)).strip()
     except (OSError, ValueError):  # It is not there, or no file can have that name.

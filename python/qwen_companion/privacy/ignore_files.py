@@ -20,7 +20,7 @@ IGNORE_FILES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class IgnoreFile:
-    """The file NAME, there or not, of the CLIs of FAMILY in the directory that has the names ROOT."""
+    """The file `name`, there or not, of the CLIs of `family` in the directory that has the names `root`."""
 
     family: str
     name: str
@@ -41,7 +41,7 @@ class Rules:
     problem: Verdict | None
 
     def verdict(self, spellings: Sequence[str]) -> Verdict | None:
-        """The verdict that excludes a file with the absolute names SPELLINGS."""
+        """Return the verdict that excludes a file with the absolute names `spellings`."""
         for root in self.file.root:
             below = root.rstrip("/") + "/"
             for spelling in spellings:
@@ -57,7 +57,7 @@ class Rules:
 
 
 def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
-    """All that may be in ROOTS, each given by its names."""
+    """All that may be in `roots`, each given by its names."""
     for root in roots:
         for family, file_names in IGNORE_FILES.items():
             for name in file_names:
@@ -65,7 +65,7 @@ def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
 
 
 def load(file: IgnoreFile) -> Rules:
-    """What FILE says."""
+    """Return what `file` says."""
     try:
         lines = read(file.path)
     except RuleFileError as error:

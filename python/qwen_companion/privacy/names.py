@@ -25,9 +25,9 @@ _ARCHIVE_MEMBER = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """SPELLINGS: each name that led to the next one, the visited one first, the TRUE one last.
+    """`spellings`: each name that led to the next one, the visited one first, the TRUE one last.
 
-    LINKS: the symbolic links passed on the way, each by its own true name; a link can be ignored like a file.
+    `links`: the symbolic links passed on the way, each by its own true name; a link can be ignored like a file.
     """
 
     spellings: tuple[str, ...]
@@ -40,7 +40,7 @@ class Names:
 
 
 def non_local_reason(path: str) -> str | None:
-    """What PATH, as Emacs names it, is if it is no name of a file on this machine's disks."""
+    """Return what `path`, as Emacs names it, is if it is no name of a file on this machine's disks."""
     if not path.startswith("/"):
         return "no absolute file name"
     if _REMOTE.match(path):
@@ -51,9 +51,9 @@ def non_local_reason(path: str) -> str | None:
 
 
 def names(path: str, known: dict[str, str | None]) -> Names:
-    """The names of the absolute PATH, which need not exist.
+    """Return the names of the absolute `path`, which need not exist.
 
-    KNOWN remembers what each link points to (None: no link) for as long as the caller trusts that.  UnknownNameError
+    `known` remembers what each link points to (None: no link) for as long as the caller trusts that.  UnknownNameError
     when the true name cannot be found.
     """
     spellings = [path]
@@ -87,7 +87,7 @@ def names(path: str, known: dict[str, str | None]) -> Names:
 
 
 def _target(path: str) -> str | None:
-    """What the link PATH points to, or None when it is no link or does not exist."""
+    """Return what the link `path` points to, or None when it is no link or does not exist."""
     try:
         return os.readlink(path)
     except OSError as error:

@@ -23,8 +23,9 @@ _GLOB = re.compile(r"[*?\[\\]")
 class Options:
     """What the user has set.
 
-    PATTERNS are of the gitignore format: from "/" or "~" for that place; relative to the home directory when there is a
-    slash before their end; for a name anywhere when not.  AUTH_SOURCES are the files that Emacs takes passwords from.
+    `patterns` are of the gitignore format: from "/" or "~" for that place; relative to the home directory when there is
+    a slash before their end; for a name anywhere when not.  `auth_sources` are the files that Emacs takes passwords
+    from.
     """
 
     patterns: tuple[str, ...] = ()
@@ -33,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Settled:
-    """A RULE in words and its gitignore PATTERN, relative to the root directory, for the disk as it is now."""
+    """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now."""
 
     rule: str
     pattern: str
@@ -41,7 +42,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class _Place:
-    """START is an absolute name without asterisks and the like, or empty for anywhere; REST a pattern below it."""
+    """`start` is an absolute name without asterisks and the like, or empty for anywhere; `rest` a pattern below it."""
 
     rule: str
     start: str
@@ -52,7 +53,7 @@ class UserRules:
     """The options in force.  WARNINGS name what cannot be used and protects nothing."""
 
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
-        """ENVIRON says what "~" is."""
+        """`environ` says what "~" is."""
         self._home = environ.get("HOME") or os.path.expanduser("~")
         self._places: list[_Place] = []
         warnings: list[str] = []
@@ -65,7 +66,7 @@ class UserRules:
         self.warnings = tuple(warnings)
 
     def settle(self, links: dict[str, str | None]) -> tuple[Settled, ...]:
-        """The rules, by the true names of their places.  LINKS is as for `names`."""
+        """Return the rules, by the true names of their places.  `links` is as for `names`."""
         settled: list[Settled] = []
         for place in self._places:
             start = place.start
@@ -91,7 +92,7 @@ class UserRules:
         return _Place(f"an auth-source file: {name}", os.path.join(*self._from_home(name)), "")
 
     def _from_home(self, name: str) -> tuple[str, str]:
-        """The home directory that NAME starts at, and the rest of NAME."""
+        """Return the home directory that `name` starts at, and the rest of `name`."""
         if not name.startswith("~"):
             return self._home, name
         user, _, rest = name.partition("/")
@@ -107,7 +108,7 @@ def _compiled(settled: tuple[Settled, ...]) -> Patterns:
 
 
 def match(settled: tuple[Settled, ...], spellings: Sequence[str]) -> str | None:
-    """The rule in words that means a file with one of the absolute names SPELLINGS."""
+    """Return the rule in words that means a file with one of the absolute names `spellings`."""
     if not settled:
         return None
     for name in spellings:

@@ -37,7 +37,7 @@ _LINE_BREAK = "\uffff"
 
 @dataclass(frozen=True)
 class Line:
-    """A pattern as its author wrote it; NUMBER counts the lines of the file from 1."""
+    """A pattern as its author wrote it; `number` counts the lines of the file from 1."""
 
     number: int
     text: str
@@ -64,7 +64,7 @@ class Patterns:
             self._compiled.insert(0, compiled)
 
     def match(self, name: str) -> Line | None:
-        """The line that excludes the file NAME, which is relative to the directory of the patterns."""
+        """Return the line that excludes the file `name`, which is relative to the directory of the patterns."""
         parts = name.lower().replace("\n", _LINE_BREAK).split("/")
         for depth in range(1, len(parts) + 1):
             level = "/".join(parts[:depth]) + ("/" if depth < len(parts) else "")
@@ -77,18 +77,18 @@ class Patterns:
 
 
 def check(text: str) -> None:
-    """PatternError when TEXT is no pattern or an exception from others."""
+    """PatternError when `text` is no pattern or an exception from others."""
     if not _compile(Line(1, text)).excludes:
         raise PatternError("an exception from other patterns is not possible here")
 
 
 def escape(name: str) -> str:
-    """The pattern of exactly NAME."""
+    """Return the pattern of exactly `name`."""
     return re.sub(r"([\\\[\]*?!# ])", r"\\\1", name)
 
 
 def read(path: str) -> list[Line] | None:
-    """The lines of the file PATH, None when there is none.  RuleFileError when it cannot be used."""
+    """Return the lines of the file `path`, None when there is none.  RuleFileError when it cannot be used."""
     try:
         data = read_start(path, _MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +106,7 @@ def read(path: str) -> list[Line] | None:
 
 
 def _compile(line: Line) -> _Compiled:
-    """PatternError when LINE is a comment, empty, or one of those that match nothing for git."""
+    """PatternError when `line` is a comment, empty, or one of those that match nothing for git."""
     # It takes some time, and most projects have no such file.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -130,14 +130,14 @@ def _compile(line: Line) -> _Compiled:
 
 
 def _trim(text: str) -> str:
-    """TEXT without the spaces at its end, but with one that a backslash keeps."""
+    """`text` without the spaces at its end, but with one that a backslash keeps."""
     trimmed = text.rstrip(" ")
     backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
     return trimmed + " " if backslashes % 2 and trimmed != text else trimmed
 
 
 def _simplify(text: str) -> tuple[str, bool]:
-    """A pattern for pathspec that means what TEXT does, and True; or one that means more files, and False.
+    """Return a pattern for pathspec that means what `text` does, and True; or one that means more files, and False.
 
     In the result every name, directories too, is matched to its end.
     """

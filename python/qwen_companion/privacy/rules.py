@@ -10,7 +10,7 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Rule:
-    """PATTERNS of what is KIND in words; a name that one of the patterns in BUT fits as well is not meant.
+    """`patterns` of what is `kind` in words; a name that one of the patterns in `but` fits as well is not meant.
 
     A pattern is in lower case and compared with the last components of a name, as many as it has itself; one that ends
     in a slash with directories on the way.  An asterisk stands for any part of a component.  Names count in lower case
@@ -22,7 +22,7 @@ class Rule:
     but: tuple[str, ...] = ()
 
     def match(self, path: str) -> str | None:
-        """The pattern that means PATH, a lower-case absolute name."""
+        """Return the pattern that means `path`, a lower-case absolute name."""
         for pattern in self.patterns:
             if _regex(pattern).search(path):
                 return None if any(_regex(exception).search(path) for exception in self.but) else pattern
@@ -168,7 +168,7 @@ _COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))"
 
 
 def secret(path: str) -> str | None:
-    """The rule, in words, that makes the absolute PATH a secret by its name, or that of the file it is a copy of."""
+    """The rule, in words, that makes the absolute `path` a secret by its name, or that of the file it is a copy of."""
     for spelling in dict.fromkeys((path, *_originals(path))):
         name = spelling.lower()
         for rule in RULES:
@@ -179,7 +179,7 @@ def secret(path: str) -> str | None:
 
 
 def _originals(path: str) -> list[str]:
-    """What PATH is a copy of, if it is named like an auto-save, lock, backup or swap file of an editor."""
+    """Return what `path` is a copy of, if it is named like an auto-save, lock, backup or swap file of an editor."""
     directory, _, name = path.rpartition("/")
     for prefix, suffix in (("#", "#"), (".#", "")):
         if name.startswith(prefix) and name.endswith(suffix):

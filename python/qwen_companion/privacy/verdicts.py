@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a CLI must not hear of a file, and the RULE that says so.
+    """Whether a CLI must not hear of a file, and the `rule` that says so.
 
-    The RULE of a file that is not EXCLUDED is empty, or says why a rule that could have excluded it was not applied.
-    A verdict that is not LASTING may become another one without any change on the disk.
+    The `rule` of a file that is not `excluded` is empty, or says why a rule that could have excluded it was not
+    applied.  A verdict that is not `lasting` may become another one without any change on the disk.
     """
 
     excluded: bool
@@ -23,10 +23,10 @@ ALLOWED = Verdict(False)
 
 
 def excluded(rule: str, lasting: bool = True) -> Verdict:
-    """The verdict that excludes by RULE."""
+    """Return the verdict that excludes by `rule`."""
     return Verdict(True, printable(rule), lasting)
 
 
 def printable(text: str) -> str:
-    """TEXT on one line and fit for UTF-8: file names and patterns may hold anything."""
+    """`text` on one line and fit for UTF-8: file names and patterns may hold anything."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

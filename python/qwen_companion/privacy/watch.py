@@ -49,9 +49,9 @@ _LOCAL_FILE_SYSTEMS = frozenset(
 class Dependencies:
     """What an answer about files rests on.
 
-    ENTRIES are the absolute names that matter as entries of their directories, there or not, those of the directories
-    and links on the way included.  No directory in them is a link.  CONTENTS are files whose content matters.
-    LASTING: time alone does not change the answer.
+    `entries` are the absolute names that matter as entries of their directories, there or not, those of the directories
+    and links on the way included.  No directory in them is a link.  `contents` are files whose content matters.
+    `lasting`: time alone does not change the answer.
     """
 
     entries: frozenset[str]
@@ -63,7 +63,7 @@ class DiskWatch:
     """Watches one set of `Dependencies` at a time."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Must be made on the event loop, on which CHANGED is called soon after each change of what is watched."""
+        """Must be made on the event loop, on which `changed` is called soon after each change of what is watched."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class DiskWatch:
         self._watched: dict[int, set[str] | None] = {}
 
     def cover(self, dependencies: Dependencies) -> bool:
-        """Watch DEPENDENCIES and nothing else; return whether each change will be told.
+        """Watch `dependencies` and nothing else; return whether each change will be told.
 
         When it is false some may be told.  Changes made before this returns may not be.  Waits for the disk.
         """
@@ -156,14 +156,14 @@ class DiskWatch:
 
 
 class _Inotify:
-    """The functions of the C library, on one DESCRIPTOR."""
+    """The functions of the C library, on one `descriptor`."""
 
     def __init__(self, library: ctypes.CDLL, descriptor: int) -> None:
         self._library = library
         self.descriptor = descriptor
 
     def add(self, path: str, mask: int) -> int | None:
-        """Watch PATH for the events in MASK; return the number of the watch, or None, and `ctypes.get_errno` why."""
+        """Watch `path` for the events in `mask`; return the number of the watch, or None: see `ctypes.get_errno`."""
         number = self._library.inotify_add_watch(self.descriptor, os.fsencode(path), ctypes.c_uint32(mask))
         return None if number < 0 else number
 
@@ -172,7 +172,7 @@ class _Inotify:
         self._library.inotify_rm_watch(self.descriptor, number)
 
     def is_local(self, path: str) -> bool:
-        """Return whether PATH is on a file system that only this system changes."""
+        """Return whether `path` is on a file system that only this system changes."""
         status = ctypes.create_string_buffer(256)  # More than the structure has anywhere.
         if self._library.statfs(os.fsencode(path), status) != 0:
             return False
@@ -192,7 +192,7 @@ def _open_inotify() -> _Inotify | None:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
-    """The number of the watch, the mask and the name, which may be empty, of each event in DATA."""
+    """The number of the watch, the mask and the name, which may be empty, of each event in `data`."""
     position = 0
     while position < len(data):
         number, mask, _, size = _EVENT.unpack_from(data, position)

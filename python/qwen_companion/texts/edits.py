@@ -31,7 +31,7 @@ class Edit(NamedTuple):
 
 
 def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
-    """The edits that make NEW of OLD, in order and without overlap."""
+    """Return the edits that make `new` of `old`, in order and without overlap."""
     if old == new:
         return []
     old_lines, new_lines = split_lines(old), split_lines(new)
@@ -43,7 +43,7 @@ def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
 
 
 def joined(edits: Sequence[Edit], limit: int) -> list[Edit]:
-    """EDITS, or fewer larger ones that come to the same and are not more than LIMIT."""
+    """`edits`, or fewer larger ones that come to the same and are not more than `limit`."""
     size = -(-len(edits) // limit)
     if size < 2:
         return list(edits)
@@ -56,7 +56,7 @@ def _offsets(parts: Sequence[str]) -> list[int]:
 
 
 def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
-    """EDITS of two pieces of text that begin at OLD and NEW in theirs."""
+    """`edits` of two pieces of text that begin at `old` and `new` in theirs."""
     return [Edit(edit.start + old, edit.end + old, edit.new_start + new, edit.new_end + new) for edit in edits]
 
 
@@ -80,7 +80,7 @@ def _refine_block(old: Sequence[str], new: Sequence[str], budget: Budget) -> lis
 
 
 def _refine_blanks(old: str, new: str) -> list[Edit]:
-    """The edits between two lines that are equal but for the blanks around them."""
+    """Return the edits between two lines that are equal but for the blanks around them."""
     text = old.strip()
     old_text, new_text = old.index(text), new.index(text)
     head = _trimmed(old[:old_text], new[:new_text])
@@ -89,7 +89,7 @@ def _refine_blanks(old: str, new: str) -> list[Edit]:
 
 
 def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
-    """The edits in a block of lines that have nothing whole in common: as many lines on both sides are pairs."""
+    """Return the edits in a block of lines that have nothing whole in common: as many lines on both sides are pairs."""
     if len(old) != len(new):
         return _refine_words("".join(old), "".join(new), budget)
     edits: list[Edit] = []
@@ -101,7 +101,7 @@ def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list
 
 
 def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
-    """The edits between two stretches of text: by words, if they have enough of them in common."""
+    """Return the edits between two stretches of text: by words, if they have enough of them in common."""
     whole = _trimmed(old, new)
     if not whole or _is_simple(old, new, whole[0]) or not budget.spend(len(old) + len(new)):
         return whole
@@ -127,18 +127,18 @@ def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
 
 
 def _is_simple(old: str, new: str, edit: Edit) -> bool:
-    """Whether there is nothing to be found in EDIT, the only one from OLD to NEW: it is within a word, or one-sided."""
+    """Return whether `edit`, the only one from `old` to `new`, cannot be refined: it is within a word, or one-sided."""
     left, right = old[edit.start : edit.end], new[edit.new_start : edit.new_end]
     return not left or not right or (left.isalnum() and right.isalnum())
 
 
 def _is_filler(text: str) -> bool:
-    """Whether TEXT, equal between two edits, is no reason to keep them apart."""
+    """Return whether `text`, equal between two edits, is no reason to keep them apart."""
     return text.isspace() and "\n" not in text
 
 
 def _trimmed(old: str, new: str) -> list[Edit]:
-    """One edit from OLD to NEW without what they have in common at both ends; none if they are equal.
+    """One edit from `old` to `new` without what they have in common at both ends; none if they are equal.
 
     The end comes first: a line that is indented further gets the blanks at its beginning, before what stands there.
     """
@@ -150,7 +150,7 @@ def _trimmed(old: str, new: str) -> list[Edit]:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    """How many characters A and B have in common at the start."""
+    """Return how many characters A and B have in common at the start."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -162,5 +162,5 @@ def _common_prefix(a: str, b: str) -> int:
 
 
 def _common_suffix(a: str, b: str) -> int:
-    """How many characters A and B have in common at the end."""
+    """Return how many characters A and B have in common at the end."""
     return _common_prefix(a[::-1], b[::-1])

@@ -27,7 +27,7 @@ class Budget:
         self._left = steps
 
     def spend(self, steps: int) -> bool:
-        """Whether STEPS may be taken; they count as taken then."""
+        """Return whether `steps` may be taken; they count as taken then."""
         if steps > self._left:
             return False
         self._left -= steps
@@ -44,31 +44,34 @@ class Hunk(NamedTuple):
 
 
 def split_lines(text: str) -> list[str]:
-    r"""The lines of TEXT, each with its "\n"; the last one may lack it.  Nothing else ends a line, as in Emacs."""
+    r"""Return the lines of `text`, each with its "\n"; the last one may lack it.
+
+    Nothing else ends a line, as in Emacs.
+    """
     lines = [line + "\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
 def numbered(old: Sequence[str], new: Sequence[str]) -> tuple[list[int], list[int]]:
-    """OLD and NEW with a number in place of each string, the same for equal ones: those are quick to compare."""
+    """`old` and `new` with a number in place of each string, the same for equal ones: those are quick to compare."""
     numbers: dict[str, int] = {}
     left, right = ([numbers.setdefault(item, len(numbers)) for item in items] for items in (old, new))
     return left, right
 
 
 def compare(old: Sequence[int], new: Sequence[int], budget: Budget) -> list[Hunk]:
-    """The hunks that make NEW of OLD, in order, none touching the next.
+    """Return the hunks that make `new` of `old`, in order, none touching the next.
 
     Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
     (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
-    common, unless that would take too much of BUDGET.
+    common, unless that would take too much of `budget`.
     """
     return _split(old, new, Hunk(0, len(old), 0, len(new)), budget, 0)
 
 
 def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:
-    """What is equal between HUNKS, in difflib's form: (OLD, NEW, SIZE), the last one of size 0."""
+    """Return what is equal between `hunks`, in difflib's form: (OLD, NEW, SIZE), the last one of size 0."""
     blocks: list[tuple[int, int, int]] = []
     old = new = 0
     for hunk in [*hunks, Hunk(old_length, old_length, new_length, new_length)]:
@@ -79,7 +82,7 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
 
 
 def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, depth: int) -> list[Hunk]:
-    """BLOCK without what its two sides have in common, as patience diff finds it."""
+    """`block` without what its two sides have in common, as patience diff finds it."""
     # The matcher of patiencediff itself panics where this would go deeper than some level.
     i, j, k, m = block
     while i < j and k < m and old[i] == new[k]:
@@ -101,7 +104,7 @@ def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, 
 
 
 def _search(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget) -> list[Hunk]:
-    """BLOCK, in which no item leads, without what its two sides have in common."""
+    """`block`, in which no item leads, without what its two sides have in common."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)

@@ -23,7 +23,7 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True)
 class MergeResult:
-    """TEXT is the result, EDITS make it of "mine", and CONFLICTS tells how many are marked in it."""
+    """`text` is the result, `edits` make it of "mine", and `conflicts` tells how many are marked in it."""
 
     text: str
     edits: list[Edit]
@@ -39,7 +39,7 @@ class _Region(NamedTuple):
 
 
 def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> MergeResult:
-    """MINE with the changes that made THEIRS of BASE.
+    """`mine` with the changes that made `theirs` of `base`.
 
     A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
     for those at its ends on which mine and theirs agree.
@@ -60,7 +60,7 @@ def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> 
 
 
 def combine(base: str, mine: str, theirs: str, budget: Budget) -> MergeResult | None:
-    """MINE with the changes that made THEIRS of BASE, by characters; None where both have changed the same ones.
+    """`mine` with the changes that made `theirs` of `base`, by characters; None where both have changed the same ones.
 
     Finer than `merge`: two changes within one line are no conflict.  So it tells what comes of edits that are made one
     after the other by looking for the text that they replace.
@@ -95,18 +95,18 @@ class _Result:
         self._mine = self._length = 0
 
     def keep(self, text: str) -> None:
-        """Go on with TEXT, which comes next in mine."""
+        """Go on with `text`, which comes next in mine."""
         self._add(text)
         self._mine += len(text)
 
     def replace(self, old: str, new: str) -> None:
-        """Go on with NEW in place of OLD, which comes next in mine."""
+        """Go on with `new` in place of `old`, which comes next in mine."""
         self.edits += moved(find_edits(old, new, self._budget), self._mine, self._length)
         self._add(new)
         self._mine += len(old)
 
     def insert(self, text: str) -> None:
-        """Go on with TEXT, which is not in mine."""
+        """Go on with `text`, which is not in mine."""
         self.edits.append(Edit(self._mine, self._mine, self._length, self._length + len(text)))
         self._add(text)
 
@@ -116,7 +116,7 @@ class _Result:
 
 
 def _mark(region: _Region, labels: Labels, result: _Result) -> None:
-    """Put the conflict REGION into RESULT."""
+    """Put the conflict `region` into `result`."""
     mine, theirs = region.mine, region.theirs
     same = _agreement(mine, theirs)
     result.keep("".join(mine[:same]))
@@ -143,12 +143,12 @@ def _mark(region: _Region, labels: Labels, result: _Result) -> None:
 
 
 def _line_end(lines: Sequence[str]) -> str:
-    """What LINES lack for a marker to stand on a line of its own after them."""
+    """Return what `lines` lack for a marker to stand on a line of its own after them."""
     return "\n" if lines and not lines[-1].endswith("\n") else ""
 
 
 def _agreement(mine: Sequence[str], theirs: Sequence[str]) -> int:
-    """How many lines are the same at the start."""
+    """Return how many lines are the same at the start."""
     for index, (left, right) in enumerate(zip(mine, theirs, strict=False)):
         if left != right:
             return index

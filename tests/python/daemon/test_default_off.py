@@ -10,7 +10,7 @@ from support import Backend, Home
 
 
 def imported(home: Home, *, asked: bool) -> str:
-    """What a backend imports that serves, is ASKED for a daemon or not, and ends; Python lists it on standard error."""
+    """Return what a backend imports that serves, is perhaps `asked` for a daemon, and ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
         backend = Backend(home)

@@ -26,7 +26,7 @@ STAY = "exec sleep 1000"
 
 
 def script(directory: Path, *lines: str) -> list[str]:
-    """A program of LINES of shell, as a command."""
+    """A program of `lines` of shell, as a command."""
     file = directory / "fake-qwen"
     file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     file.chmod(0o700)
@@ -45,7 +45,7 @@ def started() -> Callable[[], list[psutil.Process]]:
 
 
 async def read(file: Path) -> str:
-    """What has been written to FILE, a named pipe."""
+    """What has been written to `file`, a named pipe."""
     return await asyncio.to_thread(file.read_text)
 
 
@@ -160,7 +160,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, number: signal
 
 
 def run_supervisor(directory: Path, *lines: str) -> subprocess.Popen[bytes]:
-    """A supervisor with little patience, of a program of LINES."""
+    """A supervisor with little patience, of a program of `lines`."""
     code = "import sys, supervisor; supervisor.GRACE_S = 0.2; sys.exit(supervisor.main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", code, *script(directory, *lines)],

@@ -128,7 +128,7 @@ def test_no_repr_shows_a_secret_or_a_text(spool: Spool) -> None:
 
 
 def plain(value: object) -> Any:
-    """VALUE with property lists as dictionaries and symbols as strings."""
+    """`value` with property lists as dictionaries and symbols as strings."""
     if not isinstance(value, list):
         return value if isinstance(value, bool | int | None) else str(value)
     items = cast("list[object]", value)

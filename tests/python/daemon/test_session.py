@@ -710,13 +710,13 @@ def test_the_same_things_have_the_same_names_after_a_load() -> None:
 
 
 def disk(kind: str, text: str, prompt: str | None = None) -> Json:
-    """A chunk as it is read from the disk, where only that of the user names the PROMPT."""
+    """A chunk as it is read from the disk, where only that of the user names the `prompt`."""
     meta = {} if prompt is None else {"_meta": {"promptId": prompt}}
     return update(kind, None, None, content={"type": "text", "text": text}, **meta)
 
 
 def load_again(seen: Seen, *replay: Json, why: str | None = None, **terminals: str) -> None:
-    """Let SEEN tell what it loads; TERMINALS are by prompt."""
+    """Let `seen` tell what it loads; `terminals` are by prompt."""
     listed = [{"promptId": prompt, "terminal": terminal} for prompt, terminal in terminals.items()]
     seen.outputs = seen.session.load(load_reply(*replay, promptTerminals=listed), why)
 

@@ -99,14 +99,14 @@ class Listener:
         return await asyncio.wait_for(anext(self.items), TIMEOUT_S)
 
     async def until(self, kind: type[StreamItem]) -> list[StreamItem]:
-        """All items up to the first of KIND."""
+        """All items up to the first of `kind`."""
         found = [await self.next()]
         while not isinstance(found[-1], kind):
             found.append(await self.next())
         return found
 
     async def until_text(self, text: str) -> list[StreamItem]:
-        """All items up to the piece TEXT of the model's answer."""
+        """All items up to the piece `text` of the model's answer."""
         found = [await self.next()]
         while texts(found[-1:]) != [text]:
             found.append(await self.next())
@@ -120,7 +120,7 @@ class Listener:
 def listen(
     client: DaemonClient, session: FakeSession, cursor: int | None = 1, silence_s: float = SILENCE_S
 ) -> Listener:
-    """Listen from CURSOR on, the last id a load would have named."""
+    """Listen from `cursor` on, the last id a load would have named."""
     return Listener(client, session, None if cursor is None else Cursor(cursor, session.epoch), silence_s)
 
 

@@ -94,7 +94,7 @@ def gemini(home: Home, pid: int = PID, port: int = PORT) -> Path:
 
 
 def for_candidates(home: Home, *pids: int, port: int = PORT) -> list[Path]:
-    """The files that are written once for each of PIDS."""
+    """The files that are written once for each of `pids`."""
     return [kind(home, pid, port) for kind in (fork, gemini) for pid in pids or (PID, PARENT)]
 
 
@@ -104,7 +104,7 @@ def everything(home: Home, port: int = PORT) -> list[Path]:
 
 
 def outside(home: Home, name: str) -> list[Path]:
-    """All files but those below NAME in the temporary directory."""
+    """All files but those below `name` in the temporary directory."""
     return [path for path in everything(home) if not path.is_relative_to(home.temporary / name)]
 
 

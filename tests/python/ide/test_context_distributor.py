@@ -76,7 +76,7 @@ class Hall:
         subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
 
     def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
-        """A CLI connects that works in DIRECTORY, or of which nothing is known."""
+        """A CLI connects that works in `directory`, or of which nothing is known."""
         peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
         self._sessions = [state for state in self._sessions if state.session.id != name]
         self._sessions.append(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
@@ -90,7 +90,7 @@ class Hall:
     def show(
         self, *paths: str, active: str | None = None, exposures: Mapping[str, str] | None = None, selection: str = ""
     ) -> None:
-        """Emacs has PATHS open, the first one longest ago."""
+        """Emacs has `paths` open, the first one longest ago."""
         files = tuple(VisitedFile(path, time, (exposures or {}).get(path)) for time, path in enumerate(paths, 1))
         self.distributor.set_snapshot(Snapshot(files, active, 3, 7, selection))
 
@@ -99,7 +99,7 @@ class Hall:
         return await asyncio.wait_for(self.told.get(), TIMEOUT_S)
 
     async def heard(self, *sessions: str) -> dict[str, Sequence[str]]:
-        """The names of the files each of SESSIONS is told next, newest first, the active one with a star."""
+        """The names of the files each of `sessions` is told next, newest first, the active one with a star."""
         heard: dict[str, Sequence[str]] = {}
         while set(heard) != set(sessions):
             session, state = await self.next()
@@ -109,7 +109,7 @@ class Hall:
         return heard
 
     async def hears(self, session: str, *names: str) -> None:
-        """Return when SESSION is told of the files NAMES, newest first, perhaps after it was told something else."""
+        """Wait until `session` is told of the files `names`, newest first, perhaps after something else."""
         while (await self.heard(session))[session] != list(names):
             pass
 

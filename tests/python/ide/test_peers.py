@@ -39,7 +39,7 @@ class Server:
         self.port: int = self._listener.getsockname()[1]
 
     def run(self, *command: str, cwd: Path | None = None) -> tuple[subprocess.Popen[bytes], Connection]:
-        """Start COMMAND, which connects; it and its children end when the connection does."""
+        """Start `command`, which connects; it and its children end when the connection does."""
         environment = {**os.environ, "TEST_PORT": str(self.port)}
         child = self._stack.enter_context(subprocess.Popen(command, cwd=cwd, env=environment))
         return child, self.accept()
@@ -63,7 +63,7 @@ def who(connection: Connection) -> Caller:
 
 
 def package(directory: Path, manifest: dict[str, object] | None = None, script: str = "cli.js") -> Path:
-    """A script in DIRECTORY, with MANIFEST as its package.json."""
+    """A script in `directory`, with `manifest` as its package.json."""
     path = directory / script
     path.parent.mkdir(parents=True)
     path.write_text(SCRIPT)

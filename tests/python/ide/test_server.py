@@ -63,7 +63,7 @@ class Site:
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
 
     def tell(self, context: bytes) -> None:
-        """Make CONTEXT that of every session."""
+        """Make `context` that of every session."""
         for state in self.sessions.states():
             self.sessions.set_context(state.session.id, context)
 

@@ -57,7 +57,7 @@ class Table:
         )
 
     def tell(self, context: bytes) -> None:
-        """Make CONTEXT that of every session."""
+        """Make `context` that of every session."""
         for state in self.sessions.states():
             self.sessions.set_context(state.session.id, context)
 
@@ -402,7 +402,7 @@ def connection(port: int) -> Connection:
 
 
 async def told(table: Table, session: str) -> SessionState:
-    """The state of SESSION told last, once it has a process."""
+    """The state of `session` told last, once it has a process."""
     while True:
         table.changed.clear()
         for state in table.states[-1]:

@@ -33,7 +33,7 @@ class Desk:
         return self.editor.opened[-1][0].id
 
     async def call(self, tool: str, **arguments: object) -> ToolResult:
-        """Call TOOL for session `s`."""
+        """Call `tool` for session `s`."""
         return await self.tools.call("s", "client", tool, arguments)
 
     async def close(self, path: str = "/nowhere/a", **more: object) -> Any:

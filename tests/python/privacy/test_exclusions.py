@@ -53,7 +53,7 @@ class Place:
         return self.exclusions.check([str(path)], [str(self.root)], family)[str(path)]
 
     def rule(self, path: Path | str, family: str | None = "qwen") -> str:
-        """The rule that excludes PATH."""
+        """The rule that excludes `path`."""
         verdict = self.check(path, family)
         assert verdict.excluded
         return verdict.rule
@@ -62,7 +62,7 @@ class Place:
         return self.exclusions.changed([str(path)], [str(self.root)])
 
     def fake_git(self, script: str) -> None:
-        """Put a program that does SCRIPT in front of git."""
+        """Put a program that does `script` in front of git."""
         programs = self.top / "programs"
         programs.mkdir(exist_ok=True)
         write(programs / "git", f"#!/bin/sh\n{script}\n")

@@ -28,7 +28,7 @@ class Git:
         subprocess.run(["git", "config", "core.ignoreCase", "true"], cwd=directory, env=self.environ, check=True)
 
     def ignored(self, rules: bytes, names: list[str]) -> dict[str, tuple[int, str] | None]:
-        """The line, number and text, that excludes each of NAMES."""
+        """The line, number and text, that excludes each of `names`."""
         (self.directory / ".gitignore").write_bytes(rules)
         done = subprocess.run(
             ["git", "check-ignore", "--no-index", "-z", "-v", "-n", "--stdin"],

@@ -32,7 +32,7 @@ class Watched:
         (top / "real/deep/rules").write_text("a")
 
     def cover(self, *files: str, lasting: bool = True) -> bool:
-        """Watch FILES, both their names and their content."""
+        """Watch `files`, both their names and their content."""
         paths = [str(self.top / file) for file in files]
         entries: dict[str, str | None] = {}
         for path in paths:

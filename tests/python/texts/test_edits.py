@@ -13,7 +13,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 def apply(old: str, new: str, edits: list[Edit]) -> str:
-    """What Emacs makes of OLD; checks that EDITS are in order, in place and not empty."""
+    """What Emacs makes of `old`; checks that `edits` are in order, in place and not empty."""
     result = ""
     end = 0
     for edit in edits:
