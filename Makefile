@@ -60,7 +60,7 @@ PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 docs: build ## Write anew the lists of messages in docs/protocol.org
 	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py
 
-test: build lint ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
+test: build ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)
 
 # What reads this machine's load must count for the suite too, so the loops run from its start.
@@ -85,13 +85,13 @@ test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen
 	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
 
 robust: build ## Attack a backend for minutes, on this machine only; its short form is in test-python
-	@$(VENV)/python -m pytest tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
+	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 
 # The short run of each is part of `make test'.
 fuzz: build ## Random reviews and texts against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/hunks.el --eval "(hunks-fuzz-main $(or $(FROM),1) $(or $(CASES),2000))"
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/reviews-fuzz.el -f reviews-fuzz $(or $(STEPS),5000) $(or $(FROM),1)
-	@$(VENV)/python -m pytest tests/python/texts tests/python/emacs/test_spool.py \
+	@$(PYTEST) tests/python/texts tests/python/emacs/test_spool.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing
@@ -110,7 +110,7 @@ lint-python: build
 
 lint-elisp: build
 	@$(EMACS) -Q --batch -l scripts/structure.el -f structure-check
-	@printf '%s\n' $(ALL_ELISP) | xargs -P $(CORES) -n 1 $(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-file
+	@$(CHECKOUT) -L tests/elisp -l scripts/lint.el -f lint-files $(ALL_ELISP)
 
 format: build ## Format the Python files
 	@$(VENV)/ruff check --quiet --fix --select I

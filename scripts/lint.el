@@ -1,33 +1,36 @@
-;;; lint.el --- Checks one Emacs Lisp file  -*- lexical-binding: t; -*-
+;;; lint.el --- Checks the Emacs Lisp files  -*- lexical-binding: t; -*-
 
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 
 ;;; Commentary:
 
-;; emacs -Q --batch -l scripts/checkout.el -l scripts/lint.el -f lint-file FILE
+;; emacs -Q --batch -l scripts/checkout.el -l scripts/lint.el -f lint-files FILE...
 ;;
-;; Compiles FILE, checks its `declare-function' forms, its doc strings and,
-;; where FILE is part of the package, what package archives ask for.  Every
-;; finding is printed as FILE:LINE: TEXT, and any finding fails.
+;; Compiles the files, checks their `declare-function' forms and, where they
+;; are part of the package, their doc strings and what package archives ask
+;; for.  Every finding is printed as FILE:LINE: TEXT, and any finding fails.
 ;;
-;; One Emacs for each file: what one file loads must not hide that the next
-;; one lacks a `require'.
+;; Each file is compiled in an Emacs of its own: what one file loads must not
+;; hide that the next one lacks a `require'.  Only the tests share one, since
+;; each of their files runs in an Emacs of its own.
 
 ;;; Code:
 
 (require 'bytecomp)
-(require 'check-declare)
-(require 'checkdoc)
-(require 'jka-compr)
-(require 'package)
 
+(defvar checkdoc-autofix-flag)
+(defvar checkdoc-create-error-function)
+(defvar jka-compr-verbose)
+(defvar package-alist)
+(defvar package-archive-contents)
 (defvar package-lint-main-file)
+(declare-function check-declare-file "check-declare" (file))
+(declare-function checkdoc-current-buffer "checkdoc" (&optional take-notes))
 (declare-function package-lint-buffer "package-lint" (&optional buffer))
 
-;; Reading the sources of Emacs is no news.
-(setq jka-compr-verbose nil)
-
 (defconst lint--root default-directory "The root of the checkout.")
+
+(defconst lint--library (or load-file-name buffer-file-name) "This file.")
 
 (defvar lint--failed nil "Non-nil after a finding.")
 
@@ -51,6 +54,43 @@
           (setq lint--failed t))
       (delete-directory folder t))))
 
+(defun lint--start-compiling (file)
+  "Compile FILE in an Emacs of its own; return its process.
+It is not told of installed packages but by its `load-path': looking for them
+would take longer than most files."
+  (make-process
+   :name "lint"
+   :buffer (generate-new-buffer " *lint*")
+   :connection-type 'pipe
+   :noquery t
+   :sentinel #'ignore
+   :command (list (expand-file-name invocation-name invocation-directory) "-Q" "--batch"
+                  "--eval" (format "(setq load-path '%S load-prefer-newer t)" load-path)
+                  "-l" "qwen-companion-autoloads" "-l" lint--library "-f" "lint-compile" file)))
+
+(defun lint-compile ()
+  "Compile the file on the command line; exit with 1 if anything is found."
+  (let ((text-quoting-style 'grave))
+    (lint--compile (pop command-line-args-left))
+    (kill-emacs (if lint--failed 1 0))))
+
+(defun lint--compile-apart (files)
+  "Compile each of FILES in an Emacs of its own, one per processor at a time."
+  (let ((limit (string-to-number (shell-command-to-string "getconf _NPROCESSORS_ONLN")))
+        running)
+    (while (or files running)
+      (while (and files (< (length running) (max 1 limit)))
+        (push (lint--start-compiling (pop files)) running))
+      (accept-process-output nil 1)
+      (dolist (process running)
+        (unless (process-live-p process)
+          (setq running (delq process running))
+          (while (accept-process-output process))
+          (with-current-buffer (process-buffer process)
+            (unless (zerop (process-exit-status process))
+              (setq lint--failed t)
+              (message "%s" (string-trim (buffer-string))))))))))
+
 (defun lint--declarations (file)
   "Check the `declare-function' forms of FILE."
   ;; It prints what it finds.
@@ -69,7 +109,6 @@
 
 (defun lint--package (file)
   "Check FILE as a part of the package."
-  (require 'package-lint)
   (let ((package-lint-main-file (expand-file-name "qwen-companion.el" (file-name-directory file)))
         ;; No archive is asked: what is installed here can be installed.
         (package-archive-contents package-alist))
@@ -79,15 +118,23 @@
         (unless (string-prefix-p "This makes the package uninstallable in all released Emacs" text)
           (lint--report file line text))))))
 
-(defun lint-file ()
-  "Check the file on the command line; exit with 1 if anything is found."
-  (let ((file (expand-file-name (pop command-line-args-left)))
-        (text-quoting-style 'grave))
-    (lint--compile file)
-    (lint--declarations file)
-    (when (equal (file-name-directory file) lint--root)
-      (lint--doc-strings file)
-      (lint--package file))
+(defun lint-files ()
+  "Check the files on the command line; exit with 1 if anything is found."
+  (dolist (library '(check-declare checkdoc jka-compr package package-lint))
+    (require library))
+  ;; Reading the sources of Emacs is no news.
+  (setq jka-compr-verbose nil)
+  (let* ((files (mapcar #'expand-file-name command-line-args-left))
+         (tests (seq-filter (lambda (file) (string-suffix-p "-test.el" file)) files))
+         (text-quoting-style 'grave))
+    (setq command-line-args-left nil)
+    (lint--compile-apart (seq-difference files tests))
+    (dolist (file files)
+      (lint--declarations file)
+      (when (equal (file-name-directory file) lint--root)
+        (lint--doc-strings file)
+        (lint--package file)))
+    (mapc #'lint--compile tests)
     (kill-emacs (if lint--failed 1 0))))
 
 ;;; lint.el ends here
