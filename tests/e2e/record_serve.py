@@ -26,11 +26,11 @@ from model_types import QUESTIONS, Answer, Call
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
 from serve import Serve
+from terminal import PATIENCE
 
 Json = dict[str, Any]
 
 TARGET: Final = CHECKOUT / "tests/python/daemon/recorded.json"
-PATIENCE: Final = 60.0
 COMMANDS: Final = 3
 """How many slash commands are kept."""
 

@@ -24,6 +24,7 @@ from typing import Any, Final, cast
 
 import gemini_api
 import openai_chat
+from limit import limit_s
 from model_types import Answer, Call, ModelRequest
 
 Responder = Callable[[ModelRequest], Answer]
@@ -196,12 +197,13 @@ class ScriptedModel:
         """Script any turn."""
         self._turns.put(answer)
 
-    def next_request(self, timeout: float = 30) -> ModelRequest:
-        """The next request of the conversation, as soon as it comes; TIMEOUT in seconds."""
+    def next_request(self) -> ModelRequest:
+        """Return the next request of the conversation, as soon as it comes."""
+        timeout = limit_s()
         try:
             return self._requests.get(timeout=timeout)
         except queue.Empty:
-            raise TimeoutError(f"the CLI asked the model nothing for {timeout} s") from None
+            raise TimeoutError(f"the CLI asked the model nothing for {timeout:g} s") from None
 
     def _respond(self, request: ModelRequest) -> Answer:
         with self._lock:

@@ -38,7 +38,7 @@ def demo(stage: Stage, columns: int, rows: int) -> Generator[Screen]:
 
 def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
     with demo(stage, 80, 24) as screen:
-        screen.wait_for(WHOLE_GUIDE, timeout=120)
+        screen.wait_for(WHOLE_GUIDE)
         # The CLI comes up without taking it away.
         assert WHOLE_GUIDE.search(screen.wait_for(re.compile(r"\*guide\*.*Qwen\[1\]")))
         screen.keys("F5")
@@ -71,7 +71,7 @@ def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
 
 def test_a_review_leaves_the_guide_beside_it(stage: Stage) -> None:
     with demo(stage, 200, 50) as screen:
-        screen.wait_for("Type your message", timeout=120)
+        screen.wait_for("Type your message")
         screen.wait_for(WHOLE_GUIDE)
         stage.ask("greet politely")
         screen.wait_for("Ediff Control Panel")
@@ -82,7 +82,7 @@ def test_make_emacs_leaves_the_users_configuration_alone(stage: Stage) -> None:
     home = stage.sandbox.home
     before = sorted(home.rglob("*"))
     make(stage, "emacs", "ARGS=README.org")
-    stage.screen.wait_for("#+title: qwen-companion", timeout=120)
+    stage.screen.wait_for("#+title: qwen-companion")
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
     assert sorted(home.rglob("*")) == before
