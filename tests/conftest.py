@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How the suite runs: the limit of its waits, its order, the number of its workers, and what it shows of its progress.
 
-Python and Emacs Lisp unit tests and end-to-end tests are run by the same pytest, so that the many waits for Emacs and
-Node.js to start are filled with work.
+Lint, unit tests and end-to-end tests are run by the same pytest, so that the many waits for Emacs and Node.js to start
+are filled with work.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from limit import set_limit
 
-TESTS = Path(__file__).parent
+TESTS: Final = Path(__file__).parent
+_STAGE: Final = re.compile(r'^pytestmark = pytest\.mark\.reuses_stage\("(.+)"\)', re.MULTILINE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,10 +36,33 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Give the tests of a file, and those of all files that share a stage, to one worker."""
+    return _ByStage(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class _ByStage(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _scope(nodeid.split("::")[0])
+
+
+@cache
+def _scope(file: str) -> str:
+    """Return what FILE, a name from the root of the checkout, shares a worker with."""
+    marked = _STAGE.search((TESTS.parent / file).read_text(encoding="utf-8"))
+    return marked[1] if marked else file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slow kinds of tests first, so that no worker is left with one in the end."""
-    order = {"elisp": 0, "e2e": 1}
-    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], 2))
+    """Put what shares a stage together, and slow tests first, so that no worker is left with one in the end."""
+    order = {"lint": 0, "e2e": 1, "elisp": 2}
+    scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
+    sizes = Counter(scopes.values())
+
+    def key(item: pytest.Item) -> tuple[int, int, str]:
+        return order.get(item.path.relative_to(TESTS).parts[0], 3), -sizes[scopes[item]], scopes[item]
+
+    items.sort(key=key)
 
 
 class _Progress:

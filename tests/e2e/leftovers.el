@@ -1,4 +1,4 @@
-;;; leftovers.el --- What a hundred times on and off leaves behind  -*- lexical-binding: t; -*-
+;;; leftovers.el --- What going on and off again and again leaves behind  -*- lexical-binding: t; -*-
 
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 
@@ -85,12 +85,13 @@
   (leftovers--wait (lambda () (null (cdr (leftovers--timers timer-list))))))
 
 (defun leftovers-main ()
-  "Print what a hundred times on and off has left."
+  "Print what twenty times on and off have left."
   ;; The first time loads libraries, which stay.
   (leftovers--cycle 'ready)
   (leftovers--settle)
   (let ((before (leftovers--state)))
-    (dotimes (number 100)
+    ;; Each start of a backend that is waited for takes a second of processor time.
+    (dotimes (number 20)
       (leftovers--cycle (cond ((zerop (% number 10)) 'ready)
                               ((zerop (% number 5)) 'connected)
                               (t 'at-once))))

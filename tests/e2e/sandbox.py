@@ -142,8 +142,9 @@ class Sandbox:
         }
 
     def reset_files(self) -> bool:
-        """Make the project as it was at first; return whether the settings of the CLIs are, too."""
-        for path in self.project.iterdir():
+        """Make the project as it was at first, the only one; return whether the settings of the CLIs are, too."""
+        others = set(self.root.iterdir()) - {self.home, self.tmp, self.project, self.run}
+        for path in (*self.project.iterdir(), *others):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

@@ -76,15 +76,15 @@ class Stage:
         """
         if not self.emacs.running or not self.model.reset() or not self.sandbox.reset_files():
             return False
-        ended = None
         if self._cli is not None and not self._reset_cli(self._cli):
-            ended, self._cli = self._cli, None
+            self._cli = None
         terminal = lisp_string(self._cli.buffer) if self._cli else '""'
         if self.emacs.eval(f"(reuse-reset {terminal})") == "nil":
             return False
-        if ended:
-            # With its buffer went its process, and with that its connection.
-            self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
+        # The CLI may have written another text than Emacs waits for; that takes seconds.
+        self.emacs.wait_until("(null qwen-companion-disk--writes)")
+        # With the buffers of other CLIs went their processes, and with these their connections.
+        self.emacs.wait_until(f"(<= (length (qwen-companion-backend-sessions)) {1 if self._cli else 0})")
         return True
 
     def _reset_cli(self, cli: _RunningCli) -> bool:
@@ -159,7 +159,11 @@ class Stage:
         self.screen.wait_for("Qwen[1]")
         self._cli = _RunningCli(QWEN, "*qwen: project*", options)
 
-    def _keep_only(self, wanted: _RunningCli) -> None:
+    def end_cli(self) -> None:
+        """End the CLI of an earlier test, if one has left it."""
+        self._keep_only(None)
+
+    def _keep_only(self, wanted: _RunningCli | None) -> None:
         """End the CLI of an earlier test unless it is just what is WANTED."""
         if self._cli is not None and self._cli != wanted:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
@@ -258,7 +262,7 @@ class Stage:
     def outside(self, cli: Cli = QWEN, directory: Path | None = None, *arguments: str) -> Generator[Screen]:
         """CLI with ARGUMENTS in a terminal outside of Emacs, in DIRECTORY, else in the project; it can be typed to."""
         place = self.sandbox.run / "outside"
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         screen = Screen(place, {**self.environment, **cli.variables})
         screen.start([cli.program, *arguments], directory or self.sandbox.project)
         try:

@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
-from pathlib import Path
+
+import pytest
 
 from clis import QWEN_SETTINGS
 from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage("reviews")
+
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
 NO_CLI = re.compile(r" Qwen(?![\[:])\b")
-
-FAST_CLOCK = Path(__file__).with_name("fast_clock.cjs")
-SILENCE_S = 60
-"""Seconds in which the CLI's HTTP client believes that fifteen minutes have gone by; see fast_clock.cjs."""
 
 
 def assert_context_and_review_work(stage: Stage) -> None:
@@ -36,6 +33,7 @@ def assert_context_and_review_work(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
+@pytest.mark.fresh_stage
 def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     settings = stage.sandbox.home / ".qwen" / "settings.json"
     stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
@@ -71,6 +69,7 @@ def test_disabled_and_enabled_again(stage: Stage) -> None:
     assert_context_and_review_work(stage)
 
 
+@pytest.mark.fresh_stage
 def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage) -> None:
     stage.emacs.start(stage.sandbox.greeting)
     stage.open_shell("*shell*")
@@ -112,29 +111,6 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     assert_context_and_review_work(stage)
 
 
-def test_fifteen_minutes_of_silence(stage: Stage) -> None:
-    """The CLI's HTTP client gives up a stream that was silent for 300 s, and the CLI does not recover from that.
-
-    Nothing from outside shortens that time-out, so the client's clock is made to run sixteen times as fast: the same
-    real client, which would give up after 19 s, lives through fifteen minutes of its own time.  The companion says
-    something every 15 s, which are four minutes on that clock.
-    """
-    pipe = stage.sandbox.run / "clock"
-    os.mkfifo(pipe)
-    clock = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        variables = {"NODE_OPTIONS": f"--require={FAST_CLOCK}", "QWEN_COMPANION_E2E_CLOCK": str(pipe)}
-        forms = tuple(f"(setenv {lisp_string(name)} {lisp_string(value)})" for name, value in variables.items())
-        stage.start_emacs(stage.sandbox.greeting, forms=forms)
-        stage.start_cli()
-        assert select.select([clock], [], [], 2 * SILENCE_S)[0], "the clock of the CLI's HTTP client stands still"
-    finally:
-        os.close(clock)
-    stage.ask_command("/ide status")
-    assert "Disconnected" not in stage.screen.wait_for("Connected to Emacs")
-    assert_context_and_review_work(stage)
-
-
 def switch_to_terminal(stage: Stage, project: str) -> None:
     """Show the terminal of PROJECT in the selected window."""
     stage.screen.keys("C-x", "b")
@@ -144,6 +120,8 @@ def switch_to_terminal(stage: Stage, project: str) -> None:
     stage.screen.wait_gone("Switch to buffer")
 
 
+# The projects of earlier tests may still be told.
+@pytest.mark.fresh_stage
 def test_two_clis_in_two_projects(stage: Stage) -> None:
     other = stage.sandbox.make_project("other")
     letter = other / "letter.txt"

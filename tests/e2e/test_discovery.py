@@ -15,6 +15,8 @@ from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
 from sandbox import GREETING
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage("discovery")
+
 EDITED = GREETING.replace('"hello "', '"good day "')
 WORKSPACE = '(getenv "QWEN_CODE_IDE_WORKSPACE_PATH")'
 CONNECTED = "(mapcar (lambda (session) (plist-get session :client)) (qwen-companion-backend-sessions))"
@@ -35,6 +37,7 @@ def another_emacs(stage: Stage, file: Path) -> Generator[Daemon]:
 
 @each_cli
 def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage: Stage, cli: Cli) -> None:
+    stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
     with another_emacs(stage, stage.sandbox.greeting) as newer:
         # Its projects change last, which makes it no newer.
@@ -51,6 +54,7 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
 def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) -> None:
     below = stage.sandbox.project / "a b" / "ü"
     below.mkdir(parents=True)
+    stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
     with stage.outside(cli, below) as screen:
         stage.screen.wait_for("Qwen[1]")
@@ -65,6 +69,7 @@ def test_outside_of_emacs_in_a_directory_of_the_project(stage: Stage, cli: Cli) 
 def test_a_project_visited_through_a_link(stage: Stage) -> None:
     link = stage.sandbox.root / "link"
     link.symlink_to(stage.sandbox.project)
+    stage.end_cli()
     stage.start_emacs(link / "greeting.py")
     stage.start_in_shell(QWEN)
     stage.script_change(stage.sandbox.greeting, EDITED)
@@ -81,6 +86,7 @@ def test_a_directory_without_a_project(stage: Stage) -> None:
     plain = stage.sandbox.root / "plain"
     plain.mkdir()
     (plain / "letter.txt").write_text("Dear reader,\n")
+    stage.end_cli()
     stage.start_emacs(plain / "letter.txt")
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Qwen[1]")
@@ -91,6 +97,7 @@ def test_a_directory_without_a_project(stage: Stage) -> None:
     assert f"Path: {plain / 'letter.txt'}" in stage.model.next_request().prompt
 
 
+@pytest.mark.fresh_stage
 def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
     stage.emacs.start()
     stage.emacs.command("qwen-companion-mode")
@@ -100,6 +107,8 @@ def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
     stage.screen.wait_for(re.compile(r" Qwen(?![\[:])\b"))
 
 
+# The projects of earlier tests may still be told.
+@pytest.mark.fresh_stage
 def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()

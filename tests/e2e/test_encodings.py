@@ -95,25 +95,6 @@ def edit_nothing_and_save(stage: Stage, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cli.name}-{case.name}")
-def test_an_accepted_change_reads_right(stage: Stage, case: Case) -> None:
-    path = stage.sandbox.project / f"{case.name}.txt"
-    path.write_bytes(case.before)
-    propose_edit(stage, case, path)
-    assert ("loses text" in stage.screen.capture()) == (case.written_encoding is not None)
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
-    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
-    assert path.read_bytes() == case.after
-    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
-    buffer = f"(get-buffer {lisp_string(path.name)})"
-    stage.emacs.wait_until(f"(verify-visited-file-modtime {buffer})")
-    assert stage.emacs.buffer_text(path.name) == case.text_after.replace("\r\n", "\n")
-    assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
-    edit_nothing_and_save(stage, path.name)
-    assert path.read_bytes() == case.after
-
-
 def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stage) -> None:
     case = Case(QWEN, "shift-jis", JAPANESE, encoding="shift-jis")
     path = stage.sandbox.project / f"{case.name}.txt"
@@ -133,3 +114,22 @@ def test_what_the_encoding_of_the_file_cannot_hold_is_kept_and_shown(stage: Stag
     assert "Wrote" not in said
     assert f"*qwen-companion difference: {path.name}*" in stage.emacs.visible_buffers()
     assert stage.emacs.eval("(buffer-name (window-buffer))") == f'"*{QWEN.name}*"'
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.cli.name}-{case.name}")
+def test_an_accepted_change_reads_right(stage: Stage, case: Case) -> None:
+    path = stage.sandbox.project / f"{case.name}.txt"
+    path.write_bytes(case.before)
+    propose_edit(stage, case, path)
+    assert ("loses text" in stage.screen.capture()) == (case.written_encoding is not None)
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("All done.")
+    stage.emacs.wait_until("(null qwen-companion-disk--writes)")
+    assert path.read_bytes() == case.after
+    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
+    buffer = f"(get-buffer {lisp_string(path.name)})"
+    stage.emacs.wait_until(f"(verify-visited-file-modtime {buffer})")
+    assert stage.emacs.buffer_text(path.name) == case.text_after.replace("\r\n", "\n")
+    assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"
+    edit_nothing_and_save(stage, path.name)
+    assert path.read_bytes() == case.after

@@ -75,31 +75,6 @@ def test_an_accepted_proposal_is_one_undo_step(stage: Stage) -> None:
     assert stage.emacs.eval(in_buffer(path, "(buffer-modified-p)")) == "t"
 
 
-def test_writes_without_a_review_are_followed(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
-    stage.start_cli()
-    # The CLI refuses commands in which it sees that they edit a file that it has not read.
-    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt\n")
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.model.call("run_shell_command", command="sh change.sh", is_background=False)
-    stage.model.say("All done.")
-    stage.ask("change both", FREE_QWEN)
-    stage.screen.wait_for("All done.")
-    wait_for_text(stage, stage.sandbox.greeting, EDITED)
-    wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
-    for path in (stage.sandbox.greeting, stage.sandbox.notes):
-        state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
-        assert stage.emacs.eval(state) == "(nil t)"
-    stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
-    stage.model.say("It is gone.")
-    stage.ask("delete the list", FREE_QWEN)
-    stage.screen.wait_for("It is gone.")
-    stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
-    stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
-    stage.screen.wait_for("Qwen[1] deleted")
-    assert stage.emacs.buffer_text("notes.txt") == NEW_NOTES
-
-
 def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     book = stage.sandbox.project / "book.org"
     book.write_text("".join(f"* {n}\n" + "".join(f"line {n}.{m}\n" for m in range(20)) for n in range(10)))
@@ -127,6 +102,31 @@ def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     after = stage.screen.wait_for(re.compile(r"book\.org .* Git:.*book\.org .* Git:", re.DOTALL))
     assert windows(after) == [line.replace("line 5.7", "line 5.seven") for line in windows(before)]
     assert stage.emacs.text(in_buffer(stage.sandbox.notes, "(buffer-string)")) == "plums"
+
+
+def test_writes_without_a_review_are_followed(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
+    stage.start_cli()
+    # The CLI refuses commands in which it sees that they edit a file that it has not read.
+    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt\n")
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.call("run_shell_command", command="sh change.sh", is_background=False)
+    stage.model.say("All done.")
+    stage.ask("change both", FREE_QWEN)
+    stage.screen.wait_for("All done.")
+    wait_for_text(stage, stage.sandbox.greeting, EDITED)
+    wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
+    for path in (stage.sandbox.greeting, stage.sandbox.notes):
+        state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
+        assert stage.emacs.eval(state) == "(nil t)"
+    stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
+    stage.model.say("It is gone.")
+    stage.ask("delete the list", FREE_QWEN)
+    stage.screen.wait_for("It is gone.")
+    stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
+    stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
+    stage.screen.wait_for("Qwen[1] deleted")
+    assert stage.emacs.buffer_text("notes.txt") == NEW_NOTES
 
 
 def test_unsaved_text_is_merged(stage: Stage) -> None:
@@ -185,7 +185,6 @@ def test_a_branch_switch_is_followed(stage: Stage) -> None:
     stage.emacs.eval(
         f"(dotimes (number {VISITED})"
         f" (find-file-noselect (format {lisp_string(str(directory) + '/%d.txt')} (* 10 number))))",
-        timeout=120,
     )
     stage.start_cli()
     stage.model.call("run_shell_command", command="git checkout --quiet after", is_background=False)

@@ -6,24 +6,18 @@ from __future__ import annotations
 from stage import Stage
 
 
-def start_bare_cli(stage: Stage) -> None:
+def test_the_cli_talks_to_the_scripted_model_and_writes_after_a_yes_in_the_terminal(stage: Stage) -> None:
+    stage.model.say("Good morning to you.")
     stage.screen.start(["qwen"], stage.sandbox.project)
     stage.screen.wait_for("Type your message")
-
-
-def test_the_cli_talks_to_the_scripted_model(stage: Stage) -> None:
-    stage.model.say("Good morning to you.")
-    start_bare_cli(stage)
     stage.ask("good morning")
     stage.screen.wait_for("Good morning to you.")
     assert "good morning" in stage.model.next_request().prompt
 
-
-def test_the_cli_writes_what_the_model_wants_after_a_yes_in_the_terminal(stage: Stage) -> None:
     new_file = stage.sandbox.project / "new.txt"
     stage.model.call("write_file", file_path=str(new_file), content="fresh\n")
     stage.model.say("Written.")
-    start_bare_cli(stage)
+    stage.screen.wait_for("Type your message")
     stage.ask("write a file")
     stage.screen.wait_for("Yes, allow once")
     stage.screen.keys("Enter")

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from sandbox import GREETING, has_ended
 from stage import Stage
 from terminal import PATIENCE
+
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 EDIT = "# by hand"
@@ -89,6 +93,7 @@ def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: S
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
 
 
+@pytest.mark.fresh_stage
 def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     with stage.outside() as outside:

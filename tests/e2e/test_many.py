@@ -6,8 +6,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from sandbox import GREETING, NOTES
 from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("reviews")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 LONGER = NOTES + "plums\ncherries\n"

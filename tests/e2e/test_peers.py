@@ -18,7 +18,7 @@ from sandbox import BUILD, GREETING
 from stage import Stage
 from terminal import PATIENCE, Screen
 
-pytestmark = pytest.mark.relaunches_cli
+pytestmark = [pytest.mark.reuses_stage("peers"), pytest.mark.relaunches_cli]
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 AT_ONCE_S = 5.0
@@ -86,20 +86,6 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.screen.wait_for("All done.")
 
 
-def test_a_cli_in_a_shell_in_another_directory(stage: Stage) -> None:
-    below = stage.sandbox.project / "below"
-    below.mkdir()
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
-    stage.emacs.command("vterm-other-window")
-    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
-    stage.screen.type("cd below; qwen --approval-mode default")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("Qwen[1]")
-    stage.screen.wait_for("Type your message")
-    assert_session_is(stage, cli(stage), below, "*vterm*")
-
-
 def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
@@ -117,7 +103,46 @@ def test_a_restarted_backend_still_knows_the_process(stage: Stage) -> None:
     assert_session_is(stage, cli(stage), stage.sandbox.project, "*qwen: project*")
 
 
+def test_a_killed_cli_is_gone_at_once(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    session(stage)
+    process = cli(stage)
+    process.kill()
+    stage.screen.wait_gone("Qwen[1]", timeout=AT_ONCE_S)
+
+
+def test_a_killed_cli_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    for process in stage.sandbox.clis():
+        process.kill()
+    stage.screen.wait_gone("Qwen[1!1]", timeout=AT_ONCE_S)
+    stage.screen.wait_gone("C-c C-c accept")
+    assert stage.emacs.buffer_text("*qwen-companion kept: greeting.py*") == EDITED
+    assert f"Qwen Code {VERSION} has gone" in stage.emacs.buffer_text("*Messages*")
+
+
+def test_a_cli_in_a_shell_in_another_directory(stage: Stage) -> None:
+    below = stage.sandbox.project / "below"
+    below.mkdir()
+    stage.end_cli()
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
+    stage.emacs.command("vterm-other-window")
+    stage.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
+    stage.screen.type("cd below; qwen --approval-mode default")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_for("Type your message")
+    assert_session_is(stage, cli(stage), below, "*vterm*")
+
+
 def test_a_cli_outside_of_emacs(stage: Stage) -> None:
+    stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting)
     # Its terminal is no child of Emacs.
     with stage.outside(QWEN, None, "--approval-mode", "default") as outside:
@@ -138,6 +163,7 @@ def test_a_cli_outside_of_emacs(stage: Stage) -> None:
 
 
 def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
+    stage.end_cli()
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-arrival 'command)",))
     stage.emacs.eval(f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}))")
     place = stage.sandbox.run / "second"
@@ -170,26 +196,3 @@ def test_a_review_opens_in_the_frame_of_its_own_terminal(stage: Stage) -> None:
         stage.emacs.eval('(with-current-buffer "greeting.py" (set-buffer-modified-p nil))')
     finally:
         second.close()
-
-
-def test_a_killed_cli_is_gone_at_once(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
-    session(stage)
-    process = cli(stage)
-    process.kill()
-    stage.screen.wait_gone("Qwen[1]", timeout=AT_ONCE_S)
-
-
-def test_a_killed_cli_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.ask("change the greeting")
-    stage.wait_for_review()
-    for process in stage.sandbox.clis():
-        process.kill()
-    stage.screen.wait_gone("Qwen[1!1]", timeout=AT_ONCE_S)
-    stage.screen.wait_gone("C-c C-c accept")
-    assert stage.emacs.buffer_text("*qwen-companion kept: greeting.py*") == EDITED
-    assert f"Qwen Code {VERSION} has gone" in stage.emacs.buffer_text("*Messages*")

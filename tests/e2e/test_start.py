@@ -72,7 +72,7 @@ def test_a_start_that_failed_can_be_tried_again(stage: Stage) -> None:
     assert stage.sandbox.lock_files
 
 
-def test_a_hundred_times_on_and_off_leaves_nothing(stage: Stage) -> None:
+def test_on_and_off_again_and_again_leaves_nothing(stage: Stage) -> None:
     result = subprocess.run(
         [
             *(PROGRAM, "-Q", "--batch", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el")),

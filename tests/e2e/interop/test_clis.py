@@ -19,8 +19,11 @@ pytestmark = pytest.mark.reuses_stage("shell")
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
 
+# All tests with one CLI come together, since it may stay.
 each_cli = pytest.mark.parametrize(
-    "cli", [pytest.param(cli, id=cli.name, marks=() if cli.newest else pytest.mark.interop) for cli in CLIS]
+    "cli",
+    [pytest.param(cli, id=cli.name, marks=() if cli.newest else pytest.mark.interop) for cli in CLIS],
+    scope="module",
 )
 
 
