@@ -123,7 +123,7 @@ def test_a_killed_cli_leaves_its_proposal_in_a_buffer(stage: Stage) -> None:
     stage.screen.wait_gone("Qwen[1!1]", timeout=AT_ONCE_S)
     stage.screen.wait_gone("C-c C-c accept")
     assert stage.emacs.buffer_text("*qwen-companion kept: greeting.py*") == EDITED
-    assert f"Qwen Code {VERSION} has gone" in stage.emacs.buffer_text("*Messages*")
+    assert f"Qwen Code {VERSION} disconnected" in stage.emacs.buffer_text("*Messages*")
 
 
 def test_a_cli_in_a_shell_in_another_directory(stage: Stage) -> None:
