@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 
 import psutil
+import pytest
 
 from editor import lisp_string
 from sandbox import has_ended
 from serve import Serve
 from stage import Stage
 from terminal import PATIENCE
+
+pytestmark = pytest.mark.reuses_stage("daemon")
 
 ENABLE = "(setq qwen-companion-daemon-enabled t)"
 # All that is reported of the daemon, newest first.
@@ -34,9 +37,22 @@ def daemons(stage: Stage) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.create_time())
 
 
+def leave_daemon(stage: Stage) -> None:
+    """Let Emacs forget the daemon of an earlier test; returns when one of its own has ended."""
+    own = [process for process in stage.emacs.process.children(recursive=True) if "serve" in process.cmdline()]
+    stage.emacs.eval(
+        "(progn (require 'qwen-companion-daemon) (require 'auth-source) (auth-source-forget-all-cached)"
+        " (unless (eq (qwen-companion-daemon-state) 'off) (qwen-companion-daemon-stop)))"
+    )
+    for process in own:
+        assert has_ended(process, PATIENCE)
+
+
 def start(stage: Stage, *forms: str) -> None:
     """Start Emacs with the use of daemons turned on."""
     stage.start_emacs(stage.sandbox.greeting, forms=(ENABLE, COLLECT, *forms))
+    leave_daemon(stage)
+    stage.emacs.eval("(setq reports nil)")
 
 
 def start_daemon(stage: Stage) -> None:
@@ -92,6 +108,7 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert stage.emacs.text("(qwen-companion-daemon-lighter)") == ""
 
 
+@pytest.mark.fresh_stage
 def test_it_ends_with_emacs_killed(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)
