@@ -19,14 +19,14 @@
 
 ;;; Commentary:
 
-;; Where what was written to disk and the user's unsaved text change the
-;; same lines, following marks a conflict in the buffer.  The markers are
-;; for the user, not for the file: while there are any, no way of saving
-;; the buffer writes it, unless the user insists with a prefix argument.
+;; A write to disk and the user's unsaved text may change the same lines.
+;; Following marks that as a conflict in the buffer.  The markers are for the
+;; user, not for the file: a buffer with markers is not saved unless the user
+;; insists with a prefix argument.
 ;;
-;; Markers are looked for in the text each time, so that resolving them by
-;; any means counts, and so does undoing that.  All this is a property of
-;; the text and stays with the buffer when nothing is followed any more.
+;; The text is searched for markers each time, so they can be resolved by any
+;; means, and that can be undone.  The guard stays in the buffer when nothing
+;; is followed any more.
 
 ;;; Code:
 

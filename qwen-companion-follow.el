@@ -24,19 +24,19 @@
 ;; watched.  What is written there is brought into those buffers as one
 ;; undo step, or merged into them where they have unsaved text.
 ;;
-;; The visited files are looked at a few at a time; what has changed is
-;; read, compared and, once the Python process has computed the edits,
-;; applied.
+;; The visited files are checked a few at a time.  A file that has changed
+;; is read and compared; the Python process computes the edits, which are
+;; then applied.
 ;;
-;; Where the recorded modification time of a buffer is not that on disk, a
-;; key raises the question whether to edit a file that has changed.  The
-;; key may come before the event that tells of a write.  So the time is put
-;; aside while a buffer has no unsaved text; it is back, for undo to
-;; record it, when the text is about to be changed.
+;; When the modification time that Emacs has recorded for a buffer is not
+;; that of the file, the next key makes Emacs ask whether to edit a changed
+;; file.  The key may come before the event that tells of a write.  So the
+;; time is suspended while a buffer has no unsaved text, and restored when
+;; the text is about to be changed, so that undo records it.
 ;;
-;; From the moment at which a write is seen until the edits are in, a
-;; buffer is "behind"; its time is put aside then as well.  As that time
-;; also guards saving, functions in the hooks of saving stand in for it.
+;; The time is suspended too from the moment at which a write is seen until
+;; the edits are applied.  As that time also protects saving, functions in
+;; the hooks of saving take its place.
 ;;
 ;; Nothing here writes a file.
 
@@ -951,7 +951,7 @@ The file has changed already, or is about to."
   "Note that the current buffer visits another file than before, or none."
   (unless (buffer-base-buffer)
     (when-let* ((link qwen-companion-follow--link))
-      ;; The time that was put aside is that of the other file.
+      ;; The suspended time is that of the other file.
       (setf (qwen-companion-follow--link-time link) nil)
       (qwen-companion-follow--end))
     (when buffer-file-name

@@ -19,13 +19,13 @@
 
 ;;; Commentary:
 
-;; The context inspector: a buffer that shows, live, what each connected CLI
-;; was told last and of which open files none hears, with the rule.
+;; The context inspector: a buffer that shows, live, the last report to each
+;; connected CLI, and the open files hidden from CLIs, each with the rule.
 ;;
 ;; The Python process reports only while that buffer exists, and nothing is
-;; drawn while no window shows it.  The buffer is made of items, each a line or
-;; more with a key that outlives a redraw: what point, the mark and the windows
-;; are at is found again by it.  What is folded is not in the buffer.
+;; drawn while no window shows it.  The buffer is made of items of a line or
+;; more.  Each has a key that outlives a redraw, by which point, the mark and
+;; the windows find their item again.  Folded text is not in the buffer.
 ;;
 ;; Names, rules and selections are shown as plain text, whatever they hold.
 

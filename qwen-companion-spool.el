@@ -21,8 +21,8 @@
 
 ;; A text is a part of a message between Emacs and the Python process.  A
 ;; short one is in the message itself; a long one is in a file of a private
-;; directory, which whoever reads it deletes.  Where no file can be written,
-;; as on a full disk, Emacs sends a long text in parts before the message.
+;; directory; its reader deletes it.  Where no file can be written, as on a
+;; full disk, Emacs sends a long text in parts before the message.
 
 ;;; Code:
 

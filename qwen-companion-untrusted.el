@@ -20,9 +20,10 @@
 ;;; Commentary:
 
 ;; Titles, names of files, commands and whole texts come from models, CLIs
-;; and daemons, and may be made to look like something else.  In one line
-;; of ours, all that cannot be seen or turns others around is written out;
-;; a buffer with such a text gets a major mode and nothing else that acts.
+;; and daemons, and may be made to look like something else.  In a line of
+;; ours, invisible characters and those that reorder others are written out.
+;; A buffer with such a text gets a major mode, and no hook, local variable
+;; or minor mode.
 
 ;;; Code:
 
