@@ -72,6 +72,10 @@ Pending requests will not be answered.")
   "Abnormal hook run when a call of the Python process has failed.
 Each function gets the method and the payload of the call.")
 
+(defvar qwen-companion-backend-environment-function #'ignore
+  "Function that returns what differs in the environment of the process.
+Its value is a list of elements like those of `process-environment'.")
+
 (defvar qwen-companion-backend-proposals-function #'ignore
   "Function that returns the open proposals a new process must know.
 Its value is a list of property lists (:id :session :path :digest).")
@@ -293,6 +297,7 @@ Signal a `file-error' that says what to do when that is impossible."
   (let* ((default-directory qwen-companion-backend--source)
          (process-environment
           (append '("PYTHONPATH" "PYTHONHOME" "PYTHONSTARTUP" "PYTHONUTF8=1")
+                  (funcall qwen-companion-backend-environment-function)
                   process-environment))
          (errors (make-pipe-process
                   :name "qwen-companion-errors"

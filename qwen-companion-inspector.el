@@ -37,6 +37,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-roots)
@@ -384,6 +385,8 @@ BUFFERS are those of the visited files, NOW the time in seconds."
         (cond ((eq roots t) "files everywhere")
               (roots (mapconcat #'qwen-companion-inspector--short roots ", "))
               (t "no file: no root is open"))))
+     (when-let* ((doing (qwen-companion-layer-describe session now)))
+       (qwen-companion-inspector--field "Does" doing))
      (qwen-companion-inspector--field
       "Trust" (pcase (car context)
                 ('trusted "told that the workspace is trusted")

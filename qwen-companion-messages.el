@@ -46,7 +46,11 @@ its key, nil where there is none."
 (qwen-companion-messages-define qwen-companion-session-list SessionList
   sessions)
 (qwen-companion-messages-define qwen-companion-session SessionState
-  id client version pid directory ancestors streaming)
+  id client version pid directory ancestors streaming state no-hooks)
+(qwen-companion-messages-define qwen-companion-cli-state CliState
+  activity since prompt question mode model tokens context subagents)
+(qwen-companion-messages-define qwen-companion-file-visited FileVisited
+  path)
 (qwen-companion-messages-define qwen-companion-context-sent ContextSent
   session everywhere roots sent)
 (qwen-companion-messages-define qwen-companion-exclusion-list ExclusionList

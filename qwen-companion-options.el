@@ -41,5 +41,28 @@ The CLI is told so, and asks in its terminal only."
   :group 'qwen-companion
   :type 'natnum)
 
+(defcustom qwen-companion-settings-layer t
+  "Whether terminals in Emacs get a settings layer for Qwen Code.
+That is a file below your own settings: it makes the CLI ask for edits
+in its mode \"auto\", see `qwen-companion-review-edits', and report what
+it is doing.  None of your files is changed.  CLIs read it when they
+start.  With nil, terminals opened from now on do not get it."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defcustom qwen-companion-review-edits 'all
+  "Which edits are reviewed when a CLI works in its mode \"auto\".
+With `all', each edit of a file in its project; with `open', those of
+files that are open in Emacs, and the others are written unasked.  With
+nil it is as the CLI decides: in \"auto\" it writes without asking.
+
+It counts for CLIs in terminals of Emacs, see
+`qwen-companion-settings-layer'.  In \"default\" each edit is reviewed in
+any case, in \"auto-edit\" and \"yolo\" none: the mode line says so."
+  :group 'qwen-companion
+  :type '(choice (const :tag "All edits in the project" all)
+                 (const :tag "Edits of files open in Emacs" open)
+                 (const :tag "As the CLI decides" nil)))
+
 (provide 'qwen-companion-options)
 ;;; qwen-companion-options.el ends here

@@ -74,6 +74,8 @@ Return non-nil then.  Quick enough to be called often."
                       qwen-companion-trust
                       (bound-and-true-p auth-sources)
                       (null qwen-companion-diff-style)
+                      qwen-companion-settings-layer
+                      qwen-companion-review-edits
                       (default-value 'qwen-companion-diff-size-limit))))
     (unless (equal (list values) qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call
@@ -90,6 +92,8 @@ Return non-nil then.  Quick enough to be called often."
                                   (mapcar #'expand-file-name
                                           qwen-companion-trust))
         :no-reviews (null qwen-companion-diff-style)
+        :settings-layer (and qwen-companion-settings-layer t)
+        :review-edits qwen-companion-review-edits
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()

@@ -425,6 +425,11 @@ OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
                   (qwen-companion-proposal-client accepted))))
   (force-mode-line-update t))
 
+(defun qwen-companion-proposal--held-p (proposal)
+  "Return non-nil when a hook of the CLI waits for PROPOSAL.
+The CLI knows other proposals by their file."
+  (string-prefix-p "hook-" (qwen-companion-proposal-id proposal)))
+
 (defun qwen-companion-proposal--supersede (newer)
   "End the open proposal of the same session and file as NEWER.
 The CLI waits for the outcome of NEWER only, so an outcome that
@@ -433,7 +438,8 @@ has not reached it yet is void."
                    (and (equal (qwen-companion-proposal-session newer)
                                (qwen-companion-proposal-session proposal))
                         (equal (qwen-companion-proposal-path newer)
-                               (qwen-companion-proposal-path proposal))))))
+                               (qwen-companion-proposal-path proposal))
+                        (not (qwen-companion-proposal--held-p proposal))))))
     (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
       (qwen-companion-proposal--end older 'superseded t)
       (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
@@ -726,7 +732,9 @@ known already, keep its review."
       (qwen-companion-spool-drop payload)
       nil)
      (t
-      (qwen-companion-proposal--supersede proposal)
+      ;; What a hook waits for has its own end, whatever else comes.
+      (unless (qwen-companion-proposal--held-p proposal)
+        (qwen-companion-proposal--supersede proposal))
       (if-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
           (progn (qwen-companion-spool-drop payload)
                  refusal)

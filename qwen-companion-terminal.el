@@ -38,11 +38,12 @@
   :group 'qwen-companion
   :type '(repeat :tag "Program and arguments" string))
 
-(defcustom qwen-companion-approval-mode "default"
+(defcustom qwen-companion-approval-mode nil
   "Approval mode in which `qwen-companion-run' starts the CLI.
-In \"default\" the CLI proposes each change of a file and Emacs shows
-it.  A fresh Qwen Code starts in \"auto\", where it writes without
-proposing.  With nil the CLI follows its own settings."
+With nil the CLI follows its own settings; a fresh Qwen Code starts in
+\"auto\".  What is reviewed there, `qwen-companion-review-edits' says.  In
+\"default\" each change of a file is reviewed and each command is asked
+about; in \"auto-edit\" and \"yolo\" nothing is reviewed."
   :group 'qwen-companion
   :type '(choice (const "default") (const "plan") (const "auto-edit")
                  (const "auto") (const "yolo")
@@ -102,6 +103,12 @@ Restore those that were set before and are not among VARIABLES."
       (qwen-companion-terminal--setenv name before)))
   (setq qwen-companion-terminal--saved
         (assoc-delete-all name qwen-companion-terminal--saved)))
+
+(defun qwen-companion-terminal-environment-before ()
+  "Return what to put before an environment to take our variables from it."
+  (cl-loop for (name value . before) in qwen-companion-terminal--saved
+           when (equal value (qwen-companion-terminal--getenv name))
+           collect (if before (concat name "=" before) name)))
 
 (defun qwen-companion-terminal-restore-environment ()
   "Restore the environment of new terminals."

@@ -43,6 +43,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
@@ -78,8 +79,11 @@ Include the daemon's state and requests once its files are loaded."
       (_ (concat
           (cond ((> proposals 0)
                  (propertize (format " Qwen[%d!%d]" sessions proposals)
-                             'face 'warning))
-                ((> sessions 0) (format " Qwen[%d]" sessions))
+                             'face 'warning
+                             'help-echo (qwen-companion-layer-help)))
+                ((> sessions 0)
+                 (propertize (format " Qwen[%d]" sessions)
+                             'help-echo (qwen-companion-layer-help)))
                 ((qwen-companion-roots-unreachable)
                  (propertize " Qwen:no-root" 'face 'warning
                              'help-echo (qwen-companion-roots-unreachable)))
@@ -87,6 +91,10 @@ Include the daemon's state and requests once its files are loaded."
           (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
             (propertize "*" 'help-echo
                         "The file you are in has unsaved text: the CLI reads it from disk"))
+          (when-let* ((mode (qwen-companion-layer-unreviewed-mode)))
+            (propertize (concat " no reviews: " mode) 'face 'warning
+                        'help-echo
+                        "A CLI is in an approval mode in which it writes files and asks nobody"))
           (qwen-companion-follow-lighter)
           (when (featurep 'qwen-companion-daemon)
             (qwen-companion-daemon-lighter))
@@ -116,6 +124,7 @@ character, so each part with properties of its own is a string."
     (context-sent . qwen-companion-inspector-on-context-sent)
     (exclusions . qwen-companion-inspector-on-exclusions)
     (notice . qwen-companion-backend-on-notice)
+    (file-visited . qwen-companion-layer-on-file-visited)
     (diff-open . qwen-companion-proposal-on-open)
     (diff-close . qwen-companion-proposal-on-close)
     (diff-orphan . qwen-companion-proposal-on-orphan)
@@ -169,6 +178,7 @@ character, so each part with properties of its own is a string."
 (defun qwen-companion--enable ()
   "Start everything."
   (setq qwen-companion-backend-methods qwen-companion--methods
+        qwen-companion-backend-environment-function #'qwen-companion-terminal-environment-before
         qwen-companion-backend-proposals-function #'qwen-companion-proposal-snapshot)
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (add-hook hook function))
@@ -191,6 +201,7 @@ character, so each part with properties of its own is a string."
   (qwen-companion-terminal-restore-environment)
   (qwen-companion-backend-stop)
   (setq qwen-companion-backend-methods nil
+        qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))
 
 ;;;###autoload

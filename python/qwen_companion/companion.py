@@ -18,8 +18,11 @@ import anyio
 from anyio import to_thread
 
 from qwen_companion.discovery.editor_pids import ancestors
-from qwen_companion.discovery.files import Discovery
+from qwen_companion.discovery.files import Discovery, Publication
 from qwen_companion.domain import SessionState, Settings, Snapshot
+from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.doors.layer import Installed
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
@@ -33,6 +36,7 @@ from qwen_companion.emacs.messages import (
     DiffOrphan,
     ExclusionList,
     FileList,
+    FileVisited,
     Hello,
     Incoming,
     Merge,
@@ -49,14 +53,14 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
-from qwen_companion.ide.proposals import Decision, Proposal, Proposals
+from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.processes import ended, start_of
 
 if TYPE_CHECKING:
     from qwen_companion.daemon.dispatcher import CallDispatcher
-    from qwen_companion.ide.server import McpServer
+    from qwen_companion.ide.server import Door, McpServer
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +82,9 @@ STOP_S = 0.8
 
 REMOVE_S = 5.0
 """How long removing the discovery files may take, in seconds; Emacs removes what is left."""
+
+VISITED_S = 1.0
+"""How long Emacs may take to say whether a file is open."""
 
 CLOSE_S = 60.0
 """How long a CLI that closes a review waits for a busy Emacs, in seconds; by itself it would wait for ten minutes."""
@@ -112,6 +119,9 @@ class _Editor:
     def settled(self, identifier: str) -> None:
         self._bridge.tell(Delivered(identifier))
 
+    async def is_visited(self, path: str) -> bool:
+        return await self._bridge.call(FileVisited(path), VISITED_S)
+
 
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
@@ -142,16 +152,33 @@ class Companion:
             told=self._distributor.sent,
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
         )
+        editor = _Editor(self._bridge, self._sessions)
+        proposals = [item for item in hello.proposals if not item.id.startswith(HOOK_PREFIX)]
         self._tools = DiffTools(
-            Proposals(hello.proposals),
-            _Editor(self._bridge, self._sessions),
+            Proposals(proposals),
+            editor,
             self._sessions,
             roots_of=self._distributor.review_roots,
         )
         self._distributor.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
-        for session in {item.session for item in hello.proposals} - {item.id for item in hello.sessions}:
+        for session in {item.session for item in proposals} - {item.id for item in hello.sessions}:
             self._tools.session_gone(session)
+        # The request of a hook has ended with the process that held it.
+        for item in hello.proposals:
+            if item not in proposals:
+                self._bridge.tell(DiffOrphan(item.id))
+        self._doors = Doors(
+            self._port,
+            token,
+            self._spool.directory,
+            os.environ,
+            editor,
+            find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
+            sessions=self._sessions.states,
+            changed=self._tell_states,
+            warn=lambda text: self._bridge.tell(Notice("warning", text)),
+        )
         self._untold: tuple[SessionState, ...] | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._roots: Roots | None = None
@@ -203,6 +230,7 @@ class Companion:
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._answer_requests)
                     jobs.start_soon(self._watch_emacs)
+                    jobs.start_soon(self._doors.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
                     jobs.cancel_scope.cancel()
@@ -213,6 +241,7 @@ class Companion:
     async def _stop_services(self) -> None:
         """Remove the discovery files and let the services end by themselves for up to `STOP_S`."""
         with anyio.move_on_after(REMOVE_S):
+            await to_thread.run_sync(self._doors.remove, abandon_on_cancel=True)
             await to_thread.run_sync(self._discovery.remove, abandon_on_cancel=True)
         if self._daemon is not None:
             self._daemon.cancel()
@@ -238,6 +267,8 @@ class Companion:
             self._roots_changed.set()
             self._distributor.set_roots(message.roots)
         elif isinstance(message, Settings):
+            if self._doors.set_settings(message) and self._roots is not None:
+                self._roots_changed.set()
             self._sessions.offer_reviews(message.reviews)
             self._text_limit = message.size_limit
             if self._server is not None:
@@ -248,7 +279,8 @@ class Companion:
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
         elif isinstance(message, ReviewOutcome):
-            self._tools.decide(message.id, Decision(message.content))
+            holder = self._doors if message.id.startswith(HOOK_PREFIX) else self._tools
+            holder.decide(message.id, Decision(message.content))
         elif isinstance(message, Compare | Merge):
             self._requests.send_nowait(message)
         elif isinstance(message, DaemonCall):
@@ -298,6 +330,11 @@ class Companion:
 
     def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
         self._distributor.set_sessions(states)
+        self._doors.look_after(states)
+        self._tell_states()
+
+    def _tell_states(self) -> None:
+        states = self._doors.annotated(self._sessions.states())
         # All sessions are told each time, and a CLI that connects changes four times in a moment.
         self._untold = states
         if self._gathering is None or len(states) <= FEW_SESSIONS:
@@ -329,9 +366,7 @@ class Companion:
             self._roots_changed = anyio.Event()
             # Set before the event: of several in a moment only the newest counts.
             roots = cast("Roots", self._roots)
-            publish = partial(self._discovery.publish, roots.roots, roots.imitate_vscode)
-            done = await to_thread.run_sync(publish, abandon_on_cancel=True)
-            files = await to_thread.run_sync(self._discovery.paths, abandon_on_cancel=True)
+            done, layer, files = await to_thread.run_sync(self._write_files, roots, abandon_on_cancel=True)
             self._tell_files(files)
             self._bridge.tell(
                 Published(
@@ -339,10 +374,14 @@ class Companion:
                     reachable=done.reachable,
                     port=self._port,
                     token=self._token,
-                    environment=done.environment,
-                    warnings=done.warnings,
+                    environment={**done.environment, **layer.environment},
+                    warnings=(*done.warnings, *layer.warnings),
                 )
             )
+
+    def _write_files(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
+        done = self._discovery.publish(roots.roots, roots.imitate_vscode)
+        return done, self._doors.install(), self._discovery.paths()
 
     async def _wait_for_ancestors(self) -> None:
         """Return when a process above Emacs has ended, or when it is time to look."""
@@ -390,8 +429,9 @@ class Companion:
         self._emacs_gone()
 
     async def _serve(self) -> None:
-        server_type = await to_thread.run_sync(_import_server, abandon_on_cancel=True)
-        server = self._server = server_type(self._listener, self._token, self._sessions, self._tools)
+        server_type, door_type = await to_thread.run_sync(_import_server, abandon_on_cancel=True)
+        doors = {HOOK_PATH: door_type(self._doors.hooks, self._doors.secret)}
+        server = self._server = server_type(self._listener, self._token, self._sessions, self._tools, doors)
         server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))
         self._ended.set()
@@ -415,10 +455,10 @@ def _answer(request: Compare | Merge) -> Compared | Merged:
     return answer(request)
 
 
-def _import_server() -> type[McpServer]:
-    from qwen_companion.ide.server import McpServer
+def _import_server() -> tuple[type[McpServer], type[Door]]:
+    from qwen_companion.ide.server import Door, McpServer
 
-    return McpServer
+    return McpServer, Door
 
 
 def _import_dispatcher() -> type[CallDispatcher]:

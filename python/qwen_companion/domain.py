@@ -53,12 +53,38 @@ class KnownSession:
 
 
 @dataclass(frozen=True)
+class CliState:
+    """What a CLI is doing, as its hooks report it; None where they have not told.
+
+    ACTIVITY is "idle", "working", "asking" or "cancelled", since SINCE.  PROMPT is the beginning of the last prompt,
+    QUESTION that of what it asks.  MODE is its approval mode.  TOKENS went in with the last request, CONTEXT percent of
+    the model's context are in use.  SUBAGENTS are running.
+    """
+
+    activity: str | None = None
+    since: int | None = None
+    prompt: str | None = None
+    question: str | None = None
+    mode: str | None = None
+    model: str | None = None
+    tokens: int | None = None
+    context: int | None = None
+    subagents: int = 0
+
+
+@dataclass(frozen=True)
 class SessionState:
-    """One MCP session: whether its event stream is open, and whether its process has been looked for."""
+    """One MCP session: whether its event stream is open, and whether its process has been looked for.
+
+    STATE is what its hooks have reported, None where none has.  NO_HOOKS is why they report nothing although they
+    should, in words for a person; None where all is well.
+    """
 
     session: KnownSession
     streaming: bool
     identified: bool = True
+    state: CliState | None = None
+    no_hooks: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +131,8 @@ class Settings:
     trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
     CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
     their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
+    LAYER: whether terminals get a settings layer.  REVIEW_EDITS: which edits are reviewed of a CLI that has it and
+    works in its mode `auto`: "all", "open" for those of files that buffers visit, or None.
     """
 
     all_roots: bool = False
@@ -113,6 +141,8 @@ class Settings:
     auth_sources: tuple[str, ...] = ()
     reviews: bool = True
     size_limit: int | None = None
+    layer: bool = False
+    review_edits: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,10 @@ pears
 """
 
 
+_CLI_SCRIPTS: Final = ("qwen", "cli-entry.js", "cli.js")
+"""The scripts that a process of Qwen Code runs."""
+
+
 class LeftoverError(AssertionError):
     """Something of a run is still there that should be gone."""
 
@@ -196,7 +200,10 @@ class Sandbox:
 
     def clis(self) -> list[psutil.Process]:
         """The processes of all CLIs; one CLI has several."""
-        return [process for process in self.processes() if "--approval-mode" in self._arguments(process)]
+        return [process for process in self.processes() if self._runs_cli(process)]
+
+    def _runs_cli(self, process: psutil.Process) -> bool:
+        return any(os.path.basename(argument) in _CLI_SCRIPTS for argument in self._arguments(process))
 
     @staticmethod
     def _arguments(process: psutil.Process) -> list[str]:

@@ -34,6 +34,13 @@ Responder = Callable[[ModelRequest], Answer]
 MAIN_TOOL: Final = "write_file"
 
 
+SUBAGENT_TASK: Final = "You are the subagent of this script."
+"""What a subagent is asked; by that its conversation is told from the user's."""
+
+# What Qwen Code in its mode `auto` asks about a command: whether it is to be kept from running.
+CLASSIFICATION: Final = "shouldBlock"
+
+
 class ScriptEndedError(AssertionError):
     """The CLI asked the model once more than the script has turns."""
 
@@ -142,6 +149,8 @@ def side_answer(request: ModelRequest) -> Answer | None:
     """The answer to what a CLI asks for itself, or None when the request belongs to the user's conversation."""
     if MAIN_TOOL in request.tools:
         return None
+    if CLASSIFICATION in json.dumps(request.body):
+        return Answer(json.dumps({CLASSIFICATION: False}))
     return Answer("{}" if request.wants_json else "Scripted")
 
 
@@ -150,6 +159,7 @@ class ScriptedModel:
 
     def __init__(self) -> None:
         self._turns: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._subagent_turns: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._requests: queue.SimpleQueue[ModelRequest] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self.bodies: list[Mapping[str, Any]] = []
@@ -178,7 +188,7 @@ class ScriptedModel:
 
     def reset(self) -> bool:
         """Forget turns and requests for the next test; return whether each request had a turn, and each turn one."""
-        clean = self._turns.empty() and not self.unscripted
+        clean = self._turns.empty() and self._subagent_turns.empty() and not self.unscripted
         while not self._requests.empty():
             self._requests.get_nowait()
         with self._lock:
@@ -197,6 +207,12 @@ class ScriptedModel:
         """Script any turn."""
         self._turns.put(answer)
 
+    def start_subagent(self, *turns: Answer) -> None:
+        """Script a turn that starts a subagent in the background, and the TURNS of that, which come at any time."""
+        self.call("agent", description="help", prompt=SUBAGENT_TASK, subagent_type="general-purpose")
+        for turn in turns:
+            self._subagent_turns.put(turn)
+
     def next_request(self) -> ModelRequest:
         """Return the next request of the conversation, as soon as it comes."""
         timeout = limit_s()
@@ -211,10 +227,12 @@ class ScriptedModel:
         side = side_answer(request)
         if side is not None:
             return side
+        is_subagent = any(m.role == "user" and SUBAGENT_TASK in m.text for m in request.messages)
         try:
-            answer = self._turns.get_nowait()
+            answer = (self._subagent_turns if is_subagent else self._turns).get_nowait()
         except queue.Empty:
             self.unscripted.append(request)
             answer = Answer("(the script has ended)")
-        self._requests.put(request)
+        if not is_subagent:
+            self._requests.put(request)
         return answer

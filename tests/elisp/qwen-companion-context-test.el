@@ -565,6 +565,8 @@
                              :trusted nil
                              :trusted-directories (list (expand-file-name "~/work"))
                              :no-reviews nil
+                             :settings-layer t
+                             :review-edits 'all
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))

@@ -26,6 +26,7 @@ from sexpdata import (
 from qwen_companion.domain import (
     HIDE,
     SHOW,
+    CliState,
     Exclusion,
     KnownProposal,
     KnownSession,
@@ -402,6 +403,8 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         auth_sources=values.strings(":auth-sources"),
         reviews=not values.boolean(":no-reviews"),
         size_limit=values.optional_integer(":size-limit"),
+        layer=values.boolean(":settings-layer"),
+        review_edits=values.optional_symbol(":review-edits"),
     )
 
 
@@ -573,11 +576,33 @@ class SessionList(Notification):
     def payload(self, spool: Spool) -> Sexp:
         """`(:sessions ((:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)...))`.
 
-        Without the keys from :pid to :ancestors where the process was not found.
+        Without the keys from :pid to :ancestors where the process was not found.  With :state where its hooks have
+        reported, `(:activity SYMBOL :since MS :prompt S :question S :mode S :model S :tokens N :context N
+        :subagents N)`, each nil where not known; with :no-hooks and a text where they should have and do not.
         """
         return plist(
-            sessions=[_session_plist(state.session) + plist(streaming=state.streaming) for state in self.sessions]
+            sessions=[
+                _session_plist(state.session)
+                + plist(streaming=state.streaming)
+                + ([] if state.state is None else plist(state=_cli_state_plist(state.state)))
+                + ([] if state.no_hooks is None else plist(no_hooks=state.no_hooks))
+                for state in self.sessions
+            ]
         )
+
+
+def _cli_state_plist(state: CliState) -> list[Sexp]:
+    return plist(
+        activity=None if state.activity is None else Symbol(state.activity),
+        since=state.since,
+        prompt=state.prompt,
+        question=state.question,
+        mode=state.mode,
+        model=state.model,
+        tokens=state.tokens,
+        context=state.context,
+        subagents=state.subagents,
+    )
 
 
 @dataclass(frozen=True)
@@ -650,6 +675,22 @@ class DiffOpen(Outgoing["str | None"]):
         if isinstance(reply, str) and not isinstance(reply, Symbol):
             return reply
         raise MessageError("the answer to diff-open is neither nil nor a string")
+
+
+@dataclass(frozen=True)
+class FileVisited(Outgoing[bool]):
+    """`file-visited`: asks whether a buffer visits the file PATH."""
+
+    method = "file-visited"
+    path: str
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:path S)`."""
+        return plist(path=self.path)
+
+    def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
+        """nil, or anything else."""
+        return not _is_nil(reply)
 
 
 @dataclass(frozen=True)

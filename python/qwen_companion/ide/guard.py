@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from qwen_companion.ide.replies import refuse
@@ -16,11 +17,16 @@ HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
 
 
 class Guard:
-    """Passes on requests that name one of our hosts, come from no web page and show the token."""
+    """Passes on requests that name one of our hosts, come from no web page and show the token.
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    Some paths have a secret of their own in the place of the token.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int, secrets: Mapping[str, str] | None = None) -> None:
+        """SECRETS are those of the paths that have one."""
         self._app = app
         self._token = token.encode("ascii")
+        self._secrets = {path: secret.encode("ascii") for path, secret in (secrets or {}).items()}
         self._hosts = frozenset(f"{host}:{port}".encode("ascii") for host in HOSTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +41,7 @@ class Guard:
         elif any(name == b"origin" for name, _ in headers):
             # No CLI sends one; a browser does whenever a page of another origin calls.
             await refuse(send, 403, "Requests from web pages are refused.")
-        elif not self._authorised([value for name, value in headers if name == b"authorization"]):
+        elif not self._authorised(scope["path"], [value for name, value in headers if name == b"authorization"]):
             await refuse(
                 send,
                 401,
@@ -45,8 +51,8 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
-    def _authorised(self, values: list[bytes]) -> bool:
+    def _authorised(self, path: str, values: list[bytes]) -> bool:
         if len(values) != 1:
             return False
         scheme, _, token = values[0].partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._secrets.get(path, self._token))

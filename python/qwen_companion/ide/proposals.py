@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from qwen_companion.domain import KnownProposal
 
+HOOK_PREFIX = "hook-"
+"""Begins the ids of proposals that came by a hook of the CLI, and end with its request.  Emacs knows it too."""
+
 
 def text_digest(text: str) -> str:
     """What tells TEXT from others: the SHA-256 of its UTF-8, in hexadecimal digits.  Emacs computes it too."""

@@ -15,7 +15,8 @@ import contextlib
 import functools
 import json
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -35,7 +36,7 @@ from qwen_companion.sockets import Connection, is_of_another_user
 from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from qwen_companion.ide.rpc import RpcHandler
 
@@ -65,11 +66,27 @@ _FOREIGN = "This connection belongs to another user."
 _CONNECTION = "qwen_companion.connection"
 
 
+@dataclass(frozen=True)
+class Door:
+    """Something else that is served on the same port: APP, behind a SECRET of its own."""
+
+    app: ASGIApp
+    secret: str
+
+
 class McpServer:
     """The server on one listening socket."""
 
-    def __init__(self, listener: socket.socket, token: str, sessions: Sessions, tools: DiffTools) -> None:
-        """Must be made on the event loop."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        token: str,
+        sessions: Sessions,
+        tools: DiffTools,
+        doors: Mapping[str, Door] | None = None,
+    ) -> None:
+        """DOORS are served at the paths that are their keys.  Must be made on the event loop."""
+        self._doors = dict(doors or {})
         self._listener = listener
         self._sessions = sessions
         self._tools = tools
@@ -77,7 +94,8 @@ class McpServer:
         self._memory = MemoryReturn()
         self._cli_came = asyncio.Event()
         self._rpc: asyncio.Future[RpcHandler] = asyncio.get_running_loop().create_future()
-        guard = Guard(self._route, token, listener.getsockname()[1])
+        secrets = {path: door.secret for path, door in self._doors.items()}
+        guard = Guard(self._route, token, listener.getsockname()[1], secrets)
         self._server = _Uvicorn(
             uvicorn.Config(
                 guard,
@@ -134,6 +152,10 @@ class McpServer:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         cast("_Protocol", scope["state"][_CONNECTION]).admit()
+        door = self._doors.get(scope["path"])
+        if door is not None:
+            await door.app(scope, receive, send)
+            return
         if scope["path"] != PATH:
             await refuse(send, 404, f"The only endpoint is {PATH}.")
             return

@@ -11,6 +11,7 @@ from sexpdata import dumps, loads
 
 from qwen_companion.domain import (
     HIDE,
+    CliState,
     Exclusion,
     KnownProposal,
     KnownSession,
@@ -32,6 +33,7 @@ from qwen_companion.emacs.messages import (
     DiffOrphan,
     ExclusionList,
     FileList,
+    FileVisited,
     Hello,
     Merge,
     Merged,
@@ -136,6 +138,9 @@ def test_incoming_messages(spool: Spool) -> None:
     assert incoming("settings", "(:trusted t)", spool) == Settings(trust=True)
     assert incoming("settings", "(:no-reviews t)", spool) == Settings(reviews=False)
     assert incoming("settings", "(:size-limit 1000)", spool) == Settings(size_limit=1000)
+    assert incoming("settings", "(:settings-layer t :review-edits open)", spool) == Settings(
+        layer=True, review_edits="open"
+    )
     assert incoming("watch", "(:on t)", spool) == Watch(True)
     assert incoming("context", '(:files ((:path "/a" :timestamp 5 :exposure hide)))', spool) == Snapshot(
         (VisitedFile("/a", 5, HIDE),), None, None, None, None
@@ -233,6 +238,14 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert outgoing(Serving(), spool) == []
     sessions = as_dict(outgoing(SessionList((SessionState(session, True), SessionState(session, False))), spool))
     assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
+    told = SessionState(session, True, state=CliState("asking", 5, question="why"), no_hooks="off")
+    (item,) = as_dict(outgoing(SessionList((told,)), spool))["sessions"]
+    state = as_dict(as_dict(item)["state"])
+    assert (str(state["activity"]), state["since"], state["question"], state["mode"]) == ("asking", 5, "why", [])
+    assert as_dict(item)["no-hooks"] == "off"
+    assert as_dict(outgoing(FileVisited("/a"), spool)) == {"path": "/a"}
+    assert FileVisited("/a").parse_reply(read_sexp(b"t"), spool)
+    assert not FileVisited("/a").parse_reply([], spool)
     assert as_dict(outgoing(ContextSent("i", ("/r",), 5, "{}"), spool)) == {
         "session": "i",
         "everywhere": [],
@@ -285,10 +298,12 @@ ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-messages.el"
 def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     peer = Peer(pid=1, started="1", directory="/d", family="qwen", ancestors=(1,))
     known = KnownSession("i", "p", "c", "1", peer)
-    sessions = as_dict(loads(dumps(SessionList((SessionState(known, True),)).payload(spool))))
+    state = SessionState(known, True, state=CliState(), no_hooks="why")
+    sessions = as_dict(loads(dumps(SessionList((state,)).payload(spool))))
     excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
     written: dict[str, set[str]] = {
         "SessionState": set(as_dict(sessions["sessions"][0])),
+        "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
         "Exclusion": set(as_dict(excluded["exclusions"][0])),
         **{
             type(message).__name__: set(as_dict(loads(dumps(message.payload(spool)))))
@@ -300,6 +315,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 ExclusionList(()),
                 DiffOpen("p", "i", "c", "/a", "d", "text"),
                 DiffClose("p", True),
+                FileVisited("/a"),
                 DiffOrphan("p"),
                 Delivered("p"),
                 Compared(1, None),

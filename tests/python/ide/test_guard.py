@@ -10,10 +10,11 @@ from qwen_companion.ide.guard import Guard
 pytestmark = pytest.mark.anyio
 
 TOKEN = "0123456789abcdef"
+DOOR_SECRET = "fedcba9876543210"
 GOOD = [(b"host", b"127.0.0.1:4711"), (b"authorization", b"Bearer 0123456789abcdef")]
 
 
-async def status(headers: list[tuple[bytes, bytes]], method: str = "POST") -> int:
+async def status(headers: list[tuple[bytes, bytes]], method: str = "POST", path: str = "/mcp") -> int:
     """The status a request with HEADERS is answered with, 200 when it is let through."""
     sent: list[Any] = []
 
@@ -26,7 +27,8 @@ async def status(headers: list[tuple[bytes, bytes]], method: str = "POST") -> in
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await Guard(app, TOKEN, 4711)({"type": "http", "method": method, "headers": headers}, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
+    await Guard(app, TOKEN, 4711, {"/door": DOOR_SECRET})(scope, receive, send)
     assert TOKEN.encode() not in b"".join(message.get("body", b"") for message in sent)
     return sent[0]["status"]
 
@@ -90,3 +92,12 @@ async def test_any_other_token_is_refused(values: tuple[bytes, ...]) -> None:
 
 async def test_the_scheme_may_be_written_in_any_case() -> None:
     assert await status(changed(b"authorization", b"bearer  0123456789abcdef")) == 200
+
+
+async def test_a_door_opens_with_its_own_secret_and_that_opens_nothing_else() -> None:
+    door = changed(b"authorization", b"Bearer fedcba9876543210")
+    assert await status(door, path="/door") == 200
+    for path in ("/mcp", "/", "/door/", "/DOOR"):
+        assert await status(door, path=path) == 401
+    assert await status(GOOD, path="/door") == 401
+    assert await status([*door, (b"origin", b"null")], path="/door") == 403

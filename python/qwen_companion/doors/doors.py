@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The doors of one Emacs: its settings layer, and the hooks that it names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psutil
+
+from qwen_companion.domain import CliState, KnownSession, SessionState, Settings
+from qwen_companion.doors.conditions import why_hooks_are_off
+from qwen_companion.doors.hook_settings import door_secret, hook_settings
+from qwen_companion.doors.hooks import Hooks
+from qwen_companion.doors.layer import VARIABLE, Installed, Layer
+from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.proposals import Decision
+from qwen_companion.sockets import Connection
+from qwen_companion.threads import in_thread
+
+if TYPE_CHECKING:
+    from qwen_companion.doors.hook_handler import HookHandler
+    from qwen_companion.doors.reviews import ReviewingEditor
+
+SILENCE_S = 5.0
+"""How long after it has connected a CLI is thought to call no hooks.  It calls one when it starts."""
+
+_HOOKS_SINCE = (0, 15)
+"""The first version of Qwen Code that is known to call hooks over HTTP."""
+
+
+class Doors:
+    """See the top of this file.  All methods but `install` and `remove` are for the event loop."""
+
+    def __init__(
+        self,
+        port: int,
+        token: str,
+        directory: str,
+        environ: Mapping[str, str],
+        editor: ReviewingEditor,
+        find_caller: Callable[[Connection], Caller | None],
+        sessions: Callable[[], Iterable[SessionState]],
+        changed: Callable[[], None],
+        warn: Callable[[str], None],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """DIRECTORY is a private one for the layer; ENVIRON is the environment of terminals that have none.
+
+        SESSIONS tells which CLIs are connected.  CHANGED is called when `annotated` has become another one, WARN with
+        what the user should know.
+        """
+        self.secret = door_secret(token)
+        self._port = port
+        self._layer = Layer(directory, environ)
+        self._environ = environ
+        self._editor = editor
+        self._find_caller = find_caller
+        self._sessions = sessions
+        self._changed = changed
+        self._warn = warn
+        self._silence_s = silence_s
+        self._settings = Settings()
+        self.hooks = Hooks(self._load)
+        self._handler: HookHandler | None = None
+        self._loading = asyncio.Lock()
+        # Those that are there already have called their first hook before.
+        self._watched = {state.session.id for state in sessions()}
+        self._watches: set[asyncio.Task[None]] = set()
+        self._silent: dict[str, str] = {}
+
+    # --- The layer ---
+
+    def set_settings(self, settings: Settings) -> bool:
+        """Take the user's SETTINGS; return whether `install` has to be called."""
+        before, self._settings = self._settings, settings
+        if self._handler is not None:
+            self._handler.reviews.scope = _scope(settings)
+        return (before.layer, _scope(before)) != (settings.layer, _scope(settings))
+
+    def install(self) -> Installed:
+        """Write the layer, or remove it if the user wants none.  Waits for the disk."""
+        settings = self._settings
+        if not settings.layer:
+            self._layer.remove()
+            return Installed()
+        return self._layer.install(hook_settings(self._port, self.secret, ask=_scope(settings) is not None))
+
+    def remove(self) -> None:
+        """Remove the layer.  Waits for the disk."""
+        self._layer.remove()
+
+    # --- The hooks ---
+
+    async def run(self) -> None:
+        """Note what hooks report, until cancelled."""
+        await self.hooks.run()
+
+    async def _load(self) -> HookHandler:
+        async with self._loading:
+            if self._handler is None:
+                self._handler = await in_thread(self._import, None)
+                self._handler.reviews.scope = _scope(self._settings)
+        return self._handler
+
+    def _import(self, _: None) -> HookHandler:
+        from qwen_companion.doors.hook_handler import HookHandler
+        from qwen_companion.doors.reviews import HookReviews
+        from qwen_companion.doors.states import States
+
+        reviews = HookReviews(self._editor, self._environ)
+        return HookHandler(States(), reviews, self._find_caller, self._sessions, self._changed)
+
+    def decide(self, identifier: str, decision: Decision) -> None:
+        """The user decided on the proposal IDENTIFIER, which came by a hook."""
+        if self._handler is None:
+            self._editor.settled(identifier)
+        else:
+            self._handler.reviews.decide(identifier, decision)
+
+    # --- What is known of the CLIs ---
+
+    def annotated(self, states: Iterable[SessionState]) -> tuple[SessionState, ...]:
+        """Return STATES with what the hooks have reported."""
+        return tuple(
+            replace(
+                state,
+                state=self._state(state.session),
+                no_hooks=self._silent.get(state.session.id),
+            )
+            for state in states
+        )
+
+    def _state(self, session: KnownSession) -> CliState | None:
+        if self._handler is None or session.peer is None:
+            return None
+        return self._handler.states.get(session.peer.pid)
+
+    def look_after(self, states: Iterable[SessionState]) -> None:
+        """Begin to watch whether those of STATES that are new call their hooks."""
+        for state in states:
+            if state.session.peer is not None and state.session.id not in self._watched:
+                self._watched.add(state.session.id)
+                watch = asyncio.create_task(self._watch(state.session))
+                self._watches.add(watch)
+                watch.add_done_callback(self._watches.discard)
+
+    async def _watch(self, session: KnownSession) -> None:
+        await asyncio.sleep(self._silence_s)
+        if self._state(session) is not None:
+            return
+        reason = await in_thread(self._why_silent, session)
+        if reason is not None and self._state(session) is None:
+            self._silent[session.id] = reason
+            self._warn(f"{session.label} calls no hooks ({reason}): in its mode auto its edits are not reviewed")
+            self._changed()
+
+    def _why_silent(self, session: KnownSession) -> str | None:
+        """Why the CLI of SESSION calls no hooks, in words; None where it need not."""
+        peer = session.peer
+        version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
+        if peer is None or peer.family != "qwen" or version < _HOOKS_SINCE:
+            return None
+        try:
+            process = psutil.Process(peer.pid)
+            # One that is older than this process has called its first hook before, if it has.
+            if process.create_time() < psutil.Process().create_time():
+                return None
+            if process.environ().get(VARIABLE) != self._layer.path:
+                return None
+            options = [argument for argument in process.cmdline() if argument in ("--bare", "--safe-mode")]
+        except (psutil.Error, OSError):
+            return None
+        if options:
+            return f"it was started with {options[0]}"
+        directory = peer.directory
+        found = why_hooks_are_off(directory, self._environ) if directory else None
+        return found or "no setting tells why"
+
+
+def _scope(settings: Settings) -> str | None:
+    """Which edits are reviewed by way of the layer."""
+    return settings.review_edits if settings.layer and settings.reviews else None

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The events that a CLI reports to its hooks, and what it can be answered.
+
+Importing this module imports pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+PERMISSION_REQUEST = "PermissionRequest"
+
+AUTO = "auto"
+"""The mode in which the CLI decides by itself what needs no question."""
+
+EDIT = "edit"
+WRITE = "write_file"
+NOTEBOOK = "notebook_edit"
+EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
+
+
+class Event(BaseModel):
+    """What all events have, and all that one of an unknown kind has.
+
+    CWD is the directory of the project.  AGENT_ID is that of a subagent, None for the conversation with the user.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    name: ClassVar[str] = ""
+
+    session_id: str = ""
+    cwd: str = ""
+    permission_mode: str | None = None
+    agent_id: str | None = None
+
+    @property
+    def mode(self) -> str | None:
+        """The approval mode as the CLI's settings spell it; None where the event does not tell."""
+        return None if self.permission_mode is None else self.permission_mode.replace("_", "-")
+
+
+class SessionStart(Event):
+    """A conversation begins: the CLI has started, or was told to forget the one before."""
+
+    name = "SessionStart"
+    model: str | None = None
+
+
+class SessionEnd(Event):
+    """A conversation ends."""
+
+    name = "SessionEnd"
+
+
+class UserPromptSubmit(Event):
+    """A prompt goes to the model.  It is "" when only a turn goes on."""
+
+    name = "UserPromptSubmit"
+    prompt: str = ""
+
+
+class Stop(Event):
+    """The turn is over.  CONTEXT_USAGE is a share of CONTEXT_LIMIT, which is in tokens like INPUT_TOKENS."""
+
+    name = "Stop"
+    context_usage: float | None = None
+    context_limit: int | None = None
+    input_tokens: int | None = None
+
+
+class AttentionRequest(Event):
+    """The CLI wants the user's attention."""
+
+    name = "Notification"
+    notification_type: str = ""
+    message: str = ""
+
+
+class SubagentStart(Event):
+    """A subagent begins."""
+
+    name = "SubagentStart"
+    agent_type: str = ""
+
+
+class SubagentStop(Event):
+    """A subagent has ended."""
+
+    name = "SubagentStop"
+
+
+class PreToolUse(Event):
+    """A tool is about to run; all questions have been answered."""
+
+    name = "PreToolUse"
+    tool_name: str = ""
+
+
+class PermissionRequest(Event):
+    """A tool may run only if it is permitted; the CLI asks its hooks before it asks the user."""
+
+    name = PERMISSION_REQUEST
+    tool_name: str = ""
+    tool_input: dict[str, Any] = {}
+
+
+_KINDS: tuple[type[Event], ...] = (
+    *(SessionStart, SessionEnd, UserPromptSubmit, Stop, AttentionRequest),
+    *(SubagentStart, SubagentStop, PreToolUse, PermissionRequest),
+)
+_BY_NAME: dict[str, type[Event]] = {kind.name: kind for kind in _KINDS}
+
+
+class _Name(BaseModel):
+    hook_event_name: str = ""
+
+
+def parse_event(data: bytes) -> Event | None:
+    """Return the event in the JSON DATA, a plain `Event` for an unknown or malformed one; None for no object."""
+    try:
+        kind = _BY_NAME.get(_Name.model_validate_json(data).hook_event_name, Event)
+        return kind.model_validate_json(data)
+    except ValidationError:
+        pass
+    try:
+        return Event.model_validate_json(data)
+    except ValidationError:
+        return None
+
+
+Answer = dict[str, Any]
+
+NO_DECISION: Answer = {}
+"""The CLI goes on as if it had not asked."""
+
+
+def allow(updated_input: dict[str, Any] | None = None) -> Answer:
+    """Return the answer that the tool may run without a question, with UPDATED_INPUT in place of its own."""
+    decision: dict[str, Any] = {"behavior": "allow"}
+    if updated_input is not None:
+        decision["updatedInput"] = updated_input
+    return _decision(decision)
+
+
+def deny(message: str) -> Answer:
+    """Return the answer that the tool may not run; the model reads MESSAGE."""
+    return _decision({"behavior": "deny", "message": message})
+
+
+def _decision(decision: dict[str, Any]) -> Answer:
+    return {"hookSpecificOutput": {"hookEventName": PERMISSION_REQUEST, "decision": decision}}

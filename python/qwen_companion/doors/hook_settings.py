@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What our settings layer says: which hooks a CLI calls, and for what it asks."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+PATH = "/hook"
+"""Where hooks are answered, on the port of the MCP server."""
+
+REVIEW_TIMEOUT_S = 60
+"""How long a CLI waits for a decision: Qwen Code 0.24 gives up each hook then, whatever its settings say."""
+
+_TIMEOUT_S = 5
+"""How long it waits for any other answer.  Nobody thinks about those."""
+
+_START_TIMEOUT_S = 2
+"""The same when it starts, where its prompt comes that much later."""
+
+_EDIT_TOOLS = "^(edit|write_file|notebook_edit)$"
+
+_ASK_FOR_EDITS = "Edit(/**)"
+"""All edits in the project, by tool and by shell.  Those outside are asked for anyway."""
+
+_EVENTS = (
+    ("SessionStart", None, _START_TIMEOUT_S),
+    ("SessionEnd", None, _START_TIMEOUT_S),
+    ("UserPromptSubmit", None, _TIMEOUT_S),
+    ("Stop", None, _TIMEOUT_S),
+    ("Notification", None, _TIMEOUT_S),
+    ("SubagentStart", None, _TIMEOUT_S),
+    ("SubagentStop", None, _TIMEOUT_S),
+    ("PreToolUse", None, _TIMEOUT_S),
+    ("PermissionRequest", _EDIT_TOOLS, REVIEW_TIMEOUT_S),
+)
+
+
+def door_secret(token: str) -> str:
+    """Return what opens the doors of the layer and nothing else, the same as long as TOKEN is.
+
+    TOKEN, which opens the IDE server, cannot be found from it.
+    """
+    return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
+
+
+def hook_settings(port: int, secret: str, ask: bool) -> dict[str, Any]:
+    """Return the settings by which a CLI calls the hooks at PORT with SECRET; with ASK it asks for each edit."""
+    settings: dict[str, Any] = {"hooks": {}}
+    for name, matcher, timeout in _EVENTS:
+        hook = {
+            "type": "http",
+            "url": f"http://127.0.0.1:{port}{PATH}",
+            "headers": {"Authorization": f"Bearer {secret}"},
+            "timeout": timeout,
+        }
+        settings["hooks"][name] = [{**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]}]
+    if ask:
+        settings["permissions"] = {"ask": [_ASK_FOR_EDITS]}
+    return settings

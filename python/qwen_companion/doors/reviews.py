@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a CLI that works in its mode `auto` is answered when it asks whether it may edit a file.
+
+Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
+review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and what is answered there
+counts.  A subagent has no terminal to ask in, and a CLI that is not connected has no `openDiff`: for these the request
+is held while the review that it becomes is open, and answered with what the user decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qwen_companion.doors.conditions import is_inside, may_pass
+from qwen_companion.doors.events import (
+    AUTO,
+    EDIT,
+    EDIT_TOOLS,
+    NO_DECISION,
+    WRITE,
+    Answer,
+    PermissionRequest,
+    allow,
+    deny,
+)
+from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
+from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
+from qwen_companion.ide.targets import TargetError, check_target
+from qwen_companion.ide.tools import Editor
+from qwen_companion.threads import in_thread
+
+ALL = "all"
+OPEN = "open"
+"""Which edits are reviewed: those of all files, or of the files that buffers visit."""
+
+OPEN_S = 10.0
+"""How long Emacs may take to begin a review; after that the CLI goes on as if it had not asked."""
+
+HOLD_S = REVIEW_TIMEOUT_S - 10.0
+"""How long one request is held: less than the CLI waits, so that it is answered."""
+
+RETURN_S = 600.0
+"""How long a review stays open whose subagent was told to ask again, and has not."""
+
+STILL_REVIEWING = (
+    "The user is still reviewing this change in Emacs and has not decided. "
+    "Make exactly the same call again to wait for the decision."
+)
+
+_MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+class ReviewingEditor(Editor, Protocol):
+    """What the reviews need of Emacs."""
+
+    async def is_visited(self, path: str) -> bool:
+        """Return whether a buffer visits the file PATH.  EmacsUnavailableError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who asks: process PID, LABEL for a person, SESSION for Emacs.
+
+    OPENS_REVIEWS: it is connected and opens reviews by itself.  DIRECTORY is where its process works, None where that
+    is not known.
+    """
+
+    pid: int
+    session: str
+    label: str
+    opens_reviews: bool
+    directory: str | None = None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the disk says of an edit: the TEXT there is, None where there is none, and the one that is PROPOSED."""
+
+    text: str | None
+    proposed: str
+
+
+class UnreviewableError(Exception):
+    """There is no text to show; the text of this tells the model why."""
+
+
+@dataclass(eq=False)
+class _Held:
+    """A review of what ASKER and AGENT proposed; FACTS are those of the time when it began."""
+
+    proposal: Proposal
+    asker: Asker
+    agent_id: str | None
+    facts: _Facts
+    decided: asyncio.Future[Decision]
+    abandonment: asyncio.TimerHandle | None = None
+    """What ends it while no request is held for it."""
+
+
+class HookReviews:
+    """The requests for permission, and the reviews that some become.
+
+    A CLI waits for a minute only.  A subagent that has not got a decision by then is told to ask again; when it makes
+    the same call, that is held for the same review.
+    """
+
+    def __init__(
+        self,
+        editor: ReviewingEditor,
+        environ: Mapping[str, str],
+        open_s: float = OPEN_S,
+        hold_s: float = HOLD_S,
+        return_s: float = RETURN_S,
+    ) -> None:
+        """ENVIRON is the one the CLIs find their settings by.  For the times in seconds see the constants."""
+        self.scope: str | None = None
+        self._editor = editor
+        self._environ = environ
+        self._open_s = open_s
+        self._hold_s = hold_s
+        self._return_s = return_s
+        self._held: dict[str, _Held] = {}
+
+    def decide(self, identifier: str, decision: Decision) -> None:
+        """The user decided on the proposal IDENTIFIER."""
+        held = self._held.get(identifier)
+        if held is None or held.decided.done():
+            self._editor.settled(identifier)
+        else:
+            held.decided.set_result(decision)
+
+    def end_agent(self, pid: int, agent_id: str) -> None:
+        """The subagent AGENT_ID of process PID has ended, and what it proposed with it."""
+        for held in list(self._held.values()):
+            if (held.asker.pid, held.agent_id) == (pid, agent_id):
+                self._abandon(held)
+
+    def end_process(self, pid: int) -> None:
+        """The process PID has ended, and what it proposed with it."""
+        for held in list(self._held.values()):
+            if held.asker.pid == pid:
+                self._abandon(held)
+
+    async def answer(
+        self, request: PermissionRequest, asker: Asker, agent: str | None, gone: asyncio.Event
+    ) -> tuple[Answer, Callable[[], None] | None]:
+        """Return the answer to REQUEST of ASKER, and what to do once it has been sent.
+
+        AGENT is the name of the subagent that asks, if it is one.  GONE is set when nobody waits for the answer.
+        """
+        path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
+        if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
+            return NO_DECISION, None
+        directories = [request.cwd, *([asker.directory] if asker.directory else [])]
+        if not await in_thread(lambda _: all(is_inside(path, directory) for directory in directories), None):
+            return NO_DECISION, None
+        if not await self._is_reviewed(path):
+            if await in_thread(lambda _: may_pass(request.tool_name, path, request.cwd, self._environ), None):
+                return allow(), None
+            # A subagent cannot ask: no decision would be a no.
+            if agent is None or self.scope is None:
+                return NO_DECISION, None
+        elif agent is None and asker.opens_reviews:
+            return NO_DECISION, None
+        try:
+            return await self._review(request, path, asker, agent, gone)
+        except (UnreviewableError, TargetError) as error:
+            return (NO_DECISION if agent is None else deny(str(error))), None
+
+    async def _is_reviewed(self, path: str) -> bool:
+        if self.scope != OPEN:
+            return self.scope == ALL
+        try:
+            return await self._editor.is_visited(path)
+        except EmacsUnavailableError:
+            return True
+
+    async def _review(
+        self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: asyncio.Event
+    ) -> tuple[Answer, Callable[[], None] | None]:
+        """UnreviewableError or TargetError where there is nothing to show."""
+        facts = await in_thread(lambda _: _facts(request, path), None)
+        held = self._find(request, path, asker, facts)
+        left = asyncio.create_task(gone.wait())
+        try:
+            if held is None:
+                held = await self._begin(request, path, asker, agent, facts, left)
+            await asyncio.wait([held.decided, left], timeout=self._hold_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if gone.is_set():
+            self._abandon(held)
+        elif held.decided.done():
+            del self._held[held.proposal.id]
+            return _answer(request, held.facts, held.decided.result()), lambda: self._editor.settled(held.proposal.id)
+        elif agent is None:
+            self._abandon(held)
+        else:
+            held.abandonment = asyncio.get_running_loop().call_later(self._return_s, self._abandon, held)
+            return deny(STILL_REVIEWING), None
+        return NO_DECISION, None
+
+    def _find(self, request: PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
+        """The review of the same change, of which the same agent was told to ask again."""
+        for held in self._held.values():
+            same = (held.asker.pid, held.agent_id, held.proposal.path) == (asker.pid, request.agent_id, path)
+            if same and held.facts == facts and held.abandonment is not None:
+                held.abandonment.cancel()
+                held.abandonment = None
+                return held
+        return None
+
+    async def _begin(
+        self,
+        request: PermissionRequest,
+        path: str,
+        asker: Asker,
+        agent: str | None,
+        facts: _Facts,
+        left: asyncio.Task[bool],
+    ) -> _Held:
+        """Have the review shown; LEFT ends when nobody waits for it.  UnreviewableError when it is not."""
+        proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
+        label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
+        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts, decided)
+        opening = asyncio.create_task(self._editor.open_review(proposal, label, facts.proposed))
+        await asyncio.wait([opening, left], timeout=self._open_s, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            # It shows the review when it has time, and is told at once that it is over.
+            self._abandon(held)
+            raise UnreviewableError("Emacs is busy and shows no review.")
+        try:
+            refusal = opening.result()
+        except EmacsUnavailableError as error:
+            refusal = str(error)
+        if refusal is not None:
+            del self._held[proposal.id]
+            raise UnreviewableError(refusal)
+        return held
+
+    def _abandon(self, held: _Held) -> None:
+        """Nobody waits for the review HELD any more."""
+        if self._held.pop(held.proposal.id, None) is not None:
+            self._editor.abandon(held.proposal)
+            if held.decided.done():
+                self._editor.settled(held.proposal.id)
+
+
+def _answer(request: PermissionRequest, facts: _Facts, decision: Decision) -> Answer:
+    if decision.content is None:
+        return deny("The user rejected this change.")
+    if decision.content == (facts.text or "") and facts.text is not None:
+        return deny("The user dropped all of this change.")
+    if decision.content == facts.proposed:
+        return allow()
+    if request.tool_name == WRITE:
+        return allow({**request.tool_input, "content": decision.content})
+    # The whole text for the whole text.  Should the file have changed meanwhile, the CLI does not find the old one.
+    changed = {**request.tool_input, "old_string": facts.text or "", "new_string": decision.content}
+    return allow({**changed, "replace_all": False} if "replace_all" in changed else changed)
+
+
+def _facts(request: PermissionRequest, path: str) -> _Facts:
+    """UnreviewableError or TargetError where there is nothing to show."""
+    check_target(path, None)
+    text = _read(path)
+    tool_input = request.tool_input
+    if request.tool_name == WRITE:
+        return _Facts(text, _string(tool_input, "content"))
+    if request.tool_name != EDIT:
+        raise UnreviewableError(f"{request.tool_name} of a subagent cannot be reviewed in Emacs.")
+    old, new = _string(tool_input, "old_string"), _string(tool_input, "new_string")
+    if old == "":
+        if text is None:
+            return _Facts(None, new)
+        raise UnreviewableError(f"{path} is there already.")
+    count = (text or "").count(old)
+    if text is None or count == 0 or (count > 1 and tool_input.get("replace_all") is not True):
+        raise UnreviewableError(
+            f"old_string occurs {count} times in {path}, so the change cannot be shown to the user. "
+            "Read the file again and give a text that occurs exactly once."
+        )
+    return _Facts(text, text.replace(old, new))
+
+
+def _read(path: str) -> str | None:
+    """The text of the file PATH as the CLI sees it, None where there is no file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreviewableError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreviewableError(f"{path} is not UTF-8, so the change cannot be shown to the user.") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise UnreviewableError(f"{path} is too large to be shown to the user.")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _string(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    if not isinstance(value, str):
+        raise UnreviewableError(f"{key} must be a string.")
+    return value

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each CLI is doing, from what its hooks report.  Nothing of it is kept but what Emacs shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qwen_companion.domain import CliState
+from qwen_companion.doors.events import (
+    AttentionRequest,
+    Event,
+    PermissionRequest,
+    PreToolUse,
+    SessionEnd,
+    SessionStart,
+    Stop,
+    SubagentStart,
+    SubagentStop,
+    UserPromptSubmit,
+)
+
+IDLE = "idle"
+WORKING = "working"
+ASKING = "asking"
+CANCELLED = "cancelled"
+
+_MAX_WORDS = 60
+"""How much of a prompt or a question is shown, in characters."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    state: CliState
+    agents: tuple[tuple[str, str], ...] = ()
+    """Id and kind of each subagent that is running."""
+
+
+class States:
+    """The states of all CLIs, by the number of their process."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def get(self, pid: int) -> CliState | None:
+        """Return the state of process PID; None where it has called no hook."""
+        known = self._known.get(pid)
+        return None if known is None else known.state
+
+    def agent(self, pid: int, identifier: str) -> str:
+        """Return what kind of subagent IDENTIFIER is, in words for a person."""
+        known = self._known.get(pid)
+        kind = dict(known.agents).get(identifier) if known else None
+        return f"subagent {kind}" if kind else "a subagent"
+
+    def forget(self, pid: int) -> None:
+        """Forget the process PID, which has ended."""
+        self._known.pop(pid, None)
+
+    def note(self, pid: int, event: Event, now: int) -> bool:
+        """Take an EVENT of process PID at NOW, in ms since the epoch; return whether its state is another one."""
+        before = self._known.get(pid)
+        after = _after(before or _Known(CliState()), event, now)
+        self._known[pid] = after
+        return before is None or before.state != after.state
+
+
+def _after(known: _Known, event: Event, now: int) -> _Known:
+    if event.agent_id is not None:
+        return _with_agent(known, event.agent_id, event)
+    state = known.state if event.mode is None else replace(known.state, mode=event.mode)
+    if isinstance(event, SessionStart):
+        return _Known(CliState(IDLE, now, mode=state.mode, model=event.model or state.model))
+    if isinstance(event, SessionEnd):
+        return _Known(CliState(mode=state.mode, model=state.model))
+    return replace(known, state=_state_after(state, event, now))
+
+
+def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
+    """After an EVENT of the subagent IDENTIFIER."""
+    agents = dict(known.agents)
+    if isinstance(event, SubagentStart):
+        agents[identifier] = first_words(event.agent_type)
+    elif isinstance(event, SubagentStop):
+        agents.pop(identifier, None)
+    return _Known(replace(known.state, subagents=len(agents)), tuple(agents.items()))
+
+
+def _state_after(state: CliState, event: Event, now: int) -> CliState:
+    if isinstance(event, UserPromptSubmit) and event.prompt.strip():
+        # An empty one only goes on with the turn.
+        return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None)
+    if isinstance(event, PreToolUse | PermissionRequest) and state.activity == ASKING:
+        return replace(state, activity=WORKING, question=None)
+    if isinstance(event, Stop):
+        used = None if event.context_usage is None else round(100 * event.context_usage)
+        return replace(state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used)
+    if isinstance(event, AttentionRequest):
+        if event.notification_type == "permission_prompt":
+            return replace(state, activity=ASKING, question=first_words(event.message))
+        if event.notification_type == "idle_prompt" and state.activity in (WORKING, ASKING):
+            # There is no `Stop` only of a turn that was cancelled.
+            return replace(state, activity=CANCELLED, since=now, question=None)
+    return state
+
+
+def first_words(text: str) -> str:
+    """Return the beginning of TEXT on one line."""
+    words = " ".join(text[: 10 * _MAX_WORDS].split())
+    return words if len(words) <= _MAX_WORDS else words[: _MAX_WORDS - 1] + "…"

@@ -1,0 +1,121 @@
+;;; qwen-companion-layer.el --- The settings layer of the CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Terminals in this Emacs get a file of settings below the user's own, by
+;; a variable of the environment (python/qwen_companion/doors/layer.py).
+;; It lets a CLI ask for each edit also where it would write unasked, and
+;; report what it is doing.  Here are the options for that, and what was
+;; reported, in words.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-options)
+(require 'qwen-companion-untrusted)
+
+(defconst qwen-companion-layer--unreviewed-modes '("auto-edit" "yolo")
+  "Approval modes in which a CLI writes files and lets nobody review them.")
+
+(defun qwen-companion-layer-on-file-visited (payload)
+  "Return non-nil when a buffer visits the file in PAYLOAD."
+  (let ((path (qwen-companion-file-visited-path payload)))
+    (unless (file-remote-p path)
+      (and (let ((file-name-handler-alist nil))
+             (find-buffer-visiting path))
+           t))))
+
+(defun qwen-companion-layer-unreviewed-mode ()
+  "Return the approval mode of a CLI whose edits nobody reviews, or nil."
+  (and qwen-companion-review-edits
+       (cl-some (lambda (session)
+                  (car (member (qwen-companion-cli-state-mode
+                                (qwen-companion-session-state session))
+                               qwen-companion-layer--unreviewed-modes)))
+                (qwen-companion-backend-sessions))))
+
+(defun qwen-companion-layer-describe (session now)
+  "Return what the CLI of SESSION is doing at NOW, in seconds; or nil.
+It is one line, with what the CLI has reported in it made harmless."
+  (let* ((state (qwen-companion-session-state session))
+         (since (qwen-companion-cli-state-since state))
+         (parts
+          (list (pcase (qwen-companion-cli-state-activity state)
+                  ('working "working")
+                  ('asking "asking")
+                  ('idle "idle")
+                  ('cancelled "cancelled"))
+                (and since (qwen-companion-cli-state-activity state)
+                     (format "for %s"
+                             (qwen-companion-layer--duration
+                              (- now (/ since 1000.0))))))))
+    (when (or state (qwen-companion-session-no-hooks session))
+      (string-join
+       (delq nil
+             (list (and (car parts) (string-join (delq nil parts) " "))
+                   (qwen-companion-layer--quote (qwen-companion-cli-state-question state))
+                   (qwen-companion-layer--quote (qwen-companion-cli-state-prompt state))
+                   (when-let* ((mode (qwen-companion-cli-state-mode state)))
+                     (concat "mode " (qwen-companion-untrusted-text mode)))
+                   (when-let* ((model (qwen-companion-cli-state-model state)))
+                     (concat "model " (qwen-companion-untrusted-text model)))
+                   (when-let* ((context (qwen-companion-cli-state-context state)))
+                     (format "%d%% of the context used" context))
+                   (when-let* ((tokens (qwen-companion-cli-state-tokens state)))
+                     (format "%d tokens" tokens))
+                   (let ((agents (or (qwen-companion-cli-state-subagents state) 0)))
+                     (and (> agents 0)
+                          (format "%d %s" agents
+                                  (if (= agents 1) "subagent" "subagents"))))
+                   (when-let* ((reason (qwen-companion-session-no-hooks session)))
+                     (concat "calls no hooks: "
+                             (qwen-companion-untrusted-text reason)))))
+       ", "))))
+
+(defun qwen-companion-layer--quote (text)
+  "Return TEXT, what a user or a CLI has written, in quotes; nil for nil."
+  (and text (format "\"%s\"" (qwen-companion-untrusted-text text))))
+
+(defun qwen-companion-layer--duration (seconds)
+  "Return SECONDS as text."
+  (let ((seconds (max 0 (floor seconds))))
+    (cond ((< seconds 60) (format "%d s" seconds))
+          ((< seconds 3600) (format "%d min" (/ seconds 60)))
+          (t (format "%d h" (/ seconds 3600))))))
+
+(defun qwen-companion-layer-help ()
+  "Return what the connected CLIs are doing, a line for each; or nil."
+  (let ((now (float-time)))
+    (when-let* ((lines
+                 (delq nil
+                       (mapcar
+                        (lambda (session)
+                          (when-let* ((text (qwen-companion-layer-describe
+                                             session now)))
+                            (concat (qwen-companion-untrusted-text
+                                     (qwen-companion-session-client session))
+                                    ": " text)))
+                        (qwen-companion-backend-sessions)))))
+      (string-join lines "\n"))))
+
+(provide 'qwen-companion-layer)
+;;; qwen-companion-layer.el ends here

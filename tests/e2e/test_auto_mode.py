@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reviews where users are: a CLI that works in its mode `auto`, as it does when nobody has said otherwise."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+from clis import QWEN_SETTINGS
+from model_types import Answer, Call
+from qwen_companion.doors.layer import FILE_NAME
+from sandbox import GREETING, NOTES
+from stage import Stage
+
+EDITED = GREETING.replace('"hello "', '"good day "')
+NEW_NOTES = NOTES.replace("pears", "plums")
+
+
+def start_in_auto(stage: Stage) -> None:
+    """Start Emacs and the CLI, whose settings say nothing of an approval mode."""
+    settings = copy.deepcopy(dict(QWEN_SETTINGS))
+    settings["tools"] = {"useRipgrep": False}
+    stage.sandbox.write_cli_settings(settings)
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+
+
+def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
+    start_in_auto(stage)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    stage.model.say("All done.")
+    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.type("# checked by a person")
+    assert stage.sandbox.greeting.read_text() == GREETING
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
+    stage.script_change(stage.sandbox.notes, NEW_NOTES)
+    stage.ask("plums please")
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-reject")
+    stage.screen.wait_gone("Yes, allow once")
+    stage.screen.wait_for("Type your message")
+    assert stage.sandbox.notes.read_text() == NOTES
+    stage.model.call("run_shell_command", command="python3 -c 'print(6 * 7)'", description="count")
+    stage.model.say("It is 42.")
+    stage.ask("count")
+    stage.screen.wait_for("It is 42.")
+    # A subagent, which cannot ask in the terminal.
+    notes = str(stage.sandbox.notes)
+    stage.model.start_subagent(
+        Answer(calls=(Call("read_file", {"file_path": notes}),)),
+        Answer(calls=(Call("edit", {"file_path": notes, "old_string": "pears", "new_string": "plums"}),)),
+        Answer("The subagent is done."),
+    )
+    stage.model.say("It works for me.")
+    stage.model.say("It has worked.")
+    stage.ask("let somebody do it")
+    stage.screen.wait_for("It works for me.")
+    stage.screen.wait_for("Qwen[1!1]")
+    stage.screen.wait_for("C-c C-c accept")
+    said = "subagent general-purpose of Qwen Code 0.24.4 proposes a change"
+    assert said in stage.emacs.buffer_text("*Messages*")
+    # It waits for a minute only.
+    stage.emacs.eval("""
+        (with-current-buffer "*qwen-companion proposal: notes.txt*"
+          (goto-char (point-max))
+          (insert "by hand\\n"))
+    """)
+    stage.emacs.command("qwen-companion-diff-accept")
+    stage.screen.wait_for("It has worked.")
+    assert stage.sandbox.notes.read_text() == NEW_NOTES + "by hand\n"
+    assert "subagent" not in stage.emacs.eval("(qwen-companion-layer-help)")
+    assert "mode auto, model scripted" in stage.emacs.eval("(qwen-companion-layer-help)")
+    # Only what is open in Emacs.
+    stage.emacs.eval("(progn (setq qwen-companion-review-edits 'open) (qwen-companion-privacy-update))")
+    stage.script_change(stage.sandbox.notes, NOTES)
+    stage.model.say("Pears again.")
+    stage.ask("pears please")
+    stage.screen.wait_for("Pears again.")
+    assert stage.sandbox.notes.read_text() == NOTES
+    stage.script_change(stage.sandbox.greeting, GREETING)
+    stage.ask("hello again")
+    stage.wait_for_review()
+    stage.emacs.command("qwen-companion-diff-reject")
+    stage.screen.wait_gone("Yes, allow once")
+    assert stage.sandbox.greeting.read_text() == EDITED + "# checked by a person"
+    # The user's own word: it is not fought, but said.
+    stage.screen.keys("BTab")
+    stage.screen.wait_for("YOLO mode")
+    stage.model.say("Very well.")
+    # It shows another sign before what is typed.
+    stage.screen.type("as you like")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("no reviews: yolo")
+    stage.screen.wait_for("Very well.")
+    (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
+    (hook,) = json.loads(layer.read_text())["hooks"]["Stop"][0]["hooks"]
+    secret = hook["headers"]["Authorization"].split()[1]
+    files = [path for path in stage.sandbox.root.rglob("*") if path.is_file() and path != layer]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+    assert secret not in stage.emacs.eval("process-environment")
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_until(lambda: not layer.exists(), "the layer gone")
+    assert stage.emacs.eval('(getenv "QWEN_CODE_SYSTEM_DEFAULTS_PATH")') == "nil"

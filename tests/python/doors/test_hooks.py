@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The door of the hooks in a real backend process; the CLI is this process, and Emacs is scripted."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sexpdata import Symbol, dumps
+
+from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from support import TIMEOUT_S, Backend, EpcPeer, Home, as_dict
+
+PROPOSED = "one\nthree\n"
+
+
+class Caller:
+    """A CLI as far as its hooks go: it knows what its settings layer says."""
+
+    def __init__(self, layer: Path) -> None:
+        settings = json.loads(layer.read_text())
+        (self.hook,) = settings["hooks"]["PermissionRequest"][0]["hooks"]
+        self.port = int(self.hook["url"].split(":")[2].partition("/")[0])
+        self.path = "/" + self.hook["url"].split("/", 3)[3]
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+
+    def begin(self, connection: http.client.HTTPConnection, data: bytes | dict[str, Any], **changes: Any) -> None:
+        body = data if isinstance(data, bytes) else json.dumps(data).encode()
+        headers = {**self.hook["headers"], "Content-Type": "application/json", **changes.pop("headers", {})}
+        connection.request(changes.get("method", "POST"), changes.get("path", self.path), body, headers)
+
+    def call(self, data: bytes | dict[str, Any], **changes: Any) -> tuple[int, Any]:
+        connection = self.connect()
+        try:
+            return self.call_over(connection, data, **changes)
+        finally:
+            connection.close()
+
+    def call_over(
+        self, connection: http.client.HTTPConnection, data: bytes | dict[str, Any], **changes: Any
+    ) -> tuple[int, Any]:
+        """As a CLI does, which keeps its connection: while that is open, its process can be found."""
+        self.begin(connection, data, **changes)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+@pytest.fixture(autouse=True)
+def working_directory(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CLI works in its project."""
+    monkeypatch.chdir(home.work)
+
+
+@pytest.fixture
+def backend(home: Home) -> Iterator[Backend]:
+    """A process whose terminals have the layer."""
+    with Backend(home) as process:
+        process.connect()
+        process.emacs.call("settings", settings(layer=True))
+        process.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        published = process.emacs.wait_for("published")
+        process.port, process.token = published["port"], published["token"]
+        process.emacs.wait_for("serving")
+        yield process
+
+
+@pytest.fixture
+def layer(home: Home) -> Path:
+    return home.spool / FILE_NAME
+
+
+@pytest.fixture
+def caller(backend: Backend, layer: Path) -> Caller:
+    del backend
+    return Caller(layer)
+
+
+def settings(*, layer: bool, edits: str = "all", **more: object) -> str:
+    options = {name.replace("_", "-"): value for name, value in more.items()}
+    return dumps({"settings-layer": layer, "review-edits": Symbol(edits), **options})
+
+
+def request(home: Home, **fields: Any) -> dict[str, Any]:
+    """A request of this process for permission to edit a file."""
+    path = home.work / "a.txt"
+    path.write_text("one\ntwo\n")
+    return {
+        "hook_event_name": "PermissionRequest",
+        "session_id": "s",
+        "cwd": str(home.work),
+        "permission_mode": "auto",
+        "tool_name": "edit",
+        "tool_input": {"file_path": str(path), "old_string": "two", "new_string": "three"},
+        **fields,
+    }
+
+
+# --- The layer ---
+
+
+def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) -> None:
+    with Backend(home) as backend:
+        backend.connect()
+        backend.emacs.call("settings", settings(layer=True))
+        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        environment = dict(backend.emacs.wait_for("published")["environment"])
+        assert environment[VARIABLE] == str(layer)
+        content = json.loads(layer.read_text())
+        assert content["permissions"] == {"ask": ["Edit(/**)"]}
+        assert backend.token not in layer.read_text() or not backend.token
+        # The variable goes with the option, and the file with it.
+        backend.emacs.call("settings", settings(layer=False))
+        assert VARIABLE not in dict(backend.emacs.wait_for("published")["environment"])
+        assert not layer.exists()
+        backend.emacs.call("settings", settings(layer=True, edits="nil"))
+        backend.emacs.wait_for("published")
+        assert "permissions" not in json.loads(layer.read_text())
+        # No reviews at all: nothing is asked for.
+        backend.emacs.call("settings", settings(layer=True, no_reviews=True))
+        backend.emacs.call("roots", dumps({"roots": []}))
+        backend.emacs.wait_for("published")
+        assert "permissions" not in json.loads(layer.read_text())
+        backend.emacs.call("stop", "nil")
+        backend.close_input()
+        backend.exit_code()
+    assert not layer.exists()
+
+
+def test_the_secret_is_the_same_after_a_restart(home: Home, backend: Backend, layer: Path, caller: Caller) -> None:
+    backend.kill()
+    with Backend(home, token=backend.token, port=backend.port) as other:
+        other.connect()
+        other.emacs.call("settings", settings(layer=True))
+        other.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        other.emacs.wait_for("serving")
+        assert caller.call({"hook_event_name": "Stop", "session_id": "s"}) == (200, {})
+        assert caller.hook["headers"] == Caller(layer).hook["headers"]
+
+
+def test_a_review_that_a_hook_held_ends_with_its_process(home: Home) -> None:
+    known = [{"id": "hook-1", "session": "i", "path": "/a", "digest": "d"}]
+    with Backend(home, proposals=known) as backend:
+        backend.connect()
+        backend.emacs.call("ping", "nil")
+        assert backend.emacs.wait_for("diff-orphan") == {"id": "hook-1"}
+        # Emacs may have decided at that very moment.
+        backend.emacs.call("outcome", '(:id "hook-1" :outcome rejected)')
+        assert backend.emacs.wait_for("delivered") == {"id": "hook-1"}
+
+
+# --- Who may call ---
+
+
+def test_the_door_has_a_secret_of_its_own(backend: Backend, caller: Caller) -> None:
+    event = {"hook_event_name": "Stop", "session_id": "s"}
+    assert caller.call(event) == (200, {})
+    for headers in ({"Authorization": f"Bearer {backend.token}"}, {"Authorization": ""}):
+        assert caller.call(event, headers=headers)[0] == 401
+    assert caller.call(event, path="/mcp")[0] == 401
+    assert caller.call(event, headers={"Origin": "null"})[0] == 403
+    assert caller.call(event, headers={"Host": "evil.example"})[0] == 421
+    assert caller.call(event, method="PUT")[0] == 405
+
+
+def test_whatever_is_reported_is_no_decision(home: Home, caller: Caller) -> None:
+    for data in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"hook_event_name": "New"}',
+        b'"PermissionRequest"',
+        b'{"a": "PermissionRequest"}',
+    ):
+        assert caller.call(data) == (200, {})
+    assert caller.call({"hook_event_name": "PreToolUse", "tool_input": {"content": "x" * 20_000_000}}) == (200, {})
+    large = request(home, tool_name="write_file", tool_input={"file_path": "x", "content": "x" * 70_000_000})
+    assert caller.call(large) == (200, {})
+    assert caller.call({"hook_event_name": "Stop"}) == (200, {})
+
+
+# --- What is told to Emacs ---
+
+
+def test_the_state_of_a_connected_cli_is_told(backend: Backend, caller: Caller) -> None:
+    with backend.cli().stream(), closing(caller.connect()) as connection:
+        found = backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))
+        assert as_dict(found["sessions"][0])["pid"] == os.getpid()
+        start = {"hook_event_name": "SessionStart", "session_id": "s", "model": "m", "permission_mode": "auto"}
+        caller.call_over(connection, start)
+        prompt = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "do this\n" + "x" * 1000}
+        caller.call_over(connection, prompt)
+
+        def works(told: dict[str, Any]) -> bool:
+            session = as_dict(told["sessions"][0])
+            return "state" in session and str(as_dict(session["state"])["activity"]) == "working"
+
+        state = as_dict(as_dict(backend.emacs.wait_until("sessions", works)["sessions"][0])["state"])
+        assert (state["mode"], state["model"]) == ("auto", "m")
+        # No more of the prompt than is shown.
+        assert state["prompt"].startswith("do this x")
+        assert len(state["prompt"]) == 60
+
+
+def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend, caller: Caller) -> None:
+    with backend.cli().stream(), closing(caller.connect()) as connection:
+        backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))
+        assert caller.call_over(connection, request(home)) == (200, {})
+        backend.emacs.call("settings", settings(layer=True, edits="open"))
+        backend.emacs.handlers["file-visited"] = lambda _: True
+        assert caller.call_over(connection, request(home)) == (200, {})
+        backend.emacs.handlers["file-visited"] = lambda _: None
+        (answer,) = caller.call_over(connection, request(home))[1].values()
+        assert answer["decision"] == {"behavior": "allow"}
+        assert backend.emacs.calls("diff-open").empty()
+
+
+def begin_review(home: Home, emacs: EpcPeer, caller: Caller) -> tuple[http.client.HTTPConnection, dict[str, Any]]:
+    """A held request of a subagent, and its review."""
+    connection = caller.connect()
+    start = {"hook_event_name": "SubagentStart", "session_id": "s", "agent_id": "a", "agent_type": "explorer"}
+    caller.call_over(connection, start)
+    caller.begin(connection, request(home, agent_id="a"))
+    return connection, emacs.wait_for("diff-open")
+
+
+def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Caller) -> None:
+    connection, review = begin_review(home, backend.emacs, caller)
+    assert review["path"] == str(home.work / "a.txt")
+    assert review["text"] == PROPOSED
+    assert review["client"].startswith("subagent explorer of ")
+    backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("accepted"), "text": "by hand\n"}))
+    answer = json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]
+    assert answer["behavior"] == "allow"
+    assert answer["updatedInput"]["old_string"] == "one\ntwo\n"
+    assert answer["updatedInput"]["new_string"] == "by hand\n"
+    assert backend.emacs.wait_for("delivered") == {"id": review["id"]}
+    connection.close()
+    # One that gives up ends its review.
+    connection, review = begin_review(home, backend.emacs, caller)
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    assert backend.emacs.wait_for("diff-orphan") == {"id": review["id"]}

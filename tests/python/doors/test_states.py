@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import pytest
+
+from qwen_companion.domain import CliState
+from qwen_companion.doors.events import (
+    AttentionRequest,
+    Event,
+    PreToolUse,
+    SessionEnd,
+    SessionStart,
+    Stop,
+    SubagentStart,
+    SubagentStop,
+    UserPromptSubmit,
+)
+from qwen_companion.doors.states import States, first_words
+
+PID = 7
+START = SessionStart(permission_mode="auto", model="m")
+PROMPT = UserPromptSubmit(permission_mode="auto", prompt="change\n  the greeting")
+ASK = AttentionRequest(notification_type="permission_prompt", message="may I?")
+IDLE = AttentionRequest(notification_type="idle_prompt")
+STOP = Stop(context_usage=0.314, context_limit=1000, input_tokens=314)
+
+
+def after(*events: Event) -> CliState:
+    """The state after EVENTS, which came at 1, 2 and so on."""
+    states = States()
+    for now, event in enumerate(events, 1):
+        states.note(PID, event, now)
+    state = states.get(PID)
+    assert state is not None
+    return state
+
+
+def test_a_turn() -> None:
+    assert after(START) == CliState("idle", 1, mode="auto", model="m")
+    working = CliState("working", 2, "change the greeting", None, "auto", "m")
+    assert after(START, PROMPT) == working
+    assert after(START, PROMPT, ASK) == CliState("asking", 2, "change the greeting", "may I?", "auto", "m")
+    assert after(START, PROMPT, ASK, PreToolUse(tool_name="edit")) == working
+    # A turn goes on with an empty prompt.
+    assert after(START, PROMPT, UserPromptSubmit(prompt="")) == working
+    done = CliState("idle", 3, "change the greeting", None, "auto", "m", 314, 31)
+    assert after(START, PROMPT, STOP) == done
+    assert after(START, PROMPT, STOP, IDLE) == done
+    assert after(START, PROMPT, IDLE).activity == "cancelled"
+    assert after(START, PROMPT, ASK, IDLE).activity == "cancelled"
+
+
+def test_a_conversation_that_is_cleared_leaves_nothing() -> None:
+    assert after(START, PROMPT, STOP, SessionEnd()) == CliState(mode="auto", model="m")
+    assert after(START, PROMPT, SessionEnd(), START) == CliState("idle", 4, mode="auto", model="m")
+
+
+def test_the_mode_is_the_one_reported_last() -> None:
+    assert after(START, PreToolUse(permission_mode="yolo")).mode == "yolo"
+    assert after(
+        START, PreToolUse(permission_mode="auto_edit"), PROMPT.model_copy(update={"permission_mode": None})
+    ).mode == ("auto-edit")
+
+
+def test_subagents_are_counted_and_change_nothing_else() -> None:
+    one = SubagentStart(agent_id="a", agent_type="general-purpose")
+    assert after(START, PROMPT, one) == CliState("working", 2, "change the greeting", None, "auto", "m", subagents=1)
+    assert after(START, PROMPT, one, one, SubagentStart(agent_id="b")).subagents == 2
+    tool = PreToolUse(agent_id="a", permission_mode="yolo")
+    stopped = Stop(agent_id="a", input_tokens=5)
+    assert after(START, PROMPT, one, tool, stopped) == after(START, PROMPT, one)
+    assert after(START, PROMPT, one, SubagentStop(agent_id="a")) == after(START, PROMPT)
+    assert after(START, one, SessionEnd(), START).subagents == 0
+
+
+def test_a_subagent_is_named_by_its_kind() -> None:
+    states = States()
+    assert states.agent(PID, "a") == "a subagent"
+    states.note(PID, SubagentStart(agent_id="a", agent_type="explorer"), 1)
+    assert states.agent(PID, "a") == "subagent explorer"
+    assert states.agent(PID + 1, "a") == "a subagent"
+
+
+def test_only_a_change_is_one() -> None:
+    states = States()
+    assert states.note(PID, START, 1)
+    assert states.note(PID, PROMPT, 2)
+    assert not states.note(PID, PreToolUse(permission_mode="auto", tool_name="edit"), 3)
+    assert not states.note(PID, Event(), 4)
+    states.forget(PID)
+    assert states.get(PID) is None
+    states.forget(PID)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("a\tb\n\nc ", "a b c"), ("x" * 60, "x" * 60), ("y" * 100_000, "y" * 59 + "…"), (" \n", "")]
+)
+def test_the_first_words_are_one_short_line(text: str, shown: str) -> None:
+    assert first_words(text) == shown
