@@ -27,6 +27,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'subr-x)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-risks-run-files
