@@ -12,6 +12,7 @@ from sandbox import GREETING
 from stage import Stage
 
 EDITED = GREETING.replace('"hello "', '"good day "')
+EDITED_AGAIN = EDITED.replace('"world"', '"everybody"')
 
 
 def start_daemon(stage: Stage) -> Daemon:
@@ -29,50 +30,47 @@ def end_shell(stage: Stage) -> None:
     stage.screen.keys("Enter")
 
 
-def open_review(stage: Stage, daemon: Daemon) -> None:
+def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None:
+    daemon = start_daemon(stage)
     daemon.open_frame(stage.sandbox.greeting)
     stage.script_change(stage.sandbox.greeting, EDITED)
     stage.start_cli()
     stage.ask("change the greeting")
     stage.wait_for_review()
-
-
-def test_a_daemon_connects_and_reviews_in_the_frame_of_a_client(stage: Stage) -> None:
-    daemon = start_daemon(stage)
-    open_review(stage, daemon)
     assert f"Path: {stage.sandbox.greeting}" in stage.model.next_request().prompt
     stage.model.say("All done.")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
+
     # With its frame gone the daemon goes on, and so does the connection.
     daemon.close_frame()
     daemon.open_frame(stage.sandbox.greeting)
     stage.screen.wait_for("Qwen[1]")
     assert daemon.buffer_text("greeting.py") == EDITED
-    daemon.close_frame()
-    end_shell(stage)
 
-
-def test_a_review_comes_back_in_the_next_frame(stage: Stage) -> None:
-    daemon = start_daemon(stage)
-    open_review(stage, daemon)
+    # A review goes with its frame and comes back in the next one.
+    stage.emacs.eval('(with-selected-frame (car (frame-list)) (pop-to-buffer "*qwen: project*") nil)')
+    stage.script_change(stage.sandbox.greeting, EDITED_AGAIN)
+    stage.screen.wait_for("Type your message")
+    stage.ask("and the name")
+    stage.wait_for_review()
     stage.screen.keys("C-x", "o", "C-x", "o", "M->")
     stage.screen.type("# by hand")
     daemon.close_frame()
-    assert stage.sandbox.greeting.read_text() == GREETING
+    assert stage.sandbox.greeting.read_text() == EDITED
     daemon.open_frame(stage.sandbox.greeting)
     stage.screen.wait_for("Qwen[1!1]")
     stage.screen.wait_for("C-c C-c accept")
     stage.screen.wait_for("# by hand")
-    stage.model.say("All done.")
+    stage.model.say("It is changed again.")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_gone("C-c C-c accept")
     stage.screen.keys("C-x", "b")
     stage.screen.type("*qwen: project*")
     stage.screen.keys("Enter")
-    stage.screen.wait_for("All done.")
-    assert stage.sandbox.greeting.read_text() == EDITED + "# by hand"
+    stage.screen.wait_for("It is changed again.")
+    assert stage.sandbox.greeting.read_text() == EDITED_AGAIN + "# by hand"
     daemon.close_frame()
     end_shell(stage)
 
