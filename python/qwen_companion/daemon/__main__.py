@@ -118,7 +118,7 @@ class _Turn:
         option = None
         title = reveal(request.tool_call.title or request.tool_call.tool_call_id)
         if os.isatty(0):
-            _say(f"\nMay it?  {title}")
+            _say(f"\nAllow this?  {title}")
             for number, choice in enumerate(request.options, 1):
                 _say(f"  {number}  {line(choice.name or choice.option_id)}")
             _say("A number, or anything else for no:")
@@ -136,7 +136,7 @@ async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> 
     """Send `prompt` to a session of the workspace `root`, a new one or the one all share; return the exit code."""
     async with DaemonClient(address.url, address.token) as client:
         found = await client.capabilities(root)
-        _say(f"qwen serve {found.qwen_code_version} at {client.url}: files, commands and credentials are of that host.")
+        _say(f"qwen serve {found.qwen_code_version} at {client.url}: files, commands and credentials are the host's.")
         session = (await client.create_or_attach(root, "single" if shared else "thread")).session_id
         turn = asyncio.create_task(_Turn(client, session).run(prompt))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupter(client, session, turn))

@@ -404,7 +404,7 @@ class DaemonClient:
         if status == HTTPStatus.FORBIDDEN:
             return HostRefusedError(f"The daemon does not answer to the name in {self.url}.", status, code)
         if status == HTTPStatus.NOT_FOUND and _is_of_type(response, "application/json"):
-            return NotFoundError("The daemon does not have that session or question (any more).", status, code)
+            return NotFoundError("The daemon no longer has that session or question.", status, code)
         if status == HTTPStatus.NOT_FOUND:
             return UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
         if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):

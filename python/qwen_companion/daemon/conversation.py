@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 COUNT_S = 30.0
 """How old the number of clients may become, in seconds."""
 
-_LOST_EVENTS = "Some of what happened was missed."
+_LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
 
 
@@ -137,7 +137,7 @@ class Conversation:
     def _followed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a session could not be followed: %s", type(error).__name__)
-            self._put(self.session.lost("Something went wrong here; load the session again."))
+            self._put(self.session.lost("An unexpected error occurred; load the session again."))
 
     async def _follow(self, cursor: models.Cursor) -> None:
         """Take what the stream gives; load again where it has to be.  Returns when only the user can go on."""
@@ -265,9 +265,9 @@ class Conversation:
         """Answer a permission.  GoneError, NotFoundError: somebody was faster, or the tool is not what was shown."""
         vote = self.session.permissions.vote(permission, option, answers)
         if vote is None:
-            raise GoneError("That question is not open any more, or has no such answer.")
+            raise GoneError("That question is no longer open, or has no such answer.")
         if vote.allowed is not None and revision != self.session.tool_revision(vote.allowed):
-            raise GoneError("What would be done has changed since it was shown.")
+            raise GoneError("The action has changed since it was shown.")
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except NotFoundError:
@@ -289,7 +289,7 @@ class Conversation:
         """Take the prompt of `turn` out of the queue."""
         prompt_id = self.session.queued_prompt(turn)
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
-            raise GoneError("That prompt does not wait any more.")
+            raise GoneError("That prompt is no longer queued.")
 
     async def fetch(self, tool: str, part: str, index: int) -> None:
         """Tell a whole text of `tool`."""
@@ -301,7 +301,7 @@ class Conversation:
             if revision == self.session.tool_revision(tool):
                 break
         if text is None:
-            raise GoneError("That text is not held here (any more); load the session again.")
+            raise GoneError("That text is no longer available; load the session again.")
         self._outbox.tell(ToolText(self.id, tool, part, index, text))
 
     async def commands(self) -> None:

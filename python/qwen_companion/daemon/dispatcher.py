@@ -382,7 +382,7 @@ class CallDispatcher:
             await self._list(connection)
             session_id = self._session_ids.get(session)
         if session_id is None:
-            raise GoneError("The daemon does not have that session (any more).")
+            raise GoneError("The daemon no longer has that session.")
         return await self._open(connection, session_id)
 
     async def _open(self, connection: _Connection, session_id: str) -> _CallResult:

@@ -37,7 +37,7 @@ def check_target(path: str, roots: Sequence[str] | None) -> None:
             raise TargetError(f"{path} names a directory. Name a file.") from None
         return
     except OSError as error:
-        raise TargetError(f"{path} cannot be looked at: {error.strerror}.") from None
+        raise TargetError(f"{path} cannot be inspected: {error.strerror}.") from None
     if stat.S_ISDIR(mode):
         raise TargetError(f"{path} is a directory. Name a file.")
     if not stat.S_ISREG(mode):

@@ -275,7 +275,7 @@ async def test_lost_events_are_loaded(emacs: Emacs, chatting: Chatting) -> None:
     theirs.forget(theirs.ring[-1]["id"])
     stream.cut()
     await emacs.until(lambda: chat.text() == "one two three")
-    assert chat.resets[-1].text == "Some of what happened was missed."
+    assert chat.resets[-1].text == "Some events were missed."
 
 
 async def test_a_dead_session_is_loaded_when_the_user_wants_it(
