@@ -326,7 +326,7 @@ async def test_late_vote_404(client: DaemonClient, session: FakeSession) -> None
     await client.prompt(session.id, HELLO)
     (waiting,) = (await client.status(session.id)).pending_interactions
     await client.answer_permission(session.id, waiting.request_id, "proceed_once")
-    with pytest.raises(NotFoundError, match="any more") as caught:
+    with pytest.raises(NotFoundError, match="no longer") as caught:
         await client.answer_permission(session.id, waiting.request_id, "proceed_once")
     # Unlike that of a session that is gone.
     assert caught.value.code is None
