@@ -53,8 +53,8 @@ reports: build ## Write anew what the tests of the chat are told, after a change
 	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
 
 PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
-# Several workers: each starts programs and waits for them.  The tests of a file may share a stage, so they share a
-# worker; the slow files are the first ones, see tests/conftest.py.
+# Several workers: each starts programs and waits for them.  Tests that may share a stage, those of a file at least,
+# share a worker; the slow ones come first, see tests/conftest.py.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
 docs: build ## Write anew the lists of messages in docs/protocol.org
