@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SILENCE_S = 5.0
 """How long after it has connected a CLI is thought to call no hooks.  It calls one when it starts."""
 
-_HOOKS_SINCE = (0, 15)
-"""The first version of Qwen Code that is known to call hooks over HTTP."""
+_START_HOOK_SINCE = (0, 21)
+"""The first version of Qwen Code that is known to call a hook when it starts.  0.15 does so with the first prompt."""
 
 
 class Doors:
@@ -162,7 +162,7 @@ class Doors:
         """Why the CLI of SESSION calls no hooks, in words; None where it need not."""
         peer = session.peer
         version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
-        if peer is None or peer.family != "qwen" or version < _HOOKS_SINCE:
+        if peer is None or peer.family != "qwen" or version < _START_HOOK_SINCE:
             return None
         try:
             process = psutil.Process(peer.pid)

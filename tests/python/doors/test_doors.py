@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""CLIs that should call their hooks and do not; each is played by a process that does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from qwen_companion.domain import KnownSession, Peer, SessionState
+from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from qwen_companion.ide.peers import Caller
+from qwen_companion.sockets import Connection
+from support import TIMEOUT_S, FakeEditor
+
+pytestmark = pytest.mark.anyio
+
+
+class Editor(FakeEditor):
+    async def is_visited(self, path: str) -> bool:
+        raise AssertionError(path)
+
+
+@contextmanager
+def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]:
+    """A process in DIRECTORY, in a terminal that has the LAYER or not."""
+    script = "import sys; print(flush=True); sys.stdin.read()"
+    environ = {**os.environ, **({VARIABLE: str(directory / FILE_NAME)} if layer else {})}
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield Peer(process.pid, "", str(directory), "qwen", (process.pid,))
+        process.stdin.close()
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        def find_caller(_: Connection) -> Caller | None:
+            raise AssertionError
+
+        self.warnings: asyncio.Queue[str] = asyncio.Queue()
+        self.doors = Doors(
+            4711,
+            "token",
+            str(directory),
+            {"HOME": str(directory)},
+            Editor(),
+            find_caller,
+            sessions=lambda: (),
+            changed=lambda: None,
+            warn=self.warnings.put_nowait,
+            silence_s=0,
+        )
+
+    async def reason(self, peer: Peer, version: str = "0.24.4") -> str:
+        """Why the CLI at PEER calls no hooks, as the user is told; then the same for the list of sessions."""
+        state = SessionState(KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer), streaming=True)
+        self.doors.look_after([state])
+        self.doors.look_after([state])
+        warning = await asyncio.wait_for(self.warnings.get(), TIMEOUT_S)
+        (annotated,) = self.doors.annotated([state])
+        assert annotated.no_hooks is not None
+        assert f"({annotated.no_hooks})" in warning
+        assert warning.startswith(f"Qwen Code {version} calls no hooks")
+        return annotated.no_hooks
+
+
+async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with cli(tmp_path) as peer:
+        assert await site.reason(peer) == "no setting tells why"
+    with cli(tmp_path, "--safe-mode") as peer:
+        assert await site.reason(peer) == "it was started with --safe-mode"
+    (tmp_path / ".qwen").mkdir()
+    (tmp_path / ".qwen/settings.json").write_text('{"disableAllHooks": true}')
+    # Those of which nothing is expected: without the layer, too old.
+    with cli(tmp_path, layer=False) as peer, cli(tmp_path) as old, cli(tmp_path) as last:
+        for session, version in ((peer, "0.24.4"), (old, "0.15.10"), (old, "")):
+            known = KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session)
+            site.doors.look_after([SessionState(known, streaming=True)])
+        assert await site.reason(last) == f"disableAllHooks in {tmp_path}/.qwen/settings.json"
+    assert site.warnings.empty()
