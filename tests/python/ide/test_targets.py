@@ -15,7 +15,7 @@ from qwen_companion.ide.targets import TargetError, check_target
         ("/", "is a directory"),
         ("/nowhere/", "names a directory"),
         ("/dev/null", "regular"),
-        ("/" + "x" * 300, "looked at"),
+        ("/" + "x" * 300, "inspected"),
     ],
 )
 def test_what_is_no_file_is_refused_with_a_reason(path: str, reason: str) -> None:
