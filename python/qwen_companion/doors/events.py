@@ -25,6 +25,7 @@ class Event(BaseModel):
     """What all events have, and all that one of an unknown kind has.
 
     CWD is the directory of the project.  AGENT_ID is that of a subagent, None for the conversation with the user.
+    Versions that send no PROMPT_ID, 0.21.2 for one, send AGENT_ID only where a subagent starts and stops.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -33,6 +34,7 @@ class Event(BaseModel):
     session_id: str = ""
     cwd: str = ""
     permission_mode: str | None = None
+    prompt_id: str | None = None
     agent_id: str | None = None
 
     @property

@@ -70,6 +70,9 @@ class HookHandler:
         caller = await self._caller(request, connection)
         if caller is None:
             return NO_DECISION, None
+        if request.agent_id is None and request.prompt_id is None:
+            # It does not say who asks.  A review serves both; without one, the subagent would be refused.
+            request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
         agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
         return await self.reviews.answer(request, self._asker(caller), agent, gone)
 

@@ -52,6 +52,11 @@ class States:
         kind = dict(known.agents).get(identifier) if known else None
         return f"subagent {kind}" if kind else "a subagent"
 
+    def running_agent(self, pid: int) -> str | None:
+        """Return the subagent of process PID that has started last, None where none is running."""
+        known = self._known.get(pid)
+        return known.agents[-1][0] if known and known.agents else None
+
     def forget(self, pid: int) -> None:
         """Forget the process PID, which has ended."""
         self._known.pop(pid, None)

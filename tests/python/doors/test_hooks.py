@@ -244,6 +244,14 @@ def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Call
     assert answer["updatedInput"]["new_string"] == "by hand\n"
     assert backend.emacs.wait_for("delivered") == {"id": review["id"]}
     connection.close()
+    # Versions that do not say who asks: while a subagent is running, it may be that one.
+    connection = caller.connect()
+    caller.begin(connection, request(home))
+    review = backend.emacs.wait_for("diff-open")
+    assert review["client"].startswith("subagent explorer of ")
+    backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("rejected")}))
+    assert json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]["behavior"] == "deny"
+    connection.close()
     # One that gives up ends its review.
     connection, review = begin_review(home, backend.emacs, caller)
     connection.sock.shutdown(socket.SHUT_RDWR)
