@@ -543,6 +543,8 @@ happens on its own, also when Emacs is about to exit."
       ;; A process that does not react must not stay.
       (process-put process 'killer
                    (run-at-time 5 nil #'delete-process process))
+      ;; Emacs tells a process that was stopped nothing.
+      (continue-process process)
       (process-send-eof process)))
   (qwen-companion-backend--cancel-retry)
   (qwen-companion-backend--forget-server)

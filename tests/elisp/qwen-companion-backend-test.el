@@ -318,8 +318,21 @@ Whoever has the port is shown the token by each CLI that reconnects."
         (remove-hook 'qwen-companion-state-functions note))
       (should (= 3 (length failures)))
       (should (equal 1 (1- (length (split-string said "ended with status 1")))))
-      (should (string-match-p "running again\\'" said))
+      (should (string-match-p "running again$" said))
       (should-not (qwen-companion-backend-failure)))))
+
+(ert-deftest qwen-companion-backend-test-off-while-it-is-stopped ()
+  "The mode can be turned off while the process is stopped, which ends it."
+  (qwen-companion-test-with-process
+    (qwen-companion-mode 1)
+    (qwen-companion-backend-test--wait-ready)
+    (let ((process (qwen-companion-backend--process)))
+      (signal-process process 'STOP)
+      (qwen-companion-test-wait-for (eq 'stop (process-status process)))
+      (qwen-companion-mode -1)
+      (qwen-companion-test-wait-for (null (qwen-companion-test-processes)))
+      (should (equal 0 (process-exit-status process)))
+      (should-not (qwen-companion-backend-test--files)))))
 
 (ert-deftest qwen-companion-backend-test-off-while-it-is-restarted ()
   "The files of the process before are removed too."
