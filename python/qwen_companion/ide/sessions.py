@@ -37,7 +37,7 @@ tenth of a second, on a loaded machine after half of one.
 LAST_RETRY_MS = 500
 """The same when the companion stops for good: the CLI finds nobody, and says so, soon after."""
 
-KEEP_ALIVE_S = 30.0
+KEEP_ALIVE_S = 15.0
 """Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
 
 RETURN_S = RETRY_MS / 1000 + 5.0
