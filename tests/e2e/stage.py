@@ -36,6 +36,13 @@ REMEMBER: Final = f'(progn (load "{CHECKOUT}/tests/e2e/reuse") (reuse-remember))
 RUN_OPTIONS: Final = "(list qwen-companion-approval-mode qwen-companion-qwen-command qwen-companion-terminal)"
 
 
+# Not those of the agents of a daemon that the backend has started: these stay.
+COUNT_SESSIONS: Final = """(cl-count-if-not
+ (lambda (session)
+   (memq (process-id (qwen-companion-backend--process)) (qwen-companion-session-ancestors session)))
+ (qwen-companion-backend-sessions))"""
+
+
 @dataclass(frozen=True)
 class _RunningCli:
     """CLI in the terminal BUFFER of Emacs; OPTIONS are the printed values of those that it was started with."""
@@ -84,7 +91,7 @@ class Stage:
         # The CLI may have written another text than Emacs waits for; that takes seconds.
         self.emacs.wait_until("(null qwen-companion-disk--writes)")
         # With the buffers of other CLIs went their processes, and with these their connections.
-        self.emacs.wait_until(f"(<= (length (qwen-companion-backend-sessions)) {1 if self._cli else 0})")
+        self.emacs.wait_until(f"(<= {COUNT_SESSIONS} {1 if self._cli else 0})")
         return True
 
     def _reset_cli(self, cli: _RunningCli) -> bool:

@@ -72,6 +72,8 @@ def test_a_cli_is_answered_while_emacs_is_busy(stage: Stage) -> None:
             (answer,) = closed.result(PATIENCE)["content"]
     finally:
         go.touch()
+    # Else Emacs shows a session for a minute.
+    cli.post(b"", method="DELETE")
     assert json.loads(answer["text"]) == {"content": EDITED}
     assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
 

@@ -80,7 +80,7 @@ def test_another_model(stage: Stage) -> None:
     screen = choose_model(stage, "another")
     assert "Use Another, which rewrites the user's settings on the daemon's host? (y or n)" in screen
     stage.screen.keys("n")
-    stage.screen.wait_for("The model stays Usual")
+    stage.screen.wait_for("The model is still Usual")
     choose_model(stage, "another")
     assert settings(stage) == before
     stage.screen.keys("y")

@@ -50,7 +50,10 @@ def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None
     assert daemon.buffer_text("greeting.py") == EDITED
 
     # A review goes with its frame and comes back in the next one.
-    stage.emacs.eval('(with-selected-frame (car (frame-list)) (pop-to-buffer "*qwen: project*") nil)')
+    stage.screen.keys("C-x", "4", "b")
+    stage.screen.wait_for("Switch to buffer in other window")
+    stage.screen.type("*qwen: project*")
+    stage.screen.keys("Enter")
     stage.script_change(stage.sandbox.greeting, EDITED_AGAIN)
     stage.screen.wait_for("Type your message")
     stage.ask("and the name")
