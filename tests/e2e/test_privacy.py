@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from editor import lisp_string
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("context")
@@ -21,7 +22,13 @@ def visit(stage: Stage, path: Path) -> None:
     stage.screen.keys("Enter")
     stage.screen.wait_until(lambda: path.name in stage.emacs.visible_buffers(), f"{path.name} in a window")
     stage.screen.keys("M-<", "C-Space", "C-n")
-    stage.screen.wait_for("told: line 2, character 1")
+    # Of a file that was selected so before, no key need change what is told.
+    told = (
+        "(let ((context qwen-companion-context--sent))"
+        f" (and (equal (plist-get context :active) {lisp_string(str(path))})"
+        " (equal (plist-get context :line) 2) (plist-get context :text) t))"
+    )
+    stage.screen.wait_until(lambda: stage.emacs.eval(told) == "t", "the selected line told")
     stage.screen.keys("C-x", "o")
 
 
