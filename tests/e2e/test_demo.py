@@ -73,6 +73,7 @@ def test_a_review_leaves_the_guide_beside_it(stage: Stage) -> None:
     with demo(stage, 200, 50) as screen:
         screen.wait_for("Type your message")
         screen.wait_for(WHOLE_GUIDE)
+        screen.wait_for("Qwen[1]")
         stage.ask("greet politely")
         screen.wait_for("Ediff Control Panel")
         screen.wait_for(WHOLE_GUIDE)
