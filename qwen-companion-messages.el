@@ -57,11 +57,11 @@ its key, nil where there is none."
   exclusions)
 (qwen-companion-messages-define qwen-companion-exclusion Exclusion
   path rule session)
-(qwen-companion-messages-define qwen-companion-diff-open DiffOpen
-  id session client path digest ends-lines)
-(qwen-companion-messages-define qwen-companion-diff-close DiffClose
+(qwen-companion-messages-define qwen-companion-proposal-open ProposalOpen
+  id session client path digest ends-lines held)
+(qwen-companion-messages-define qwen-companion-proposal-close ProposalClose
   id keeps-edits)
-(qwen-companion-messages-define qwen-companion-diff-orphan DiffOrphan
+(qwen-companion-messages-define qwen-companion-proposal-orphan ProposalOrphan
   id)
 (qwen-companion-messages-define qwen-companion-delivered Delivered
   id)

@@ -60,8 +60,9 @@
 Identity:
 ID is a string that names the proposal to the Python process.
 SESSION is the id of the session that proposed it, CLIENT the name of
-that CLI.  PATH is the absolute name of the file.  ARRIVED is the time
-it came, in seconds since the epoch.
+that CLI.  PATH is the absolute name of the file.  HELD is non-nil when
+a hook of the CLI waits for the outcome; the CLI knows other proposals
+by their file.  ARRIVED is the time it came, in seconds since the epoch.
 
 State:
 STATE is `pending', `shown', `accepted', `rejected', `closed',
@@ -104,7 +105,7 @@ the text on disk before it.  FORECAST is the text the file will hold
 after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
-  id session client path (arrived (float-time))
+  id session client path held (arrived (float-time))
   (state 'pending) seen edited
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
   stamp checked on-disk as-on-disk exact real warning lossy watch
@@ -347,16 +348,17 @@ bring lines back."
 ;;; The one life
 
 (defun qwen-companion-proposal--from-payload (payload)
-  "Return the proposal that PAYLOAD of the `diff-open' call describes.
+  "Return the proposal that PAYLOAD of the `proposal-open' call describes.
 It has no text yet, and its file has not been looked at."
-  (let ((client (qwen-companion-diff-open-client payload)))
+  (let ((client (qwen-companion-proposal-open-client payload)))
     (qwen-companion-proposal--make
-     :id (qwen-companion-diff-open-id payload)
-     :session (qwen-companion-diff-open-session payload)
+     :id (qwen-companion-proposal-open-id payload)
+     :session (qwen-companion-proposal-open-session payload)
      :client (if (string-empty-p client) "the CLI" client)
-     :path (qwen-companion-diff-open-path payload)
-     :digest (qwen-companion-diff-open-digest payload)
-     :ends-lines (qwen-companion-diff-open-ends-lines payload))))
+     :path (qwen-companion-proposal-open-path payload)
+     :digest (qwen-companion-proposal-open-digest payload)
+     :ends-lines (qwen-companion-proposal-open-ends-lines payload)
+     :held (qwen-companion-proposal-open-held payload))))
 
 (defun qwen-companion-proposal--refusal (proposal payload)
   "Return the reason to refuse PROPOSAL with the text in PAYLOAD, or nil."
@@ -425,11 +427,6 @@ OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
                   (qwen-companion-proposal-client accepted))))
   (force-mode-line-update t))
 
-(defun qwen-companion-proposal--held-p (proposal)
-  "Return non-nil when a hook of the CLI waits for PROPOSAL.
-The CLI knows other proposals by their file."
-  (string-prefix-p "hook-" (qwen-companion-proposal-id proposal)))
-
 (defun qwen-companion-proposal--supersede (newer)
   "End the open proposal of the same session and file as NEWER.
 The CLI waits for the outcome of NEWER only, so an outcome that
@@ -439,7 +436,7 @@ has not reached it yet is void."
                                (qwen-companion-proposal-session proposal))
                         (equal (qwen-companion-proposal-path newer)
                                (qwen-companion-proposal-path proposal))
-                        (not (qwen-companion-proposal--held-p proposal))))))
+                        (not (qwen-companion-proposal-held proposal))))))
     (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
       (qwen-companion-proposal--end older 'superseded t)
       (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
@@ -721,7 +718,7 @@ that text, or nil for a rejection."
 ;;; Calls of the Python process
 
 (defun qwen-companion-proposal-on-open (payload)
-  "Handle the `diff-open' call: begin the proposal in PAYLOAD.
+  "Handle the `proposal-open' call: begin the proposal in PAYLOAD.
 Return nil, or the reason to refuse it, a string.  If the proposal is
 known already, keep its review."
   (let* ((proposal (qwen-companion-proposal--from-payload payload))
@@ -733,7 +730,7 @@ known already, keep its review."
       nil)
      (t
       ;; What a hook waits for has its own end, whatever else comes.
-      (unless (qwen-companion-proposal--held-p proposal)
+      (unless (qwen-companion-proposal-held proposal)
         (qwen-companion-proposal--supersede proposal))
       (if-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
           (progn (qwen-companion-spool-drop payload)
@@ -742,14 +739,14 @@ known already, keep its review."
         nil)))))
 
 (defun qwen-companion-proposal-on-close (payload)
-  "Handle the `diff-close' call: PAYLOAD names a proposal answered elsewhere.
+  "Handle the `proposal-close' call: PAYLOAD names a proposal answered elsewhere.
 Return its text as a payload, or nil when it was not open or has just
 been rejected in Emacs."
-  (let* ((id (qwen-companion-diff-close-id payload))
+  (let* ((id (qwen-companion-proposal-close-id payload))
          (undelivered (qwen-companion-proposal--undelivered-by-id id))
          (proposal (or (car undelivered) (qwen-companion-proposal-by-id id))))
     (when proposal
-      (let* ((reason (if (qwen-companion-diff-close-keeps-edits payload)
+      (let* ((reason (if (qwen-companion-proposal-close-keeps-edits payload)
                          "answered in the terminal"
                        (format "answered in the terminal, where %s writes its own text without your edits"
                                (qwen-companion-proposal-client proposal))))
@@ -770,9 +767,9 @@ been rejected in Emacs."
         (and text (qwen-companion-spool-pack text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
-  "Handle the `diff-orphan' call: rescue the text of the proposal in PAYLOAD.
+  "Handle the `proposal-orphan' call: rescue the text of the proposal in PAYLOAD.
 Its session has ended; an acceptance may not have reached the CLI."
-  (let* ((id (qwen-companion-diff-orphan-id payload))
+  (let* ((id (qwen-companion-proposal-orphan-id payload))
          (proposal (qwen-companion-proposal-by-id id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond

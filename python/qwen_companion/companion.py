@@ -31,9 +31,6 @@ from qwen_companion.emacs.messages import (
     ContextSent,
     DaemonCall,
     Delivered,
-    DiffClose,
-    DiffOpen,
-    DiffOrphan,
     ExclusionList,
     FileList,
     FileVisited,
@@ -42,6 +39,9 @@ from qwen_companion.emacs.messages import (
     Merge,
     Merged,
     Notice,
+    ProposalClose,
+    ProposalOpen,
+    ProposalOrphan,
     Published,
     ReviewOutcome,
     Roots,
@@ -98,7 +98,7 @@ class _Editor:
         self._sessions = sessions
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        message = DiffOpen(
+        message = ProposalOpen(
             proposal.id,
             proposal.session,
             client,
@@ -106,15 +106,16 @@ class _Editor:
             proposal.digest,
             text,
             ends_lines(self._sessions.get(proposal.session)),
+            held=proposal.id.startswith(HOOK_PREFIX),
         )
         return await self._bridge.call(message, timeout=None)
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        message = DiffClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
+        message = ProposalClose(proposal.id, keeps_edits(self._sessions.get(proposal.session)))
         return await self._bridge.call(message, CLOSE_S)
 
     def abandon(self, proposal: Proposal) -> None:
-        self._bridge.tell(DiffOrphan(proposal.id))
+        self._bridge.tell(ProposalOrphan(proposal.id))
 
     def settled(self, identifier: str) -> None:
         self._bridge.tell(Delivered(identifier))
@@ -167,7 +168,7 @@ class Companion:
         # The request of a hook has ended with the process that held it.
         for item in hello.proposals:
             if item not in proposals:
-                self._bridge.tell(DiffOrphan(item.id))
+                self._bridge.tell(ProposalOrphan(item.id))
         self._doors = Doors(
             self._port,
             token,

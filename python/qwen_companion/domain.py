@@ -91,7 +91,7 @@ class SessionState:
 class KnownProposal:
     """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
 
-    DIGEST is that of the text as it was proposed, see `DiffOpen`.
+    DIGEST is that of the text as it was proposed, see `ProposalOpen`.
     """
 
     id: str

@@ -153,7 +153,7 @@
 
 (ert-deftest qwen-companion-layer-test-held-requests-do-not-supersede ()
   "A subagent's review of a file and its CLI's of the same are two."
-  (let ((held (qwen-companion-proposal--make :id "hook-1" :session "i" :path "/a"))
+  (let ((held (qwen-companion-proposal--make :id "hook-1" :session "i" :path "/a" :held t))
         (other (qwen-companion-proposal--make :id "1" :session "i" :path "/a"))
         ended)
     (cl-letf (((symbol-function 'qwen-companion-proposal--end)

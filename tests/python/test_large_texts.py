@@ -76,7 +76,7 @@ def test_a_text_above_the_limit_is_refused_and_not_kept(backend: Backend, chunke
         "isError": True,
     }
     assert resident(backend, peak=True) - before < TEXT_BYTES / 4
-    assert backend.emacs.calls("diff-open").empty()
+    assert backend.emacs.calls("proposal-open").empty()
     assert cli.tool("closeDiff", filePath=path)["content"][0]["text"] == '{"content": null}'
 
 

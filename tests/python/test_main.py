@@ -309,7 +309,8 @@ class TestRestart:
         with cli.stream() as stream:
             assert stream.block() == ["retry: 1500"]
             assert cli.tool("openDiff", filePath=str(path), newContent="new\n")["content"] == []
-            opened = backend.emacs.wait_for("diff-open")
+            opened = backend.emacs.wait_for("proposal-open")
+            assert not opened["held"]
             backend.kill()
             # Not "reset", not "incomplete": a clean end is what makes the CLI come back.
             assert stream.rest() == b""
@@ -337,7 +338,7 @@ class TestRestart:
         with cli.stream() as stream:
             assert stream.block() == ["retry: 1500"]
             cli.tool("openDiff", filePath=str(path), newContent="new\n")
-            opened = backend.emacs.wait_for("diff-open")
+            opened = backend.emacs.wait_for("proposal-open")
             backend.kill()
         proposal = {key: opened[key] for key in ("id", "session", "path", "digest")}
         with self.restart(backend, [proposal]) as new:
@@ -374,13 +375,13 @@ class TestRestart:
             began = time.monotonic()
             backend.greet()
             assert backend.emacs.wait_for("sessions") == {"sessions": []}
-            assert backend.emacs.wait_for("diff-orphan") == {"id": "p"}
+            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
             assert time.monotonic() - began < RETURN_S
 
     def test_a_proposal_of_a_forgotten_session_is_an_orphan(self, home: Home) -> None:
         with Backend(home, proposals=[{"id": "p", "session": "gone", "path": "/a", "digest": "d"}]) as backend:
             backend.greet()
-            assert backend.emacs.wait_for("diff-orphan") == {"id": "p"}
+            assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
 
     def test_an_unknown_session_is_told_so(self, backend: Backend) -> None:
         cli = Cli(backend.port, backend.token, "never-was")
@@ -395,7 +396,7 @@ def test_an_outcome_larger_than_a_frame_should_be_goes_by_file(backend: Backend,
     cli = backend.cli()
     with cli.stream() as stream:
         cli.tool("openDiff", filePath=str(path), newContent=text)
-        opened = backend.emacs.wait_for("diff-open")
+        opened = backend.emacs.wait_for("proposal-open")
         assert "text" not in opened
         file = Path(opened["text-file"])
         assert file.parent == home.spool
@@ -418,7 +419,7 @@ def test_a_busy_emacs_has_a_review_queued_and_open(backend: Backend, home: Home)
     def text(_values: object) -> object:
         return [Symbol(":text"), "as edited"]
 
-    backend.emacs.handlers["diff-open"], backend.emacs.handlers["diff-close"] = busy, text
+    backend.emacs.handlers["proposal-open"], backend.emacs.handlers["proposal-close"] = busy, text
     cli = backend.cli()
     path = str(home.work / "a.txt")
     with cli.stream():

@@ -639,15 +639,16 @@ class ExclusionList(Notification):
 
 
 @dataclass(frozen=True)
-class DiffOpen(Outgoing["str | None"]):
-    """`diff-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
+class ProposalOpen(Outgoing["str | None"]):
+    """`proposal-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
 
     CLIENT is the CLI's name for a person, with its version; "" when it is not known.  DIGEST is the SHA-256 of the text
     in UTF-8, in hexadecimal digits.  ENDS_LINES says that the CLI may end the last line of what it writes when the
-    text does not.  An ID that is known already means the same review, to be left as it is.
+    text does not.  HELD says that a request of a hook waits for the outcome, and ends with it; a CLI knows its other
+    proposals by their file.  An ID that is known already means the same review, to be left as it is.
     """
 
-    method = "diff-open"
+    method = "proposal-open"
     id: str
     session: str
     client: str
@@ -655,9 +656,10 @@ class DiffOpen(Outgoing["str | None"]):
     digest: str
     text: str
     ends_lines: bool = False
+    held: bool = False
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:id :session :client :path :digest :ends-lines)` and the text."""
+        """`(:id :session :client :path :digest :ends-lines :held)` and the text."""
         head = plist(
             id=self.id,
             session=self.session,
@@ -665,6 +667,7 @@ class DiffOpen(Outgoing["str | None"]):
             path=self.path,
             digest=self.digest,
             ends_lines=self.ends_lines,
+            held=self.held,
         )
         return head + text_plist(self.text, spool)
 
@@ -674,7 +677,7 @@ class DiffOpen(Outgoing["str | None"]):
             return None
         if isinstance(reply, str) and not isinstance(reply, Symbol):
             return reply
-        raise MessageError("the answer to diff-open is neither nil nor a string")
+        raise MessageError("the answer to proposal-open is neither nil nor a string")
 
 
 @dataclass(frozen=True)
@@ -694,14 +697,14 @@ class FileVisited(Outgoing[bool]):
 
 
 @dataclass(frozen=True)
-class DiffClose(Outgoing["str | None"]):
-    """`diff-close`: end the review of proposal ID, which was answered in the terminal, without an outcome.
+class ProposalClose(Outgoing["str | None"]):
+    """`proposal-close`: end the review of proposal ID, which was answered in the terminal, without an outcome.
 
     KEEPS_EDITS says that the CLI, if the answer was yes, writes the text as it is in Emacs now.  An outcome that Emacs
     has sent and nobody has confirmed came too late.  The answer is the text; None if there is none, or was rejected.
     """
 
-    method = "diff-close"
+    method = "proposal-close"
     id: str
     keeps_edits: bool
 
@@ -715,10 +718,10 @@ class DiffClose(Outgoing["str | None"]):
 
 
 @dataclass(frozen=True)
-class DiffOrphan(Notification):
-    """`diff-orphan`: the CLI that waits for proposal ID has gone."""
+class ProposalOrphan(Notification):
+    """`proposal-orphan`: the CLI that waits for proposal ID has gone."""
 
-    method = "diff-orphan"
+    method = "proposal-orphan"
     id: str
 
     def payload(self, spool: Spool) -> Sexp:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from qwen_companion.domain import KnownProposal
 
 HOOK_PREFIX = "hook-"
-"""Begins the ids of proposals that came by a hook of the CLI, and end with its request.  Emacs knows it too."""
+"""Begins the ids of proposals that came by a hook of the CLI, and end with its request."""
 
 
 def text_digest(text: str) -> str:

@@ -151,7 +151,7 @@ def test_a_review_that_a_hook_held_ends_with_its_process(home: Home) -> None:
     with Backend(home, proposals=known) as backend:
         backend.connect()
         backend.emacs.call("ping", "nil")
-        assert backend.emacs.wait_for("diff-orphan") == {"id": "hook-1"}
+        assert backend.emacs.wait_for("proposal-orphan") == {"id": "hook-1"}
         # Emacs may have decided at that very moment.
         backend.emacs.call("outcome", '(:id "hook-1" :outcome rejected)')
         assert backend.emacs.wait_for("delivered") == {"id": "hook-1"}
@@ -220,7 +220,7 @@ def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend,
         backend.emacs.handlers["file-visited"] = lambda _: None
         (answer,) = caller.call_over(connection, request(home))[1].values()
         assert answer["decision"] == {"behavior": "allow"}
-        assert backend.emacs.calls("diff-open").empty()
+        assert backend.emacs.calls("proposal-open").empty()
 
 
 def begin_review(home: Home, emacs: EpcPeer, caller: Caller) -> tuple[http.client.HTTPConnection, dict[str, Any]]:
@@ -229,13 +229,14 @@ def begin_review(home: Home, emacs: EpcPeer, caller: Caller) -> tuple[http.clien
     start = {"hook_event_name": "SubagentStart", "session_id": "s", "agent_id": "a", "agent_type": "explorer"}
     caller.call_over(connection, start)
     caller.begin(connection, request(home, agent_id="a"))
-    return connection, emacs.wait_for("diff-open")
+    return connection, emacs.wait_for("proposal-open")
 
 
 def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Caller) -> None:
     connection, review = begin_review(home, backend.emacs, caller)
     assert review["path"] == str(home.work / "a.txt")
     assert review["text"] == PROPOSED
+    assert review["held"] is True
     assert review["client"].startswith("subagent explorer of ")
     backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("accepted"), "text": "by hand\n"}))
     answer = json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]
@@ -247,7 +248,7 @@ def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Call
     # Versions that do not say who asks: while a subagent is running, it may be that one.
     connection = caller.connect()
     caller.begin(connection, request(home))
-    review = backend.emacs.wait_for("diff-open")
+    review = backend.emacs.wait_for("proposal-open")
     assert review["client"].startswith("subagent explorer of ")
     backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("rejected")}))
     assert json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]["behavior"] == "deny"
@@ -256,4 +257,4 @@ def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Call
     connection, review = begin_review(home, backend.emacs, caller)
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    assert backend.emacs.wait_for("diff-orphan") == {"id": review["id"]}
+    assert backend.emacs.wait_for("proposal-orphan") == {"id": review["id"]}

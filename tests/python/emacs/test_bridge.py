@@ -13,10 +13,10 @@ from qwen_companion.emacs import bridge as module
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.messages import (
     Delivered,
-    DiffClose,
-    DiffOpen,
     Incoming,
     Notice,
+    ProposalClose,
+    ProposalOpen,
     ReviewOutcome,
     Roots,
     Serving,
@@ -153,10 +153,10 @@ async def test_a_message_of_another_shape_is_answered_with_an_error(site: Site) 
 
 async def test_a_call_returns_the_answer(site: Site) -> None:
     peer = await site.connect()
-    peer.handlers["diff-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
-    assert await soon(site.bridge.call(DiffClose("a", keeps_edits=True))) is None
-    peer.handlers["diff-open"] = lambda values: "no: " + values["path"]
-    assert await soon(site.bridge.call(DiffOpen("i", "s", "c", '/a\n"b\\', "d", "text"))) == 'no: /a\n"b\\'
+    peer.handlers["proposal-close"] = lambda values: ["x"][:0] if values["id"] == "a" else None
+    assert await soon(site.bridge.call(ProposalClose("a", keeps_edits=True))) is None
+    peer.handlers["proposal-open"] = lambda values: "no: " + values["path"]
+    assert await soon(site.bridge.call(ProposalOpen("i", "s", "c", '/a\n"b\\', "d", "text"))) == 'no: /a\n"b\\'
 
 
 async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
@@ -229,9 +229,9 @@ async def test_an_error_in_emacs_is_told(site: Site) -> None:
 
 async def test_an_answer_of_another_shape_is_told(site: Site) -> None:
     peer = await site.connect()
-    peer.handlers["diff-open"] = lambda _values: 5
-    with pytest.raises(EmacsRefusedError, match="diff-open"):
-        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "text")))
+    peer.handlers["proposal-open"] = lambda _values: 5
+    with pytest.raises(EmacsRefusedError, match="proposal-open"):
+        await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "text")))
 
 
 async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site) -> None:
@@ -259,15 +259,15 @@ async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
 async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, spool: Spool) -> None:
     peer = await site.connect()
     spool.remove()
-    await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
-    assert peer.calls("diff-open").get_nowait()["text"] == "é" * 100_000
+    await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
+    assert peer.calls("proposal-open").get_nowait()["text"] == "é" * 100_000
 
 
 async def test_a_very_long_text_that_cannot_be_spooled_fails_alone(site: Site, spool: Spool) -> None:
     await site.connect()
     spool.remove()
     with pytest.raises(EmacsRefusedError, match="spool"):
-        await soon(site.bridge.call(DiffOpen("i", "s", "c", "/a", "d", "x" * 10_000_000)))
+        await soon(site.bridge.call(ProposalOpen("i", "s", "c", "/a", "d", "x" * 10_000_000)))
     await soon(site.bridge.call(Serving()))
 
 

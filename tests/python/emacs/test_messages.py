@@ -28,9 +28,6 @@ from qwen_companion.emacs.messages import (
     ContextSent,
     DaemonCall,
     Delivered,
-    DiffClose,
-    DiffOpen,
-    DiffOrphan,
     ExclusionList,
     FileList,
     FileVisited,
@@ -39,6 +36,9 @@ from qwen_companion.emacs.messages import (
     Merged,
     Notice,
     Outgoing,
+    ProposalClose,
+    ProposalOpen,
+    ProposalOrphan,
     Published,
     ReviewOutcome,
     Roots,
@@ -256,8 +256,8 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert as_dict(outgoing(ContextSent("i", None, 5, "{}"), spool))["everywhere"] is True
     (exclusion,) = as_dict(outgoing(ExclusionList((Exclusion("/a", "why"),)), spool))["exclusions"]
     assert as_dict(exclusion) == {"path": "/a", "rule": "why", "session": []}
-    assert as_dict(outgoing(DiffClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
-    for message in (DiffOrphan("p"), Delivered("p")):
+    assert as_dict(outgoing(ProposalClose("p", keeps_edits=True), spool)) == {"id": "p", "keeps-edits": True}
+    for message in (ProposalOrphan("p"), Delivered("p")):
         assert as_dict(outgoing(message, spool)) == {"id": "p"}
     assert {key: str(value) for key, value in as_dict(outgoing(Notice("warning", "w"), spool)).items()} == {
         "level": "warning",
@@ -267,23 +267,23 @@ def test_outgoing_messages(spool: Spool) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "x" * INLINE_TEXT_BYTES, "é" * (INLINE_TEXT_BYTES // 2)])
 def test_a_text_up_to_the_limit_goes_inside(text: str, spool: Spool) -> None:
-    assert as_dict(outgoing(DiffOpen("p", "i", "c", "/a", "d", text), spool))["text"] == text
+    assert as_dict(outgoing(ProposalOpen("p", "i", "c", "/a", "d", text), spool))["text"] == text
 
 
 @pytest.mark.parametrize("text", ["x" * (INLINE_TEXT_BYTES + 1), "é" * (INLINE_TEXT_BYTES // 2 + 1)])
 def test_a_text_over_the_limit_goes_by_file(text: str, spool: Spool) -> None:
-    payload = as_dict(outgoing(DiffOpen("p", "i", "c", "/a", "d", text), spool))
+    payload = as_dict(outgoing(ProposalOpen("p", "i", "c", "/a", "d", text), spool))
     assert "text" not in payload
     assert spool.read(payload["text-file"]) == text
 
 
 def test_replies(spool: Spool) -> None:
-    opened = DiffOpen("p", "i", "c", "/a", "d", "x")
+    opened = ProposalOpen("p", "i", "c", "/a", "d", "x")
     assert opened.parse_reply([], spool) is None
     assert opened.parse_reply("why not", spool) == "why not"
     with pytest.raises(MessageError):
         opened.parse_reply(5, spool)
-    closed = DiffClose("p", keeps_edits=False)
+    closed = ProposalClose("p", keeps_edits=False)
     assert closed.parse_reply([], spool) is None
     assert closed.parse_reply(read_sexp(b'(:text "x")'), spool) == "x"
     assert closed.parse_reply(["x"][:0], spool) is None
@@ -313,10 +313,10 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 SessionList(()),
                 ContextSent("i", None, 0, "text"),
                 ExclusionList(()),
-                DiffOpen("p", "i", "c", "/a", "d", "text"),
-                DiffClose("p", True),
+                ProposalOpen("p", "i", "c", "/a", "d", "text"),
+                ProposalClose("p", True),
                 FileVisited("/a"),
-                DiffOrphan("p"),
+                ProposalOrphan("p"),
                 Delivered("p"),
                 Compared(1, None),
                 Merged(1, None),
