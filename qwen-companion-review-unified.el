@@ -25,9 +25,7 @@
 ;;
 ;; The buffer looks like one of `diff-mode', and the commands of that mode
 ;; that only read it work.  Those that would edit it, or apply it to a file,
-;; are not bound.  Text properties tell headers from lines of the text;
-;; nothing is inferred from the text itself, which is untrusted and may
-;; look like a header.
+;; are not bound.
 
 ;;; Code:
 
@@ -38,6 +36,7 @@
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-hunks)
+(require 'qwen-companion-hunks-view)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-review-edit)
 (require 'qwen-companion-review-windows)
@@ -51,19 +50,8 @@ With 0, adjacent changes are hunks of their own."
   :group 'qwen-companion
   :type 'natnum)
 
-(defface qwen-companion-unified-dropped
-  '((t :inherit shadow :strike-through t))
-  "Face of a hunk that is dropped."
-  :group 'qwen-companion)
-
 (defconst qwen-companion-review-unified--page-lines 1000
   "Lines after which no more hunks are shown until the user asks for them.")
-
-(defconst qwen-companion-review-unified--run-limit 1000
-  "Lines after which the rest of a run of removed or added lines is left out.")
-
-(defconst qwen-companion-review-unified--refine-limit 5000
-  "Characters above which the words of a change are not compared.")
 
 (defconst qwen-companion-review-unified--compare-delay 0.2
   "Seconds after which a text that was changed elsewhere is compared again.")
@@ -137,7 +125,7 @@ a hook of its own.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
-  (jit-lock-register #'qwen-companion-review-unified--fontify))
+  (jit-lock-register #'qwen-companion-hunks-view-fontify))
 
 (defun qwen-companion-review-unified--make-buffer (proposal)
   "Return a new buffer to show PROPOSAL."
@@ -215,7 +203,7 @@ The number comes early, so that it is not pushed off the screen."
 (defun qwen-companion-review-unified--draw ()
   "Redraw all hunks, keeping point in its hunk."
   (let ((inhibit-read-only t)
-        (change (when-let* ((hunk (qwen-companion-review-unified--hunk-at (point))))
+        (change (when-let* ((hunk (qwen-companion-hunks-view-hunk-at (point))))
                   (car (qwen-companion-hunks-hunk-changes hunk))))
         (shown (count-lines (point-min) (point-max)))
         (difference (qwen-companion-review-unified--difference)))
@@ -232,8 +220,8 @@ The number comes early, so that it is not pushed off the screen."
      (max shown qwen-companion-review-unified--page-lines))
     (qwen-companion-review-unified--draw-stranded)
     (goto-char (point-min))
-    (or (and change (qwen-companion-review-unified--goto-change change))
-        (qwen-companion-review-unified--goto-hunk (point-min) nil)
+    (or (and change (qwen-companion-hunks-view-goto-change change))
+        (qwen-companion-hunks-view-goto-hunk (point-min) nil)
         (goto-char (or (text-property-any (point-min) (point-max)
                                           'qwen-companion-review-unified-line-ends t)
                        (point-min))))
@@ -241,11 +229,8 @@ The number comes early, so that it is not pushed off the screen."
 
 (defun qwen-companion-review-unified--finish-drawing ()
   "Finish drawing: update status, bidi display and window points."
-  (qwen-companion-untrusted-show-bidi-controls)
-  (set-buffer-modified-p nil)
   (qwen-companion-review-unified--update-status)
-  (dolist (window (get-buffer-window-list nil nil t))
-    (set-window-point window (point))))
+  (qwen-companion-hunks-view-finish))
 
 (defun qwen-companion-review-unified--update-status ()
   "Update the number of kept hunks in the header line."
@@ -295,35 +280,26 @@ The number comes early, so that it is not pushed off the screen."
 (defun qwen-companion-review-unified--draw-page (lines)
   "Insert the next hunks at point until there are at least LINES lines.
 Then insert a button for the rest, if any."
-  (let ((count 0))
+  (let ((difference (qwen-companion-review-unified--difference))
+        (count 0))
     (while (and qwen-companion-review-unified--undrawn (< count lines))
       (let ((hunk (pop qwen-companion-review-unified--undrawn))
             (start (point)))
         (unless (qwen-companion-hunks-hunk-hidden hunk)
-          (qwen-companion-review-unified--draw-hunk hunk)
+          (qwen-companion-hunks-view-draw difference hunk)
           (cl-incf count (count-lines start (point)))))))
   (let ((rest (cl-count-if-not #'qwen-companion-hunks-hunk-hidden
                                qwen-companion-review-unified--undrawn)))
     (when (> rest 0)
-      (qwen-companion-review-unified--draw-button
+      (qwen-companion-hunks-view-draw-button
        (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
        #'qwen-companion-review-unified--show-more))))
-
-(defun qwen-companion-review-unified--draw-button (text function)
-  "Insert a line TEXT in which RET is to call FUNCTION."
-  (let ((start (point)))
-    (insert "\\ " text "\n")
-    (add-text-properties
-     start (point)
-     (list 'face 'link
-           'mouse-face 'highlight
-           'qwen-companion-review-unified-action function))))
 
 (defun qwen-companion-review-unified--show-more ()
   "Show the next page of hunks in place of its button."
   (let ((inhibit-read-only t)
         (place (text-property-any (point-min) (point-max)
-                                  'qwen-companion-review-unified-action
+                                  'qwen-companion-hunks-view-action
                                   #'qwen-companion-review-unified--show-more)))
     (when place
       (goto-char place)
@@ -331,114 +307,6 @@ Then insert a button for the rest, if any."
       (save-excursion
         (qwen-companion-review-unified--draw-page qwen-companion-review-unified--page-lines))
       (qwen-companion-review-unified--finish-drawing))))
-
-(defun qwen-companion-review-unified--draw-hunk (hunk)
-  "Insert HUNK at point."
-  (let* ((start (point))
-         (difference (qwen-companion-review-unified--difference))
-         (dropped (qwen-companion-hunks-dropped-p hunk))
-         (limit (unless (qwen-companion-hunks-hunk-whole hunk)
-                  qwen-companion-review-unified--run-limit))
-         (line (qwen-companion-review-unified--first-line hunk)))
-    (insert (qwen-companion-review-unified--hunk-header hunk))
-    (dolist (change (qwen-companion-hunks-hunk-changes hunk))
-      (qwen-companion-review-unified--draw-context
-       line (qwen-companion-hunks-change-old change))
-      (setq line (qwen-companion-hunks-change-end change))
-      (qwen-companion-review-unified--draw-run
-       "-" (qwen-companion-hunks-disk-lines difference change limit)
-       (qwen-companion-hunks-change-old-count change)
-       (list 'removed change)
-       (if dropped 'qwen-companion-unified-dropped 'diff-removed))
-      (qwen-companion-review-unified--draw-run
-       "+" (qwen-companion-hunks-proposed-lines difference change limit)
-       (qwen-companion-hunks-proposed-count change)
-       (list (if dropped 'dropped 'added) change)
-       (if dropped 'qwen-companion-unified-dropped 'diff-added)))
-    (qwen-companion-review-unified--draw-context
-     line (+ line (qwen-companion-hunks-hunk-after hunk)))
-    (put-text-property start (point) 'qwen-companion-review-unified-hunk hunk)))
-
-(defun qwen-companion-review-unified--first-line (hunk)
-  "Return the first line on disk of HUNK, including its context."
-  (- (qwen-companion-hunks-change-old
-      (car (qwen-companion-hunks-hunk-changes hunk)))
-     (qwen-companion-hunks-hunk-before hunk)))
-
-(defun qwen-companion-review-unified--extent (hunk)
-  "Return the lines (OLD OLD-COUNT NEW NEW-COUNT) of HUNK with its context.
-NEW-COUNT is the number of proposed lines, dropped or not."
-  (let* ((changes (qwen-companion-hunks-hunk-changes hunk))
-         (before (qwen-companion-hunks-hunk-before hunk))
-         (old (qwen-companion-review-unified--first-line hunk))
-         (count (+ (- (qwen-companion-hunks-change-end (car (last changes))) old)
-                   (qwen-companion-hunks-hunk-after hunk))))
-    (list old count
-          (- (qwen-companion-hunks-change-new (car changes)) before)
-          (cl-loop for change in changes
-                   sum (- (qwen-companion-hunks-proposed-count change)
-                          (qwen-companion-hunks-change-old-count change))
-                   into more
-                   finally return (+ count more)))))
-
-(defun qwen-companion-review-unified--hunk-header (hunk)
-  "Return the header line of HUNK."
-  (pcase-let ((`(,old ,old-count ,new ,new-count)
-               (qwen-companion-review-unified--extent hunk)))
-    (concat
-     (propertize
-      ;; An empty range is named by the line before it.
-      (format "@@ -%d,%d +%d,%d @@" (if (zerop old-count) (1- old) old) old-count
-              (if (zerop new-count) (1- new) new) new-count)
-      'face 'diff-hunk-header)
-     (and (qwen-companion-hunks-dropped-p hunk)
-          (propertize " dropped, u brings it back" 'face 'warning))
-     "\n")))
-
-(defun qwen-companion-review-unified--draw-context (line end)
-  "Insert the unchanged lines on disk from LINE up to END."
-  (qwen-companion-review-unified--draw-run
-   " "
-   (qwen-companion-hunks-lines
-    (qwen-companion-hunks-old (qwen-companion-review-unified--difference))
-    line (- end line))
-   (- end line) (list 'context line) 'diff-context))
-
-(defun qwen-companion-review-unified--draw-run (sign text count source face)
-  "Insert TEXT in FACE, with SIGN before each line.
-TEXT is the beginning of COUNT lines, or all of them; if some are left
-out, insert a button for these.  SOURCE is where the lines come from:
-\(`context' LINE), with the line of the first one on disk, or
-\(`removed' CHANGE), (`added' CHANGE), (`dropped' CHANGE)."
-  (let ((start (point))
-        (left (- count (qwen-companion-hunks-count-lines text))))
-    (insert text)
-    (let ((end (copy-marker (point) t)))
-      (goto-char start)
-      (while (< (point) end)
-        (insert sign)
-        (forward-line 1))
-      (goto-char end)
-      (unless (or (= start end) (bolp))
-        (insert "\n"))
-      (add-text-properties start (point)
-                           (list 'face face
-                                 'qwen-companion-review-unified-source source
-                                 'fontified nil))
-      (set-marker end nil))
-    (cond
-     ((> left 0)
-      (qwen-companion-review-unified--draw-button
-       (format "%d more lines: RET here shows them" left)
-       #'qwen-companion-review-unified--show-whole))
-     ((qwen-companion-hunks-unterminated-p text)
-      (insert "\\ No newline at end of file\n")))))
-
-(defun qwen-companion-review-unified--show-whole ()
-  "Show all lines of the hunk at point."
-  (let ((hunk (qwen-companion-review-unified--hunk-at (point))))
-    (setf (qwen-companion-hunks-hunk-whole hunk) t)
-    (qwen-companion-review-unified--redraw hunk (list hunk))))
 
 (defun qwen-companion-review-unified--draw-stranded ()
   "Insert at the end what was dropped and cannot be restored.
@@ -457,266 +325,6 @@ The lines are comments, not a part of the diff."
           (add-text-properties
            start (point)
            '(face shadow qwen-companion-review-unified-stranded t)))))))
-
-(defun qwen-companion-review-unified--redraw (hunk hunks)
-  "Replace HUNK by HUNKS on the screen and renumber those below."
-  (let* ((inhibit-read-only t)
-         (bounds (qwen-companion-review-unified--bounds hunk))
-         (offset (count-lines (car bounds) (line-beginning-position)))
-         (column (current-column)))
-    (goto-char (car bounds))
-    (delete-region (car bounds) (cdr bounds))
-    (mapc #'qwen-companion-review-unified--draw-hunk hunks)
-    (qwen-companion-review-unified--renumber (point))
-    (goto-char (car bounds))
-    (forward-line offset)
-    (move-to-column column)
-    (qwen-companion-review-unified--finish-drawing)))
-
-(defun qwen-companion-review-unified--renumber (start)
-  "Update the header of each hunk shown from START."
-  (save-excursion
-    (goto-char start)
-    (let (hunk)
-      (while (and (setq hunk (qwen-companion-review-unified--hunk-at (point)))
-                  (not (eobp)))
-        (let ((head (qwen-companion-review-unified--hunk-header hunk))
-              (end (line-beginning-position 2)))
-          (unless (string= head (buffer-substring-no-properties (point) end))
-            (delete-region (point) end)
-            (insert (propertize head 'qwen-companion-review-unified-hunk hunk))))
-        (goto-char (next-single-property-change
-                    (point) 'qwen-companion-review-unified-hunk nil (point-max)))))))
-
-;;; Where things are
-
-(defun qwen-companion-review-unified--hunk-at (position)
-  "Return the hunk that is shown at POSITION, or nil."
-  (get-text-property position 'qwen-companion-review-unified-hunk))
-
-(defun qwen-companion-review-unified--bounds (hunk)
-  "Return the positions (START . END) where HUNK is shown."
-  (let ((start (text-property-any (point-min) (point-max)
-                                  'qwen-companion-review-unified-hunk hunk)))
-    (cons start
-          (next-single-property-change start 'qwen-companion-review-unified-hunk
-                                       nil (point-max)))))
-
-(defun qwen-companion-review-unified--goto-hunk (position back)
-  "Go to the first hunk after POSITION, or with BACK to the last before it.
-Return nil and stay if there is none."
-  (let ((place (qwen-companion-review-unified--boundary position back)))
-    (while (and place
-                (not (qwen-companion-review-unified--hunk-at place)))
-      (setq place (qwen-companion-review-unified--boundary place back)))
-    (when place
-      (goto-char place))))
-
-(defun qwen-companion-review-unified--boundary (position back)
-  "Return the next start or end of a hunk after POSITION.
-With BACK, return the last one before the start of the hunk at POSITION.
-Return nil at the end of the buffer, or at its beginning."
-  (if back
-      (let ((start (qwen-companion-review-unified--hunk-start position)))
-        (and (> start (point-min))
-             (qwen-companion-review-unified--hunk-start (1- start))))
-    (let ((next (next-single-property-change
-                 position 'qwen-companion-review-unified-hunk nil (point-max))))
-      (and (< next (point-max)) next))))
-
-(defun qwen-companion-review-unified--hunk-start (position)
-  "Return the start of the hunk, or of the text between hunks, at POSITION."
-  (if (and (> position (point-min))
-           (eq (qwen-companion-review-unified--hunk-at position)
-               (qwen-companion-review-unified--hunk-at (1- position))))
-      (previous-single-property-change
-       position 'qwen-companion-review-unified-hunk nil (point-min))
-    position))
-
-(defun qwen-companion-review-unified--goto-change (change)
-  "Go to the hunk of CHANGE; return nil if it is not shown."
-  (when-let* ((hunk (cl-find-if
-                     (lambda (hunk)
-                       (memq change (qwen-companion-hunks-hunk-changes hunk)))
-                     qwen-companion-review-unified--hunks))
-              (place (text-property-any (point-min) (point-max)
-                                        'qwen-companion-review-unified-hunk hunk)))
-    (goto-char place)))
-
-(defun qwen-companion-review-unified--source-at (position)
-  "Return the source of the line at POSITION: (KIND WHAT . INDEX), or nil.
-KIND and WHAT are as in `qwen-companion-review-unified--draw-run'; INDEX
-is the index of the line in its run, from 0."
-  (when-let* ((source (get-text-property position 'qwen-companion-review-unified-source)))
-    (let ((start (qwen-companion-review-unified--run-start position)))
-      `(,@source
-        . ,(count-lines start (save-excursion (goto-char position)
-                                              (line-beginning-position)))))))
-
-(defun qwen-companion-review-unified--run-start (position)
-  "Return the position of the first of the run of lines at POSITION."
-  (if (and (> position (point-min))
-           (eq (get-text-property position 'qwen-companion-review-unified-source)
-               (get-text-property (1- position) 'qwen-companion-review-unified-source)))
-      (previous-single-property-change
-       position 'qwen-companion-review-unified-source nil (point-min))
-    position))
-
-(defun qwen-companion-review-unified--run-end (position)
-  "Return the end of the run of lines at POSITION."
-  (next-single-property-change
-   position 'qwen-companion-review-unified-source nil (point-max)))
-
-;;; Colours
-
-(defun qwen-companion-review-unified--fontify (start end)
-  "Colour the lines from START to END like their own buffers.
-Then compare the words of each change there."
-  (save-excursion
-    (let ((inhibit-read-only t)
-          (place start))
-      (with-silent-modifications
-        (while (< place end)
-          (pcase (get-text-property place 'qwen-companion-review-unified-source)
-            (`(,kind ,what)
-             (let ((stop (min end (qwen-companion-review-unified--run-end place))))
-               (qwen-companion-review-unified--colour-run kind what place stop)
-               (setq place stop))
-             (when (eq kind 'added)
-               (qwen-companion-review-unified--refine (1- place))))
-            (_ (setq place (next-single-property-change
-                            place 'qwen-companion-review-unified-source nil end)))))))))
-
-(defun qwen-companion-review-unified--colour-run (kind what start end)
-  "Colour the lines from START to END, which come from KIND and WHAT.
-These are as in `qwen-companion-review-unified--draw-run'."
-  (let* ((difference (qwen-companion-review-unified--difference))
-         (old (qwen-companion-hunks-old difference))
-         (new (qwen-companion-hunks-new difference)))
-    (pcase kind
-      ('context
-       (qwen-companion-review-unified--copy-colours old what 'diff-context start end))
-      ((and 'removed
-            (guard (not (qwen-companion-hunks-change-text what))))
-       (qwen-companion-review-unified--copy-colours
-        old (qwen-companion-hunks-change-old what) 'diff-removed start end))
-      ('added
-       (qwen-companion-review-unified--copy-colours
-        new (qwen-companion-hunks-change-new what) 'diff-added start end)))))
-
-(defun qwen-companion-review-unified--copy-colours (buffer line face start end)
-  "Copy the colours of BUFFER over FACE to the lines from START to END.
-The run of lines at START begins with LINE of BUFFER."
-  (goto-char start)
-  (beginning-of-line)
-  (let ((place (point))
-        (from (+ line (count-lines (qwen-companion-review-unified--run-start start)
-                                   (point))))
-        (count (count-lines (point) end)))
-    (pcase-let ((`(,source . ,source-end)
-                 (qwen-companion-hunks-bounds buffer from count)))
-      (with-current-buffer buffer
-        (when font-lock-defaults
-          (font-lock-ensure source source-end)))
-      (put-text-property place end 'face face)
-      (while (< place end)
-        (goto-char place)
-        (let ((line-end (min end (line-end-position))))
-          (setq source (qwen-companion-review-unified--copy-line
-                        buffer source source-end (1+ place) line-end)
-                place (line-beginning-position 2)))))))
-
-(defun qwen-companion-review-unified--copy-line (buffer source limit start end)
-  "Copy the colours from SOURCE in BUFFER to the text from START to END.
-LIMIT is the end of the text in BUFFER.  Return the start of the next
-line there."
-  (let ((at source))
-    (while (< start end)
-      (let* ((next (next-single-property-change at 'face buffer limit))
-             (face (get-text-property at 'face buffer))
-             (stop (min end (+ start (- next at)))))
-        (when (<= stop start)
-          (setq stop end))
-        (when face
-          (add-face-text-property start stop face nil))
-        (setq at (+ at (- stop start))
-              start stop)))
-    (with-current-buffer buffer
-      (save-excursion
-        (goto-char source)
-        (min limit (line-beginning-position 2))))))
-
-(defun qwen-companion-review-unified--refine (position)
-  "Mark the words that differ in the change with added lines at POSITION.
-This runs during redisplay, so it waits for no program: the Python
-process compares the words, and the lines are coloured again after that."
-  (let* ((start (qwen-companion-review-unified--run-start position))
-         (before (max (point-min) (1- start)))
-         (change (cadr (get-text-property position 'qwen-companion-review-unified-source)))
-         (words (qwen-companion-hunks-change-words change)))
-    (when (and (equal (list 'removed change)
-                      (get-text-property before 'qwen-companion-review-unified-source))
-               (not (get-text-property start 'qwen-companion-review-unified-refined)))
-      (cond
-       ((vectorp words)
-        (put-text-property start (1+ start) 'qwen-companion-review-unified-refined t)
-        (cl-loop with removed = (qwen-companion-review-unified--run-start before)
-                 for index from 0 below (length words) by 4
-                 do (qwen-companion-review-unified--mark-words
-                     removed (aref words index) (aref words (+ index 1))
-                     'diff-refine-removed)
-                 (qwen-companion-review-unified--mark-words
-                  start (aref words (+ index 2)) (aref words (+ index 3))
-                  'diff-refine-added)))
-       ((and (null words)
-             (< (- (qwen-companion-review-unified--run-end position)
-                   (qwen-companion-review-unified--run-start before))
-                qwen-companion-review-unified--refine-limit))
-        (qwen-companion-review-unified--request-words change))))))
-
-(defun qwen-companion-review-unified--request-words (change)
-  "Have the words of CHANGE compared and its lines coloured again after that."
-  (let* ((buffer (current-buffer))
-         (difference (qwen-companion-review-unified--difference))
-         (old (qwen-companion-hunks-disk-lines difference change)))
-    (setf (qwen-companion-hunks-change-words change) 'asked)
-    (qwen-companion-merge-texts
-     nil old (qwen-companion-hunks-proposed-lines difference change) '("" "" "")
-     (lambda (merged)
-       (let ((words (if merged (qwen-companion-merge-result-edits merged) [])))
-         (setf (qwen-companion-hunks-change-words change)
-               ;; If everything differs, mark nothing.
-               (if (and (= 4 (length words)) (= 0 (aref words 0))
-                        (= (length old) (aref words 1)))
-                   []
-                 words)))
-       (when (buffer-live-p buffer)
-         (with-current-buffer buffer
-           (qwen-companion-review-unified--recolour change)))))))
-
-(defun qwen-companion-review-unified--recolour (change)
-  "Have the lines of CHANGE coloured again if they are shown."
-  (when-let* ((start (save-excursion (qwen-companion-review-unified--goto-change change)))
-              (hunk (qwen-companion-review-unified--hunk-at start)))
-    (with-silent-modifications
-      (put-text-property start (cdr (qwen-companion-review-unified--bounds hunk))
-                         'fontified nil))))
-
-(defun qwen-companion-review-unified--mark-words (run from to face)
-  "Show characters FROM to TO of the run of lines at RUN in FACE.
-Both are offsets from 0 that do not count the signs before the lines."
-  (when (< from to)
-    (save-excursion
-      (cl-flet ((place (offset)
-                  (goto-char (1+ run))
-                  (while (> offset (- (line-end-position) (point)))
-                    (setq offset (- offset (- (line-end-position) (point)) 1))
-                    (forward-line 1)
-                    (forward-char 1))
-                  (+ (point) offset)))
-        (let ((overlay (make-overlay (place from) (place to))))
-          (overlay-put overlay 'evaporate t)
-          (overlay-put overlay 'face face))))))
 
 ;;; Following the texts
 
@@ -862,7 +470,7 @@ If the user has put other things on the screen meanwhile, they stay."
 (defun qwen-companion-review-unified--hunk-at-point ()
   "Return the hunk at point, or signal a `user-error'."
   (qwen-companion-review-unified--ensure-ready)
-  (or (qwen-companion-review-unified--hunk-at (point))
+  (or (qwen-companion-hunks-view-hunk-at (point))
       (user-error (if (get-text-property (point) 'qwen-companion-review-unified-stranded)
                       "The place of this hunk was edited, so it cannot be brought back; its text stays here"
                     "There is no hunk here"))))
@@ -872,13 +480,13 @@ If the user has put other things on the screen meanwhile, they stay."
   (interactive "p")
   (dotimes (_ (abs (or count 1)))
     (let ((back (< (or count 1) 0)))
-      (unless (or (qwen-companion-review-unified--goto-hunk (point) back)
+      (unless (or (qwen-companion-hunks-view-goto-hunk (point) back)
                   (and (not back)
                        qwen-companion-review-unified--undrawn
                        (let ((place (point)))
                          (qwen-companion-review-unified--show-more)
                          (goto-char place)
-                         (qwen-companion-review-unified--goto-hunk place nil))))
+                         (qwen-companion-hunks-view-goto-hunk place nil))))
         (user-error "There is no %s hunk" (if back "previous" "next"))))))
 
 (defun qwen-companion-unified-previous (&optional count)
@@ -921,7 +529,9 @@ AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
 (defun qwen-companion-review-unified--show-changed (hunk)
   "Update the display after HUNK was dropped or restored."
   (if (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
-      (qwen-companion-review-unified--redraw hunk (list hunk))
+      (progn
+        (qwen-companion-hunks-view-redraw hunk (list hunk))
+        (qwen-companion-review-unified--update-status))
     (qwen-companion-review-unified--update qwen-companion-proposal-current))
   (run-hooks 'qwen-companion-proposal-changed-hook))
 
@@ -933,7 +543,7 @@ On an unchanged line between two changes, split between these."
          (changes (qwen-companion-hunks-hunk-changes hunk))
          (difference (qwen-companion-review-unified--difference))
          (begin
-          (pcase (qwen-companion-review-unified--source-at (point))
+          (pcase (qwen-companion-hunks-view-source-at (point))
             (`(context ,line . ,index)
              (cl-find-if (lambda (change)
                            (>= (qwen-companion-hunks-change-old change)
@@ -981,8 +591,8 @@ On an unchanged line between two changes, split between these."
          (cell (memq hunk qwen-companion-review-unified--hunks)))
     (setcar cell first)
     (setcdr cell (cons second (cdr cell)))
-    (qwen-companion-review-unified--redraw hunk (list first second))
-    (goto-char (car (qwen-companion-review-unified--bounds second)))
+    (qwen-companion-hunks-view-redraw hunk (list first second))
+    (goto-char (car (qwen-companion-hunks-view-bounds second)))
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-unified-toggle-space ()
@@ -1022,9 +632,10 @@ Without context, each change is a hunk."
 If there is no file yet, go to the line in the proposed text.  On a
 button, push it."
   (interactive)
-  (if-let* ((press (get-text-property (point) 'qwen-companion-review-unified-action)))
+  (if-let* ((press (get-text-property (point) 'qwen-companion-hunks-view-action)))
       (funcall press)
-    (let ((lines (qwen-companion-review-unified--lines-at-point))
+    (qwen-companion-review-unified--ensure-ready)
+    (let ((lines (qwen-companion-hunks-view-lines-at))
           (path (qwen-companion-proposal-path qwen-companion-proposal-current)))
       (if (file-exists-p path)
           (pop-to-buffer (find-file-noselect path))
@@ -1034,35 +645,6 @@ button, push it."
       (qwen-companion-hunks-goto
        (if buffer-file-name (car lines) (cdr lines))))))
 
-(defun qwen-companion-review-unified--lines-at-point ()
-  "Return the lines at point on disk and in the proposal: (OLD . NEW)."
-  (qwen-companion-review-unified--ensure-ready)
-  (pcase (qwen-companion-review-unified--source-at (point))
-    (`(context ,line . ,index)
-     (let ((old (+ line index)))
-       (cons old (+ old (qwen-companion-review-unified--line-shift old)))))
-    (`(removed ,change . ,index)
-     (cons (+ (qwen-companion-hunks-change-old change) index)
-           (qwen-companion-hunks-change-new change)))
-    (`(,kind ,change . ,index)
-     (cons (qwen-companion-hunks-change-old change)
-           (+ (qwen-companion-hunks-change-new change)
-              (if (eq kind 'added) index 0))))
-    (_ (if-let* ((hunk (qwen-companion-review-unified--hunk-at (point))))
-           (let ((change (car (qwen-companion-hunks-hunk-changes hunk))))
-             (cons (qwen-companion-hunks-change-old change)
-                   (qwen-companion-hunks-change-new change)))
-         (cons 1 1)))))
-
-(defun qwen-companion-review-unified--line-shift (line)
-  "Return the difference of line numbers of the unchanged LINE on disk.
-Add it to get the line's number in the proposal."
-  (cl-loop for change in (qwen-companion-hunks-changes
-                          (qwen-companion-review-unified--difference))
-           while (<= (qwen-companion-hunks-change-end change) line)
-           sum (- (qwen-companion-hunks-change-new-count change)
-                  (qwen-companion-hunks-change-old-count change))))
-
 (defun qwen-companion-unified-edit (&optional whole)
   "Edit the proposed lines of the hunk at point in a buffer of their own.
 With a prefix argument WHOLE, or outside of hunks, edit all of the
@@ -1070,15 +652,15 @@ proposed text."
   (interactive "P")
   (qwen-companion-review-unified--ensure-ready)
   (let* ((proposal qwen-companion-proposal-current)
-         (hunk (and (not whole) (qwen-companion-review-unified--hunk-at (point)))))
+         (hunk (and (not whole) (qwen-companion-hunks-view-hunk-at (point)))))
     (cond
      ((null hunk)
       (qwen-companion-review-edit proposal nil nil
-                           (cdr (qwen-companion-review-unified--lines-at-point))))
+                           (cdr (qwen-companion-hunks-view-lines-at))))
      ((qwen-companion-hunks-dropped-p hunk)
       (user-error "This hunk is dropped; u brings it back"))
      (t
-      (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-review-unified--extent hunk)))
+      (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-hunks-view-extent hunk)))
         (qwen-companion-review-edit proposal line count))))))
 
 (provide 'qwen-companion-review-unified)

@@ -87,7 +87,7 @@ The old text has no different lines."
                         (qwen-companion-hunks-drop difference hunk))))
                (colour (unified-bench--time
                         (lambda ()
-                          (qwen-companion-review-unified--fontify
+                          (qwen-companion-hunks-view-fontify
                            (point-min) (min (point-max) 4000))))))
           (qwen-companion-review-hide 'unified proposal)
           ;; The program diff takes minutes where no line is the same, and

@@ -509,7 +509,7 @@ A text that is nil removes the line."
       (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
       (should (string-match-p "%%e\\\\n" (qwen-companion-review-unified--header)))
       (search-forward "++ b/x")
-      (qwen-companion-review-unified--fontify (point-min) (point-max))
+      (qwen-companion-hunks-view-fontify (point-min) (point-max))
       (should-not (eq 'diff-file-header (get-text-property (1- (point)) 'face)))
       (qwen-companion-review-unified-test--press "k" "u")
       (should (string-prefix-p "- a/x" (qwen-companion-review-unified-test--text proposal))))))
@@ -546,8 +546,8 @@ A text that is nil removes the line."
                                 (list base mine theirs)))
                  (funcall callback (make-qwen-companion-merge-result :edits [7 10 7 10])))))
       ;; Coloured, and again when the words have been compared.
-      (qwen-companion-review-unified--fontify (point-min) (point-max))
-      (qwen-companion-review-unified--fontify (point-min) (point-max)))
+      (qwen-companion-hunks-view-fontify (point-min) (point-max))
+      (qwen-companion-hunks-view-fontify (point-min) (point-max)))
     (cl-flet ((faces (text) (save-excursion
                               (goto-char (point-min))
                               (search-forward text)
@@ -561,7 +561,7 @@ A text that is nil removes the line."
                      (overlays-at (1- (point)))))
     ;; Dropped, it has none.
     (qwen-companion-review-unified-test--press "k")
-    (qwen-companion-review-unified--fontify (point-min) (point-max))
+    (qwen-companion-hunks-view-fontify (point-min) (point-max))
     (goto-char (point-min))
     (search-forward "two")
     (should (eq 'qwen-companion-unified-dropped (get-text-property (1- (point)) 'face)))
@@ -893,12 +893,12 @@ A text that is nil removes the line."
 LINE-END is what ends the lines in the file."
   (let ((patch "--- old\n+++ new\n") (place (point-min)))
     (while place
-      (when-let* ((hunk (qwen-companion-review-unified--hunk-at place)))
+      (when-let* ((hunk (qwen-companion-hunks-view-hunk-at place)))
         (unless (qwen-companion-hunks-dropped-p hunk)
           (let ((lines (split-string
                         (buffer-substring-no-properties
                          place (next-single-property-change
-                                place 'qwen-companion-review-unified-hunk nil (point-max)))
+                                place 'qwen-companion-hunks-view-hunk nil (point-max)))
                         "\n")))
             (while (cdr lines)
               (let ((line (pop lines)))
@@ -909,7 +909,7 @@ LINE-END is what ends the lines in the file."
                                       (string-prefix-p "\\" (car lines)))
                                   "\n"
                                 line-end))))))))
-      (setq place (qwen-companion-review-unified--boundary place nil)))
+      (setq place (qwen-companion-hunks-view--boundary place nil)))
     patch))
 
 (defun qwen-companion-review-unified-test--patched (old patch)
@@ -935,8 +935,8 @@ LINE-END is what ends the lines in the file."
   "Drop the hunks the numbers of which are in WANTED, and no others, by keys."
   (let ((number 0))
     (goto-char (point-min))
-    (while (qwen-companion-review-unified--goto-hunk (point) nil)
-      (let ((hunk (qwen-companion-review-unified--hunk-at (point))))
+    (while (qwen-companion-hunks-view-goto-hunk (point) nil)
+      (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
         (unless (eq (and (memq number wanted) t)
                     (qwen-companion-hunks-dropped-p hunk))
           (qwen-companion-review-unified-test--press

@@ -204,14 +204,14 @@ PLAIN is non-nil when both sides are shown without carriage returns."
 (defun hunks-fuzz--check (proposal old new)
   "Compare what is shown of PROPOSAL with what would be sent.
 OLD is on disk, NEW was proposed."
-  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-action
+  (while (let ((place (text-property-any (point-min) (point-max) 'qwen-companion-hunks-view-action
                                          #'qwen-companion-review-unified--show-more)))
            (when place
              (goto-char place)
              (qwen-companion-review-unified-test--press "RET")
              t)))
-  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-review-unified-action
-                                 #'qwen-companion-review-unified--show-whole))
+  (should-not (text-property-any (point-min) (point-max) 'qwen-companion-hunks-view-action
+                                 #'qwen-companion-hunks-view--show-whole))
   (let ((sent (qwen-companion-proposal-text proposal))
         (shown (hunks-fuzz--shown))
         wrong)
@@ -330,7 +330,7 @@ OLD is on disk, NEW was proposed."
   (when (re-search-forward "^\\\\ \\(Line\\|Byte\\)" nil t)
     (ignore-error user-error (qwen-companion-review-unified-test--press key)))
   (goto-char (point-min))
-  (while (qwen-companion-review-unified--goto-hunk (point) nil)
+  (while (qwen-companion-hunks-view-goto-hunk (point) nil)
     (ignore-error user-error (qwen-companion-review-unified-test--press key))))
 
 (defun hunks-fuzz-run (from count)

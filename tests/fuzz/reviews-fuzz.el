@@ -151,7 +151,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
           (while (not (eobp))
             (let ((line (buffer-substring-no-properties
                          (point) (line-beginning-position 2)))
-                  (source (get-text-property (point) 'qwen-companion-review-unified-source)))
+                  (source (get-text-property (point) 'qwen-companion-hunks-view-source)))
               (cond
                ((and (null source)
                      (string-match "\\`@@ -\\([0-9]+\\),\\([0-9]+\\) \\+" line))
@@ -294,7 +294,7 @@ That is when the user has edited it, or ALWAYS."
     (with-current-buffer view
       (qwen-companion-review-unified--revert)
       (when-let* ((hunk (reviews-fuzz--one qwen-companion-review-unified--hunks)))
-        (goto-char (car (qwen-companion-review-unified--bounds hunk)))
+        (goto-char (car (qwen-companion-hunks-view-bounds hunk)))
         (if (qwen-companion-hunks-dropped-p hunk)
             (qwen-companion-unified-restore)
           (qwen-companion-unified-drop))))))
