@@ -116,6 +116,19 @@ def test_a_stream_does_not_wait_for_the_library(home: Home) -> None:
             assert backend.process.wait(SECONDS_TO_STOP) == 0
 
 
+def test_the_library_is_there_before_the_first_cli(home: Home) -> None:
+    """A CLI that is typed to at once is to be reviewed: it must not wait for an import, which may take seconds."""
+    with Backend(home, settings=f"exec({STUCK_LIBRARY!r})") as backend:
+        backend.greet()
+        assert backend.process.stderr is not None
+        assert select.select([backend.process.stderr], [], [], TIMEOUT_S)[0]
+        assert backend.process.stderr.readline().startswith(b"stuck mcp")
+        # The files were there and the streams were served before.
+        assert not backend.emacs.calls("serving").empty()
+        backend.emacs.call("stop", "nil")
+        assert backend.process.wait(SECONDS_TO_STOP) == 0
+
+
 def test_the_files_follow_the_processes_above_emacs(home: Home) -> None:
     """A terminal was closed under an Emacs: what a CLI in it takes for its editor is another process now."""
     settings = "import qwen_companion.companion as c; c.ANCESTORS_S = 0.01; c.WATCHED_ANCESTORS_S = 3600"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Answering requests with the MCP library (spec T1-T3).
 
-Importing this module imports the library, which takes most of a second and 35 MB: `ide.server` does so when the first
-CLI shows the token.  The library answers each POST by itself, without state.
+Importing this module imports the library, which takes most of a second and 35 MB: `ide.server` does so in a thread,
+after the start.  The library answers each POST by itself, without state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The HTTP server for CLIs (spec T1-T3).
 
-The MCP library answers each POST (`ide.rpc`); it is imported when the first CLI has shown the token.  The sessions
+The MCP library answers each POST (`ide.rpc`); it is imported in the background soon after the start.  The sessions
 are ours (`ide.sessions`), since they have to outlive this process, and so is the event stream a CLI opens by GET, since
 its exact bytes decide whether the CLI gets over a restart: HTTP/1.1, `Connection: close`, neither Content-Length nor
 Transfer-Encoding, and `retry:` first.  Then a killed process looks to the CLI like a stream that ended well, and it
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import socket
 from collections.abc import Callable, Generator, Mapping
@@ -55,6 +56,13 @@ STRANGER_S = 5.0
 IDLE_CONNECTION_S = 65
 """How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
 
+LIBRARY_AFTER_S = 1.0
+"""How long after the start the import of the MCP library begins if no CLI comes before, in seconds.
+
+By then the start is over, which the import would slow down: it takes most of a second of CPU, in which other work of
+this process waits for 5 ms each time, 100 ms at most.
+"""
+
 MAX_NOTIFICATION_BYTES = 4096
 """Largest body that is looked at for a notification; a larger one is the library's in any case."""
 
@@ -92,7 +100,7 @@ class McpServer:
         self._tools = tools
         self._text_limit: int | None = None
         self._memory = MemoryReturn()
-        self._cli_came = asyncio.Event()
+        self._library_wanted = asyncio.Event()
         self._rpc: asyncio.Future[RpcHandler] = asyncio.get_running_loop().create_future()
         secrets = {path: door.secret for path, door in self._doors.items()}
         guard = Guard(self._route, token, listener.getsockname()[1], secrets)
@@ -119,7 +127,15 @@ class McpServer:
 
         ImportError when the MCP library cannot be imported.
         """
-        self._server.on_ready = on_ready
+        loop = asyncio.get_running_loop()
+
+        def ready() -> None:
+            on_ready()
+            # CLIs that an earlier process had come back soon.
+            delay = 0.0 if self._sessions.states() else LIBRARY_AFTER_S
+            loop.call_later(delay, self._library_wanted.set)
+
+        self._server.on_ready = ready
         handling = asyncio.create_task(self._run_rpc())
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         try:
@@ -131,7 +147,7 @@ class McpServer:
             task.result()
 
     async def _run_rpc(self) -> None:
-        await self._cli_came.wait()
+        await self._library_wanted.wait()
         rpc_type = await in_thread(_import_rpc, None)
         rpc = rpc_type(self._sessions, self._tools, self._identify)
         async with rpc.run():
@@ -159,7 +175,7 @@ class McpServer:
         if scope["path"] != PATH:
             await refuse(send, 404, f"The only endpoint is {PATH}.")
             return
-        self._cli_came.set()
+        self._library_wanted.set()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         identifier = headers.get(SESSION_HEADER)
         session = None if identifier is None else self._sessions.get(identifier.decode("latin-1"))
@@ -256,6 +272,8 @@ def _is_notification(body: Body) -> bool:
 def _import_rpc(_: None) -> type[RpcHandler]:
     from qwen_companion.ide.rpc import RpcHandler
 
+    # Its hundreds of classes stay, and each full collection, during which all else waits, would go over them.
+    gc.freeze()
     return RpcHandler
 
 
