@@ -204,6 +204,17 @@ character, so each part with properties of its own is a string."
         qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))
 
+;; Loaded when the menu is opened.
+(autoload 'qwen-companion-menu-bar "qwen-companion-menu")
+(autoload 'qwen-companion "qwen-companion-menu" nil t)
+
+(defvar qwen-companion-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map [menu-bar qwen-companion]
+                '(menu-item "Qwen" ignore :filter qwen-companion-menu-bar))
+    map)
+  "Keymap of `qwen-companion-mode': a menu in the menu bar, and no key.")
+
 ;;;###autoload
 (define-minor-mode qwen-companion-mode
   "Make this Emacs the IDE of the Qwen Code CLI.
