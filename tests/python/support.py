@@ -22,6 +22,7 @@ import pytest
 from sexpdata import Symbol, dumps, loads
 
 from limit import limit_s
+from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
 
 TIMEOUT_S = limit_s()
@@ -347,6 +348,13 @@ class FakeEditor:
         self.free = asyncio.Event()
         self.free.set()
         self.text: str | None | Exception = None
+        self.visited: tuple[str, ...] | None = ()
+
+    async def is_visited(self, path: str) -> bool:
+        """Say whether `path` is among the visited files; with None for these, Emacs does not answer."""
+        if self.visited is None:
+            raise EmacsBusyError("busy")
+        return path in self.visited
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         self.opened.append((proposal, client, text))

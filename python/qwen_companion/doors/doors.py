@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
 import psutil
+from anyio.abc import TaskGroup
 
 from qwen_companion.domain import CliState, KnownSession, SessionState, Settings
+from qwen_companion.doors.calls import PERMISSION_REQUEST
 from qwen_companion.doors.conditions import why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
-from qwen_companion.doors.layer import VARIABLE, Installed, Layer
+from qwen_companion.doors.layer import VARIABLE, Installed, JsonObject, Layer, combine
+from qwen_companion.doors.listeners import LayerAddition, Listener
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.sockets import Connection
@@ -46,12 +51,14 @@ class Doors:
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
         warn: Callable[[str], None],
+        listeners: Sequence[Listener] = (),
+        additions: Sequence[LayerAddition] = (),
         silence_s: float = SILENCE_S,
     ) -> None:
         """DIRECTORY is a private one for the layer; ENVIRON is the environment of terminals that have none.
 
         SESSIONS tells which CLIs are connected.  CHANGED is called when `annotated` has become another one, WARN with
-        what the user should know.
+        what the user should know.  LISTENERS hear of the events that hooks report, ADDITIONS say more in the layer.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -64,12 +71,15 @@ class Doors:
         self._warn = warn
         self._silence_s = silence_s
         self._settings = Settings()
-        self.hooks = Hooks(self._load)
+        self._listeners = listeners
+        self._additions = additions
+        self._subscriptions = [item for listener in listeners for item in listener.subscriptions]
+        held = {item.event for item in self._subscriptions if item.hold_s > 0}
+        self.hooks = Hooks(self._load, {*held, PERMISSION_REQUEST})
         self._handler: HookHandler | None = None
-        self._loading = asyncio.Lock()
         # Those that are there already have called their first hook before.
         self._watched = {state.session.id for state in sessions()}
-        self._watches: set[asyncio.Task[None]] = set()
+        self._unwatched, self._unwatched_left = anyio.create_memory_object_stream[KnownSession](math.inf)
         self._silent: dict[str, str] = {}
 
     # --- The layer ---
@@ -79,15 +89,24 @@ class Doors:
         before, self._settings = self._settings, settings
         if self._handler is not None:
             self._handler.reviews.scope = _scope(settings)
-        return (before.layer, _scope(before)) != (settings.layer, _scope(settings))
+        return self._layer_settings(before) != self._layer_settings(settings)
+
+    def _layer_settings(self, settings: Settings) -> JsonObject | None:
+        """What the layer says by SETTINGS; None for no layer."""
+        if not settings.layer:
+            return None
+        ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
+        for addition in self._additions:
+            ours = combine(ours, addition(settings, self._port, self.secret))
+        return ours
 
     def install(self) -> Installed:
         """Write the layer, or remove it if the user wants none.  Waits for the disk."""
-        settings = self._settings
-        if not settings.layer:
+        ours = self._layer_settings(self._settings)
+        if ours is None:
             self._layer.remove()
             return Installed()
-        return self._layer.install(hook_settings(self._port, self.secret, ask=_scope(settings) is not None))
+        return self._layer.install(ours)
 
     def remove(self) -> None:
         """Remove the layer.  Waits for the disk."""
@@ -96,23 +115,25 @@ class Doors:
     # --- The hooks ---
 
     async def run(self) -> None:
-        """Note what hooks report, until cancelled."""
-        await self.hooks.run()
+        """Take what hooks report, and watch whether they are called, until cancelled."""
+        async with anyio.create_task_group() as tasks, self._unwatched, self._unwatched_left:
+            tasks.start_soon(self.hooks.run)
+            async for session in self._unwatched_left:
+                tasks.start_soon(self._watch, session)
 
-    async def _load(self) -> HookHandler:
-        async with self._loading:
-            if self._handler is None:
-                self._handler = await in_thread(self._import, None)
-                self._handler.reviews.scope = _scope(self._settings)
+    async def _load(self, tasks: TaskGroup) -> HookHandler:
+        if self._handler is None:
+            self._handler = await in_thread(self._import, tasks)
+            self._handler.reviews.scope = _scope(self._settings)
         return self._handler
 
-    def _import(self, _: None) -> HookHandler:
+    def _import(self, tasks: TaskGroup) -> HookHandler:
         from qwen_companion.doors.hook_handler import HookHandler
         from qwen_companion.doors.reviews import HookReviews
         from qwen_companion.doors.states import States
 
         reviews = HookReviews(self._editor, self._environ)
-        return HookHandler(States(), reviews, self._find_caller, self._sessions, self._changed)
+        return HookHandler(tasks, States(), reviews, self._listeners, self._find_caller, self._sessions, self._changed)
 
     def decide(self, identifier: str, decision: Decision) -> None:
         """The user decided on the proposal IDENTIFIER, which came by a hook."""
@@ -144,12 +165,11 @@ class Doors:
         for state in states:
             if state.session.peer is not None and state.session.id not in self._watched:
                 self._watched.add(state.session.id)
-                watch = asyncio.create_task(self._watch(state.session))
-                self._watches.add(watch)
-                watch.add_done_callback(self._watches.discard)
+                with suppress(anyio.ClosedResourceError):
+                    self._unwatched.send_nowait(state.session)
 
     async def _watch(self, session: KnownSession) -> None:
-        await asyncio.sleep(self._silence_s)
+        await anyio.sleep(self._silence_s)
         if self._state(session) is not None:
             return
         reason = await in_thread(self._why_silent, session)

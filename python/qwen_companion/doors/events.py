@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-PERMISSION_REQUEST = "PermissionRequest"
+from qwen_companion.doors.calls import PERMISSION_REQUEST
 
 AUTO = "auto"
 """The mode in which the CLI decides by itself what needs no question."""
@@ -24,7 +24,8 @@ EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
 class Event(BaseModel):
     """What all events have, and all that one of an unknown kind has.
 
-    CWD is the directory of the project.  AGENT_ID is that of a subagent, None for the conversation with the user.
+    CWD is the directory of the project, TRANSCRIPT_PATH the file that the conversation is kept in.  PROMPT_ID is the
+    same for all events of one turn.  AGENT_ID is that of a subagent, None for the conversation with the user.
     Versions that send no PROMPT_ID, 0.21.2 for one, send AGENT_ID only where a subagent starts and stops.
     """
 
@@ -32,6 +33,7 @@ class Event(BaseModel):
     name: ClassVar[str] = ""
 
     session_id: str = ""
+    transcript_path: str = ""
     cwd: str = ""
     permission_mode: str | None = None
     prompt_id: str | None = None
@@ -93,24 +95,55 @@ class SubagentStop(Event):
     name = "SubagentStop"
 
 
-class PreToolUse(Event):
-    """A tool is about to run; all questions have been answered."""
+class ToolEvent(Event):
+    """A tool that is called with TOOL_INPUT.  TOOL_CALL_ID tells this call from others, None in older versions."""
 
-    name = "PreToolUse"
     tool_name: str = ""
+    tool_input: dict[str, Any] = {}
+    tool_call_id: str | None = None
 
 
-class PermissionRequest(Event):
+class PermissionRequest(ToolEvent):
     """A tool may run only if it is permitted; the CLI asks its hooks before it asks the user."""
 
     name = PERMISSION_REQUEST
-    tool_name: str = ""
-    tool_input: dict[str, Any] = {}
+
+
+class PreToolUse(ToolEvent):
+    """A tool is about to run; all questions have been answered."""
+
+    name = "PreToolUse"
+
+
+class PostToolUse(ToolEvent):
+    """A tool has run, and returned TOOL_RESPONSE: {llmContent, returnDisplay}."""
+
+    name = "PostToolUse"
+    tool_response: dict[str, Any] = {}
+
+
+class PostToolUseFailure(ToolEvent):
+    """A tool has failed with ERROR.  What it had done by then stays done."""
+
+    name = "PostToolUseFailure"
+    error: str = ""
+    is_interrupt: bool = False
+
+
+class PostToolBatch(Event):
+    """All calls that the model has made in one answer have ended.
+
+    Of each TOOL_CALLS have tool_name, tool_input, tool_call_id and status: success, error or cancelled.
+    """
+
+    name = "PostToolBatch"
+    tool_calls: list[dict[str, Any]] = []
 
 
 _KINDS: tuple[type[Event], ...] = (
     *(SessionStart, SessionEnd, UserPromptSubmit, Stop, AttentionRequest),
-    *(SubagentStart, SubagentStop, PreToolUse, PermissionRequest),
+    *(SubagentStart, SubagentStop, PermissionRequest),
+    *(PreToolUse, PostToolUse, PostToolUseFailure, PostToolBatch),
 )
 _BY_NAME: dict[str, type[Event]] = {kind.name: kind for kind in _KINDS}
 
@@ -132,6 +165,8 @@ def parse_event(data: bytes) -> Event | None:
         return None
 
 
+_TAKE_CONTEXT = frozenset(kind.name for kind in (SessionStart, UserPromptSubmit, PostToolUse, PostToolBatch))
+
 Answer = dict[str, Any]
 
 NO_DECISION: Answer = {}
@@ -149,6 +184,13 @@ def allow(updated_input: dict[str, Any] | None = None) -> Answer:
 def deny(message: str) -> Answer:
     """Return the answer that the tool may not run; the model reads MESSAGE."""
     return _decision({"behavior": "deny", "message": message})
+
+
+def add_context(event: Event, text: str) -> Answer:
+    """Return the answer that has the model read TEXT with EVENT; no decision where the CLI adds nothing to it."""
+    if event.name not in _TAKE_CONTEXT:
+        return NO_DECISION
+    return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
 
 
 def _decision(decision: dict[str, Any]) -> Answer:

@@ -3,12 +3,27 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer, SessionState
-from qwen_companion.doors.events import NO_DECISION, Answer, Event, PermissionRequest, SubagentStop, parse_event
+from qwen_companion.doors.calls import HookCall
+from qwen_companion.doors.events import (
+    NO_DECISION,
+    Event,
+    PermissionRequest,
+    SubagentStop,
+    ToolEvent,
+    add_context,
+    parse_event,
+)
+from qwen_companion.doors.listeners import Listener, Report
 from qwen_companion.doors.reviews import Asker, HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
@@ -23,58 +38,100 @@ _LARGE_BYTES = 256 * 1024
 """What takes longer to parse than may be spent on the event loop."""
 
 
+@dataclass(eq=False)
+class _Hearing:
+    """What a listener that is waited for until `deadline` has said, once `done`."""
+
+    deadline: float
+    done: anyio.Event = field(default_factory=anyio.Event)
+    text: str | None = None
+
+
 class HookHandler:
-    """Keeps the states of the CLIs, and has their requests decided."""
+    """Keeps the states of the CLIs, tells the listeners, and has requests decided."""
 
     def __init__(
         self,
+        tasks: TaskGroup,
         states: States,
         reviews: HookReviews,
+        listeners: Sequence[Listener],
         find_caller: Callable[[Connection], Caller | None],
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
     ) -> None:
-        """FIND_CALLER, which is called in a thread, tells whose connection it is, SESSIONS which CLIs are connected.
+        """`tasks` run what takes longer.
 
-        CHANGED is called when a state is another one.
+        `find_caller`, which is called in a thread, tells whose connection it is, `sessions` which CLIs are connected.
+        `changed` is called when a state is another one.
         """
         self.states = states
         self.reviews = reviews
+        self._tasks = tasks
+        self._listeners = listeners
         self._find_caller = find_caller
         self._sessions = sessions
         self._changed = changed
         self._callers: dict[str, Caller] = {}
-        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
+        """For each process, and each listener by its place, what has its events heard one after the other."""
 
-    async def note(self, data: bytes, connection: Connection) -> None:
-        """Take the report DATA, which came over CONNECTION."""
-        event = await _parse(data)
-        caller = await self._caller(event, connection) if event else None
+    async def take(self, call: HookCall) -> None:
+        """Take `call`, and have it answered.  The next one is to be taken when this returns."""
+        event = await _parse(call.data)
+        caller = await self._caller(event, call.connection) if event else None
         if event is None or caller is None:
+            call.reply(NO_DECISION)
             return
-        pid = caller.peer.pid
-        if pid not in self._watches:
-            self._watches[pid] = asyncio.create_task(self._forget_at_end(caller.peer))
+        now = int(time.time() * 1000)
+        self._note(event, caller.peer, now)
+        # Without its long texts it would tell something else.
+        hearings = [] if call.shortened else self._tell_listeners(event, caller, now)
+        if isinstance(event, PermissionRequest) and not call.shortened:
+            self._tasks.start_soon(self._decide, event, caller, call)
+        elif hearings:
+            self._tasks.start_soon(_answer, event, hearings, call)
+        else:
+            call.reply(NO_DECISION)
+
+    def _note(self, event: Event, peer: Peer, now: int) -> None:
+        if peer.pid not in self._turns:
+            self._turns[peer.pid] = defaultdict(anyio.Lock)
+            self._tasks.start_soon(self._forget_at_end, peer)
         if isinstance(event, SubagentStop) and event.agent_id is not None:
-            self.reviews.end_agent(pid, event.agent_id)
-        if self.states.note(pid, event, int(time.time() * 1000)):
+            self.reviews.end_agent(peer.pid, event.agent_id)
+        if self.states.note(peer.pid, event, now):
             self._changed()
 
-    async def decide(
-        self, data: bytes, connection: Connection, gone: asyncio.Event
-    ) -> tuple[Answer, Callable[[], None] | None]:
-        """Return the answer to the request in DATA, and what to do once it has been sent: see `HookReviews.answer`."""
-        request = await _parse(data)
-        if not isinstance(request, PermissionRequest):
-            return NO_DECISION, None
-        caller = await self._caller(request, connection)
-        if caller is None:
-            return NO_DECISION, None
+    # --- Listeners ---
+
+    def _tell_listeners(self, event: Event, caller: Caller, now: int) -> list[_Hearing]:
+        """Have `event` heard; return whom of the listeners is waited for."""
+        state = self._session(caller.peer.pid)
+        report = Report(event, caller.peer, _label(caller), state and state.session.id, now)
+        waited: list[_Hearing] = []
+        for place, listener in enumerate(self._listeners):
+            hold_s = _hold_s(listener, event)
+            if hold_s is not None:
+                hearing = _Hearing(anyio.current_time() + hold_s)
+                self._tasks.start_soon(self._hear, place, report, hearing)
+                if hold_s > 0:
+                    waited.append(hearing)
+        return waited
+
+    async def _hear(self, place: int, report: Report, hearing: _Hearing) -> None:
+        async with self._turns[report.peer.pid][place]:
+            hearing.text = await self._listeners[place].hear(report)
+        hearing.done.set()
+
+    # --- Requests for permission ---
+
+    async def _decide(self, request: PermissionRequest, caller: Caller, call: HookCall) -> None:
         if request.agent_id is None and request.prompt_id is None:
             # It does not say who asks.  A review serves both; without one, the subagent would be refused.
             request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
         agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
-        return await self.reviews.answer(request, self._asker(caller), agent, gone)
+        call.reply(*await self.reviews.answer(request, self._asker(caller), agent, call.gone))
 
     async def _forget_at_end(self, peer: Peer) -> None:
         await ended(peer.pid, peer.started, _WATCH_S)
@@ -82,7 +139,9 @@ class HookHandler:
         self.states.forget(peer.pid)
         for session in [session for session, known in self._callers.items() if known.peer.pid == peer.pid]:
             del self._callers[session]
-        del self._watches[peer.pid]
+        del self._turns[peer.pid]
+        for listener in self._listeners:
+            listener.ended(peer)
 
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
         """Who reports EVENT; looked for once in each of its conversations."""
@@ -96,11 +155,42 @@ class HookHandler:
     def _asker(self, caller: Caller) -> Asker:
         """CALLER as the reviews know it: by its session, if it is connected."""
         peer = caller.peer
-        for state in self._sessions():
-            known = state.session
-            if known.peer is not None and known.peer.pid == peer.pid:
-                return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
-        return Asker(peer.pid, f"process {peer.pid}", f"{caller.name} {caller.version}".strip(), False, peer.directory)
+        state = self._session(peer.pid)
+        if state is None:
+            return Asker(peer.pid, f"process {peer.pid}", _label(caller), False, peer.directory)
+        known = state.session
+        return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
+
+    def _session(self, pid: int) -> SessionState | None:
+        """The session of process PID, None where it is not connected."""
+        return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
+
+
+async def _answer(event: Event, hearings: Iterable[_Hearing], call: HookCall) -> None:
+    """Answer CALL with what the listeners say of EVENT in time."""
+    texts: list[str] = []
+    for hearing in hearings:
+        with anyio.CancelScope(deadline=hearing.deadline):
+            await hearing.done.wait()
+        if hearing.text:
+            texts.append(hearing.text)
+    call.reply(add_context(event, "\n\n".join(texts)) if texts else NO_DECISION)
+
+
+def _hold_s(listener: Listener, event: Event) -> float | None:
+    """How long LISTENER may hold EVENT, None where it does not hear of it."""
+    tool = event.tool_name if isinstance(event, ToolEvent) else ""
+    matching = (
+        subscription.hold_s
+        for subscription in listener.subscriptions
+        if subscription.event == event.name
+        and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
+    )
+    return max(matching, default=None)
+
+
+def _label(caller: Caller) -> str:
+    return f"{caller.name} {caller.version}".strip()
 
 
 async def _parse(data: bytes) -> Event | None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any
+import math
+from collections.abc import Iterable
+
+from qwen_companion.doors.calls import PERMISSION_REQUEST
+from qwen_companion.doors.layer import JsonObject
+from qwen_companion.doors.listeners import Subscription
 
 PATH = "/hook"
 """Where hooks are answered, on the port of the MCP server."""
@@ -18,6 +23,9 @@ _TIMEOUT_S = 5
 
 _START_TIMEOUT_S = 2
 """The same when it starts, where its prompt comes that much later."""
+
+_MARGIN_S = 3
+"""How much longer it waits than a listener may hold it, so that it is answered."""
 
 _EDIT_TOOLS = "^(edit|write_file|notebook_edit)$"
 
@@ -33,7 +41,7 @@ _EVENTS = (
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),
     ("PreToolUse", None, _TIMEOUT_S),
-    ("PermissionRequest", _EDIT_TOOLS, REVIEW_TIMEOUT_S),
+    (PERMISSION_REQUEST, _EDIT_TOOLS, REVIEW_TIMEOUT_S),
 )
 
 
@@ -45,10 +53,20 @@ def door_secret(token: str) -> str:
     return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
 
 
-def hook_settings(port: int, secret: str, ask: bool) -> dict[str, Any]:
-    """Return the settings by which a CLI calls the hooks at PORT with SECRET; with ASK it asks for each edit."""
-    settings: dict[str, Any] = {"hooks": {}}
-    for name, matcher, timeout in _EVENTS:
+def hook_settings(port: int, secret: str, ask: bool, subscriptions: Iterable[Subscription] = ()) -> JsonObject:
+    """Return the settings by which a CLI calls the hooks at PORT with SECRET, those of SUBSCRIPTIONS too.
+
+    With ASK it asks for each edit.
+    """
+    hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
+    for subscription in subscriptions:
+        name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
+        before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))
+        if matcher != before:
+            matcher = f"{before}|{matcher}" if before and matcher else None
+        hooks[name] = (matcher, max(timeout, math.ceil(subscription.hold_s) + _MARGIN_S))
+    settings: JsonObject = {"hooks": {}}
+    for name, (matcher, timeout) in hooks.items():
         hook = {
             "type": "http",
             "url": f"http://127.0.0.1:{port}{PATH}",

@@ -2,18 +2,23 @@
 """The endpoint that the hooks of a CLI call.
 
 A CLI waits for each of its hooks, and takes silence or any failure for consent.  So all is answered at once but what
-the user is to decide, and the rest is done afterwards; what that takes is imported when the first hook calls.  Nothing
-that comes here goes into a log.
+the user is to decide or a listener is waited for, and the rest is done afterwards; what that takes is imported when
+the first hook calls.  Nothing that comes here goes into a log.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import anyio
+from anyio.abc import TaskGroup
+
+from qwen_companion.doors.calls import HookCall
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse
 from qwen_companion.sockets import Connection
@@ -26,24 +31,24 @@ if TYPE_CHECKING:
 _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 """Longer texts in an event are not kept; what is larger is not reviewed."""
 
-_DECIDES = b'"PermissionRequest"'
-"""What is in each event that may wait for an answer."""
+_EVENT_NAME = re.compile(rb'"hook_event_name"\s*:\s*"(\w*)"')
+"""It stands near the beginning, before all that a user or a model has written, where the quotes are escaped."""
 
 
 class Hooks:
     """Answers the hooks of all CLIs."""
 
-    def __init__(self, load: Callable[[], Awaitable[HookHandler]]) -> None:
-        """LOAD imports what deals with events, the first time it is called."""
+    def __init__(self, load: Callable[[TaskGroup], Awaitable[HookHandler]], held: Iterable[str]) -> None:
+        """`load` returns what takes the calls and may import it first; `held` are the events that may have to wait."""
         self._load = load
-        self._reports: asyncio.Queue[tuple[bytes, Connection, asyncio.Event]] = asyncio.Queue()
+        self._held = frozenset(name.encode("ascii") for name in held)
+        self._calls, self._calls_left = anyio.create_memory_object_stream[HookCall](math.inf)
 
     async def run(self) -> None:
-        """Note what has been reported, in order, until cancelled."""
-        while True:
-            data, connection, noted = await self._reports.get()
-            await (await self._load()).note(data, connection)
-            noted.set()
+        """Have all calls taken, in order, until cancelled."""
+        async with anyio.create_task_group() as tasks, self._calls, self._calls_left:
+            async for call in self._calls_left:
+                await (await self._load(tasks)).take(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -55,27 +60,23 @@ class Hooks:
         except BodyTooLargeError as error:
             await refuse(send, 413, str(error))
             return
-        connection = Connection(tuple(scope["client"]), tuple(scope["server"]))
-        noted = asyncio.Event()
-        self._reports.put_nowait((body.data, connection, noted))
-        if _DECIDES not in body.data or body.oversized:
+        call = HookCall(body.data, body.oversized, Connection(tuple(scope["client"]), tuple(scope["server"])))
+        with suppress(anyio.ClosedResourceError):
+            self._calls.send_nowait(call)
+        name = _EVENT_NAME.search(body.data)
+        if name is None or name[1] not in self._held:
             await _reply(send, {})
             return
-        gone = asyncio.Event()
-        watcher = asyncio.create_task(_watch(receive, gone))
-        try:
-            # What was reported before tells which subagent this is.
-            await noted.wait()
-            handler = await self._load()
-            answer, sent = await handler.decide(body.data, connection, gone)
-            await _reply(send, answer)
-            if sent is not None:
-                sent()
-        finally:
-            watcher.cancel()
+        async with anyio.create_task_group() as watch:
+            watch.start_soon(_watch, receive, call.gone)
+            await call.answered.wait()
+            await _reply(send, call.answer)
+            if call.after is not None:
+                call.after()
+            watch.cancel_scope.cancel()
 
 
-async def _watch(receive: Receive, gone: asyncio.Event) -> None:
+async def _watch(receive: Receive, gone: anyio.Event) -> None:
     """Set GONE at the end of the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -145,8 +145,8 @@ def read_settings(path: str) -> JsonObject:
 
 
 def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
-    """Return THEIRS and OURS as one: lists one after the other, objects merged, else ours."""
-    merged = cast("JsonObject", _merged(theirs, ours))
+    """Return THEIRS and OURS as one, as `combine` does, with the version of the format that they are in."""
+    merged = combine(theirs, ours)
     version = theirs.get(_VERSION_KEY)
     if version is not None:
         merged[_VERSION_KEY] = version
@@ -154,6 +154,11 @@ def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
         merged[_VERSION_KEY] = FORMAT_VERSION
     # Else theirs are of the first format, which had no objects, and the CLI has to find that out.
     return merged
+
+
+def combine(first: JsonObject, second: JsonObject) -> JsonObject:
+    """Return FIRST and SECOND as one: lists one after the other, objects merged, else SECOND."""
+    return cast("JsonObject", _merged(first, second))
 
 
 def _merged(theirs: object, ours: object) -> object:

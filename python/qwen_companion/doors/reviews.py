@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import anyio
+
 from qwen_companion.doors.conditions import is_inside, may_pass
 from qwen_companion.doors.events import (
     AUTO,
@@ -148,7 +150,7 @@ class HookReviews:
                 self._abandon(held)
 
     async def answer(
-        self, request: PermissionRequest, asker: Asker, agent: str | None, gone: asyncio.Event
+        self, request: PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> tuple[Answer, Callable[[], None] | None]:
         """Return the answer to REQUEST of ASKER, and what to do once it has been sent.
 
@@ -182,7 +184,7 @@ class HookReviews:
             return True
 
     async def _review(
-        self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: asyncio.Event
+        self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> tuple[Answer, Callable[[], None] | None]:
         """UnreviewableError or TargetError where there is nothing to show."""
         facts = await in_thread(lambda _: _facts(request, path), None)
@@ -223,7 +225,7 @@ class HookReviews:
         asker: Asker,
         agent: str | None,
         facts: _Facts,
-        left: asyncio.Task[bool],
+        left: asyncio.Task[None],
     ) -> _Held:
         """Have the review shown; LEFT ends when nobody waits for it.  UnreviewableError when it is not."""
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))

@@ -7,10 +7,11 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 from qwen_companion.domain import KnownSession, Peer, SessionState
@@ -21,11 +22,6 @@ from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor
 
 pytestmark = pytest.mark.anyio
-
-
-class Editor(FakeEditor):
-    async def is_visited(self, path: str) -> bool:
-        raise AssertionError(path)
 
 
 @contextmanager
@@ -54,7 +50,7 @@ class Site:
             "token",
             str(directory),
             {"HOME": str(directory)},
-            Editor(),
+            FakeEditor(),
             find_caller,
             sessions=lambda: (),
             changed=lambda: None,
@@ -75,8 +71,21 @@ class Site:
         return annotated.no_hooks
 
 
+@asynccontextmanager
+async def running(site: Site) -> AsyncGenerator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.doors.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_path: Path) -> None:
     site = Site(tmp_path)
+    async with running(site):
+        await notice_silence(site, tmp_path)
+
+
+async def notice_silence(site: Site, tmp_path: Path) -> None:
     with cli(tmp_path) as peer:
         assert await site.reason(peer) == "no setting tells why"
     with cli(tmp_path, "--safe-mode") as peer:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 from qwen_companion.doors import layer
@@ -28,17 +29,11 @@ AGENT = "subagent general-purpose"
 
 
 class Editor(FakeEditor):
-    """Emacs that has some files open, or None where it does not answer."""
+    """Emacs that tells which proposals it shows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.visited: tuple[str, ...] | None = ()
         self.shown: asyncio.Queue[Proposal] = asyncio.Queue()
-
-    async def is_visited(self, path: str) -> bool:
-        if self.visited is None:
-            raise EmacsBusyError("busy")
-        return path in self.visited
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         refusal = await super().open_review(proposal, client, text)
@@ -57,7 +52,7 @@ class Site:
         self.editor = Editor()
         self.reviews = HookReviews(self.editor, {"HOME": str(directory)}, **limits)
         self.reviews.scope = ALL
-        self.gone = asyncio.Event()
+        self.gone = anyio.Event()
 
     def request(self, tool: str = "edit", mode: str = "auto", **tool_input: Any) -> PermissionRequest:
         tool_input = {"file_path": str(self.file), **tool_input}

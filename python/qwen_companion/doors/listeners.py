@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What other parts of the backend implement to hear of the events that hooks report, and to add to the layer.
+
+Importing this module does not import pydantic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from qwen_companion.domain import Peer, Settings
+from qwen_companion.doors.layer import JsonObject
+
+if TYPE_CHECKING:
+    from qwen_companion.doors.events import Event
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which events a listener hears of: those named `event`, of the tools whose names match `tools`.
+
+    `tools` is a regular expression for the whole name; with None all match.  `hold_s` is how long the CLI waits for
+    the listener at most, in seconds, before it goes on; with 0 it does not wait.  A PermissionRequest never waits for
+    a listener.
+    """
+
+    event: str
+    tools: str | None = None
+    hold_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """An event that the CLI in the process of `peer` has reported at `time`, in ms since the epoch.
+
+    `cli` is name and version for a person, may be empty.  `session` is the id of its MCP session, None while it is not
+    connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.
+    """
+
+    event: Event
+    peer: Peer
+    cli: str
+    session: str | None
+    time: int
+
+
+class Listener(Protocol):
+    """Hears of events.  All methods are called on the event loop."""
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Return what it hears of; always the same."""
+        ...
+
+    async def hear(self, report: Report) -> str | None:
+        """Take `report`; return what the model is to read with it, or None.
+
+        The reports of one process come one after the other, in order.  It is not cancelled when `hold_s` has passed,
+        but its text is dropped then.  A CLI adds a text to SessionStart, UserPromptSubmit, PostToolUse and
+        PostToolBatch only, and cuts it at 10,000 characters.  Nothing of a report may be logged.
+        """
+        ...
+
+    def ended(self, peer: Peer) -> None:
+        """Take that a process which has reported events has ended, by whatever cause."""
+        ...
+
+
+LayerAddition = Callable[[Settings, int, str], JsonObject]
+"""Returns more settings for the layer, such as `mcpServers`, for the user's settings, the port and the doors' secret.
+
+It must return the same for the same arguments.
+"""

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Listeners hear of events, and what they say is answered in time; hooks are called by this test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
+from qwen_companion.doors.calls import HookCall
+from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.events import PostToolUse, PreToolUse
+from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.layer import JsonObject
+from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.doors.reviews import HookReviews
+from qwen_companion.doors.states import States
+from qwen_companion.ide.peers import Caller
+from qwen_companion.processes import start_of
+from qwen_companion.sockets import Connection
+from support import TIMEOUT_S, FakeEditor
+
+pytestmark = pytest.mark.anyio
+
+CONNECTION = Connection(("127.0.0.1", 1), ("127.0.0.1", 2))
+
+
+class Listener:
+    """Hears of everything that `subscriptions` say, and answers once it is let."""
+
+    def __init__(self, *subscriptions: Subscription, says: str | None = None) -> None:
+        self.subscriptions: Sequence[Subscription] = subscriptions
+        self.says = says
+        self.heard: list[Report] = []
+        self.may_answer = anyio.Event()
+        self.has_ended = anyio.Event()
+
+    async def hear(self, report: Report) -> str | None:
+        self.heard.append(report)
+        await self.may_answer.wait()
+        return self.says
+
+    def ended(self, peer: Peer) -> None:
+        self.has_ended.set()
+
+
+class Site:
+    def __init__(self, handler: HookHandler, process: subprocess.Popen[bytes]) -> None:
+        self.handler = handler
+        self.process = process
+
+    async def call(self, name: str, **fields: Any) -> HookCall:
+        call = HookCall(json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode(), False, CONNECTION)
+        await self.handler.take(call)
+        return call
+
+    async def answer(self, call: HookCall) -> Any:
+        with anyio.fail_after(TIMEOUT_S):
+            await call.answered.wait()
+        return call.answer
+
+
+@asynccontextmanager
+async def site(*listeners: Listener) -> AsyncGenerator[Site]:
+    """A handler that is called by one process, which is connected."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        peer = Peer(process.pid, start_of(process.pid) or "", "/w", "qwen", ())
+        state = SessionState(KnownSession("connected", "", "Qwen Code", "1", peer), streaming=True)
+        async with anyio.create_task_group() as tasks:
+            handler = HookHandler(
+                tasks,
+                States(),
+                HookReviews(FakeEditor(), {}),
+                listeners,
+                find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
+                sessions=lambda: [state],
+                changed=lambda: None,
+            )
+            yield Site(handler, process)
+            process.kill()
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_text_is_added_to_what_the_model_reads() -> None:
+    first = Listener(Subscription("PostToolUse", "edit|write_file", hold_s=TIMEOUT_S), says="one")
+    second = Listener(Subscription("PostToolUse", hold_s=TIMEOUT_S), Subscription("PreToolUse", hold_s=1), says="two")
+    async with site(first, second) as place:
+        first.may_answer.set()
+        call = await place.call("PostToolUse", tool_name="edit", tool_response={"llmContent": "x"})
+        await anyio.wait_all_tasks_blocked()
+        assert not call.answered.is_set()
+        second.may_answer.set()
+        added = {"hookEventName": "PostToolUse", "additionalContext": "one\n\ntwo"}
+        assert await place.answer(call) == {"hookSpecificOutput": added}
+        (report,) = first.heard
+        assert isinstance(report.event, PostToolUse)
+        assert report.event.tool_response == {"llmContent": "x"}
+        assert (report.session, report.cli, report.peer.pid) == ("connected", "Qwen Code 1", place.process.pid)
+        # Another tool, and an event to which a CLI adds nothing.
+        call = await place.call("PostToolUse", tool_name="edits")
+        assert (await place.answer(call))["hookSpecificOutput"]["additionalContext"] == "two"
+        assert await place.answer(await place.call("PreToolUse", tool_name="edit")) == {}
+        assert [report.event.name for report in first.heard] == ["PostToolUse"]
+        # The texts of this one were too long to be kept.
+        call = HookCall(b'{"hook_event_name": "PostToolUse", "session_id": "s"}', True, CONNECTION)
+        await place.handler.take(call)
+        assert await place.answer(call) == {}
+
+
+async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
+    slow = Listener(Subscription("PostToolUse", hold_s=0.05), Subscription("UserPromptSubmit"), says="late")
+    async with site(slow) as place:
+        assert await place.answer(await place.call("UserPromptSubmit", prompt="x")) == {}
+        assert await place.answer(await place.call("PostToolUse", tool_name="edit")) == {}
+        # One report after the other, and none is lost.
+        await anyio.wait_all_tasks_blocked()
+        assert [report.event.name for report in slow.heard] == ["UserPromptSubmit"]
+        slow.may_answer.set()
+        await anyio.wait_all_tasks_blocked()
+        assert [report.event.name for report in slow.heard] == ["UserPromptSubmit", "PostToolUse"]
+
+
+async def test_a_listener_is_told_that_the_process_has_ended() -> None:
+    listener = Listener(Subscription(PreToolUse.name))
+    async with site(listener) as place:
+        await place.call("PreToolUse", tool_name="edit")
+        place.process.kill()
+        with anyio.fail_after(TIMEOUT_S):
+            await listener.has_ended.wait()
+
+
+async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path: Any) -> None:
+    def addition(settings: Settings, port: int, secret: str) -> JsonObject:
+        server = {"httpUrl": f"http://127.0.0.1:{port}/tools", "headers": {"Authorization": f"Bearer {secret}"}}
+        return {"mcpServers": {"emacs": server}, "permissions": {"ask": ["x"]}} if settings.size_limit else {}
+
+    def find_caller(_: Connection) -> Caller | None:
+        raise AssertionError
+
+    listeners = (
+        Listener(Subscription("PostToolUse", "edit", hold_s=9.5), Subscription("PreToolUse", "edit")),
+        Listener(Subscription("PostToolUse", "write_file"), Subscription("PostToolBatch")),
+    )
+    doors = Doors(
+        4711,
+        "token",
+        str(tmp_path),
+        {},
+        FakeEditor(),
+        find_caller,
+        sessions=lambda: (),
+        changed=lambda: None,
+        warn=lambda _: None,
+        listeners=listeners,
+        additions=[addition],
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(doors.run)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    settings = Settings(layer=True, review_edits="all")
+    assert doors.set_settings(settings)
+    assert not doors.set_settings(settings)
+    doors.install()
+    (path,) = tmp_path.iterdir()
+    layer = json.loads(path.read_text())
+    assert "mcpServers" not in layer
+    (entry,) = layer["hooks"]["PostToolUse"]
+    assert entry["matcher"] == "^(edit)$|^(write_file)$"
+    assert entry["hooks"][0]["timeout"] == 13
+    # The state of the CLI needs all of these.
+    assert "matcher" not in layer["hooks"]["PreToolUse"][0]
+    assert "matcher" not in layer["hooks"]["PostToolBatch"][0]
+    assert doors.set_settings(Settings(layer=True, review_edits="all", size_limit=1))
+    doors.install()
+    layer = json.loads(path.read_text())
+    assert layer["mcpServers"]["emacs"]["headers"] == {"Authorization": f"Bearer {doors.secret}"}
+    assert layer["permissions"]["ask"] == ["Edit(/**)", "x"]
