@@ -71,6 +71,16 @@ its key, nil where there is none."
   id edits result conflicts)
 (qwen-companion-messages-define qwen-companion-notice Notice
   text)
+(qwen-companion-messages-define qwen-companion-journal-turns TurnChanges
+  reset turns gone)
+(qwen-companion-messages-define qwen-companion-turn TurnChange
+  id root session client who source prompt start end undone-of undone-by
+  notes files files-gone)
+(qwen-companion-messages-define qwen-companion-changed-file ChangedFile
+  path kind from binary added deleted seen seen-hunks mixed by)
+(qwen-companion-messages-define qwen-companion-journal-reply JournalReply
+  id error files spans seen busy before-file before-mode after-file
+  after-mode from mixed disk)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

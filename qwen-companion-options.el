@@ -64,5 +64,20 @@ any case, in \"auto-edit\" and \"yolo\" none: the mode line says so."
                  (const :tag "Edits of files open in Emacs" open)
                  (const :tag "As the CLI decides" nil)))
 
+(defcustom qwen-companion-journal t
+  "Whether what agents change in your projects is recorded.
+It can then be shown turn by turn, and undone, whatever mode the agent
+worked in.  Copies of changed files are kept in a private directory for
+that, for two weeks at most; none of excluded or ignored files."
+  :group 'qwen-companion
+  :type 'boolean)
+
+(defcustom qwen-companion-tell-undone t
+  "Whether an agent is told what of its changes you have undone.
+It hears of that with your next prompt, so that it does not go on from
+text that is not there any more.  With nil it finds out by itself."
+  :group 'qwen-companion
+  :type 'boolean)
+
 (provide 'qwen-companion-options)
 ;;; qwen-companion-options.el ends here

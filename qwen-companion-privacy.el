@@ -76,6 +76,8 @@ Return non-nil then.  Quick enough to be called often."
                       (null qwen-companion-diff-style)
                       qwen-companion-settings-layer
                       qwen-companion-review-edits
+                      qwen-companion-journal
+                      qwen-companion-tell-undone
                       (default-value 'qwen-companion-diff-size-limit))))
     (unless (equal (list values) qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call
@@ -94,6 +96,8 @@ Return non-nil then.  Quick enough to be called often."
         :no-reviews (null qwen-companion-diff-style)
         :settings-layer (and qwen-companion-settings-layer t)
         :review-edits qwen-companion-review-edits
+        :journal (and qwen-companion-journal t)
+        :tell-undone (and qwen-companion-tell-undone t)
         :size-limit (default-value 'qwen-companion-diff-size-limit)))
 
 (defun qwen-companion-privacy--auth-files ()

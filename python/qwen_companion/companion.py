@@ -36,6 +36,13 @@ from qwen_companion.emacs.messages import (
     FileVisited,
     Hello,
     Incoming,
+    JournalBusy,
+    JournalCall,
+    JournalFiles,
+    JournalForget,
+    JournalReply,
+    JournalSpans,
+    JournalTexts,
     Merge,
     Merged,
     Notice,
@@ -268,26 +275,38 @@ class Companion:
             self._roots_changed.set()
             self._distributor.set_roots(message.roots)
         elif isinstance(message, Settings):
-            if self._doors.set_settings(message) and self._roots is not None:
-                self._roots_changed.set()
-            self._sessions.offer_reviews(message.reviews)
-            self._text_limit = message.size_limit
-            if self._server is not None:
-                self._server.limit_texts(self._text_limit)
-            self._distributor.set_settings(message)
+            self._take_settings(message)
         elif isinstance(message, Snapshot):
             self._distributor.set_snapshot(message)
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
         elif isinstance(message, ReviewOutcome):
-            holder = self._doors if message.id.startswith(HOOK_PREFIX) else self._tools
-            holder.decide(message.id, Decision(message.content))
+            self._take_outcome(message)
         elif isinstance(message, Compare | Merge):
             self._requests.send_nowait(message)
+        elif isinstance(message, JournalCall):
+            self._take_journal_call(message)
         elif isinstance(message, DaemonCall):
             self._take_daemon_call(message)
         else:
             self._end_for_good()
+
+    def _take_settings(self, settings: Settings) -> None:
+        if self._doors.set_settings(settings) and self._roots is not None:
+            self._roots_changed.set()
+        self._sessions.offer_reviews(settings.reviews)
+        self._text_limit = settings.size_limit
+        if self._server is not None:
+            self._server.limit_texts(self._text_limit)
+        self._distributor.set_settings(settings)
+
+    def _take_outcome(self, outcome: ReviewOutcome) -> None:
+        holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._tools
+        holder.decide(outcome.id, Decision(outcome.content))
+
+    def _take_journal_call(self, call: JournalCall) -> None:
+        if isinstance(call, JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget):
+            self._bridge.tell(JournalReply(call.id, error="Nothing is recorded"))
 
     def _take_daemon_call(self, call: DaemonCall) -> None:
         if self._daemon is None:

@@ -132,7 +132,9 @@ class Settings:
     CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
     their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
     LAYER: whether terminals get a settings layer.  REVIEW_EDITS: which edits are reviewed of a CLI that has it and
-    works in its mode `auto`: "all", "open" for those of files that buffers visit, or None.
+    works in its mode `auto`: "all", "open" for those of files that buffers visit, or None.  JOURNAL: whether what
+    agents change is recorded, so that it can be undone.  TELL_UNDONE: whether an agent is told with its next prompt
+    what of its changes the user has undone.
     """
 
     all_roots: bool = False
@@ -143,6 +145,8 @@ class Settings:
     size_limit: int | None = None
     layer: bool = False
     review_edits: str | None = None
+    journal: bool = False
+    tell_undone: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,3 +156,48 @@ class Exclusion:
     path: str
     rule: str
     session: str | None = None
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """What agents did to the file PATH, all in all; PREVIOUS is its old name where it was renamed.
+
+    KIND is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  ADDED and DELETED count
+    lines; a BINARY file has none.  SEEN: the user has marked this change as seen, or only the hunks SEEN_HUNKS, which
+    are keys of Emacs.  MIXED: edits of the user could not be told from the agent's.  WRITERS are pairs of a tool and of
+    the subagent that used it, "" for none.
+    """
+
+    path: str
+    kind: str
+    previous: str | None = None
+    binary: bool = False
+    added: int = 0
+    deleted: int = 0
+    seen: bool = False
+    seen_hunks: tuple[str, ...] = ()
+    mixed: bool = False
+    writers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was changed below ROOT from a prompt of the user to the end of the work on it.
+
+    SESSION is the conversation.  CLIENT is the CLI's name for a person, PROMPT the first line of the prompt, both "" if
+    not known.  END is None while the turn goes on.  SOURCE is where it is known from: "hooks", "disk", "chat", or
+    "undo" for a turn of the user that undid the turn UNDONE.  UNDONE_BY are turns that undid something of this one.
+    NOTES tell a person what is missing.
+    """
+
+    id: str
+    root: str
+    session: str
+    client: str
+    source: str
+    prompt: str
+    start: int
+    end: int | None = None
+    undone: str | None = None
+    undone_by: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

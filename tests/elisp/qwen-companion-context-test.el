@@ -567,6 +567,8 @@
                              :no-reviews nil
                              :settings-layer t
                              :review-edits 'all
+                             :journal t
+                             :tell-undone t
                              :size-limit qwen-companion-diff-size-limit)
                        (car (last (qwen-companion-test-sent 'settings))))))
       (let ((qwen-companion-diff-style nil))

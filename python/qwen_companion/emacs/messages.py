@@ -26,6 +26,7 @@ from sexpdata import (
 from qwen_companion.domain import (
     HIDE,
     SHOW,
+    ChangedFile,
     CliState,
     Exclusion,
     KnownProposal,
@@ -34,6 +35,7 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    Turn,
     VisitedFile,
 )
 from qwen_companion.emacs.spool import Spool
@@ -353,6 +355,99 @@ class Ping:
 
 
 @dataclass(frozen=True)
+class JournalWatch:
+    """`journal-watch`: the user has begun, or ceased, to look at what agents changed; asks for `TurnChanges`."""
+
+    on: bool
+
+
+@dataclass(frozen=True)
+class ChangeScope:
+    """Changes by agents below ROOT: those of TURN, or as SCOPE says.
+
+    SCOPE is "turn", "since" for TURN and all later ones, "session" for those of SESSION, "look" for what the user has
+    not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.
+    """
+
+    root: str
+    scope: str
+    turn: str | None
+    session: str | None
+
+
+@dataclass(frozen=True)
+class JournalFiles:
+    """`journal-files`: asks for the files that were changed in SCOPE; the answer is a `JournalReply`."""
+
+    id: int
+    scope: ChangeScope
+
+
+@dataclass(frozen=True)
+class JournalTexts:
+    """`journal-texts`: asks for the bytes of the file PATH before and after its changes in SCOPE: `JournalReply`."""
+
+    id: int
+    scope: ChangeScope
+    path: str
+
+
+@dataclass(frozen=True)
+class JournalSpans:
+    """`journal-spans`: asks which lines of the file PATH are an agent's; the answer is a `JournalReply`."""
+
+    id: int
+    path: str
+
+
+@dataclass(frozen=True)
+class JournalSeen:
+    """`journal-seen`: the user has marked changes of TURN as SEEN, or as not seen.
+
+    All files of the turn where PATH is None, all hunks of the file where HUNKS, keys of Emacs, are none.
+    """
+
+    turn: str
+    path: str | None
+    hunks: tuple[str, ...]
+    seen: bool
+
+
+@dataclass(frozen=True)
+class JournalWrote:
+    """`journal-wrote`: Emacs itself has just written, renamed or deleted PATHS.
+
+    UNDO_OF is the turn that this undid, and LABEL what was undone in words; None where it is the user's own work.
+    """
+
+    paths: tuple[str, ...]
+    undo_of: str | None
+    label: str | None
+
+
+@dataclass(frozen=True)
+class JournalBusy:
+    """`journal-busy`: asks at which of PATHS an agent is at work; with WAIT, answered when at none, or late."""
+
+    id: int
+    paths: tuple[str, ...]
+    wait: bool
+
+
+@dataclass(frozen=True)
+class JournalForget:
+    """`journal-forget`: asks to remove what is recorded of ROOT, or with None of all roots; gets a `JournalReply`."""
+
+    id: int
+    root: str | None
+
+
+JournalCall = (
+    JournalWatch | JournalFiles | JournalTexts | JournalSpans | JournalSeen | JournalWrote | JournalBusy | JournalForget
+)
+
+
+@dataclass(frozen=True)
 class DaemonCall:
     """`daemon-...`: something for the daemon client, which is imported with the first of these and reads VALUES.
 
@@ -363,7 +458,9 @@ class DaemonCall:
     values: Plist = field(repr=False)
 
 
-Incoming = Roots | Settings | Snapshot | Watch | ReviewOutcome | Compare | Merge | Stop | Ping | DaemonCall
+Incoming = (
+    Roots | Settings | Snapshot | Watch | ReviewOutcome | Compare | Merge | Stop | Ping | JournalCall | DaemonCall
+)
 
 DAEMON_PREFIX = "daemon-"
 
@@ -405,6 +502,8 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         size_limit=values.optional_integer(":size-limit"),
         layer=values.boolean(":settings-layer"),
         review_edits=values.optional_symbol(":review-edits"),
+        journal=values.boolean(":journal"),
+        tell_undone=values.boolean(":tell-undone"),
     )
 
 
@@ -459,6 +558,52 @@ def _parse_ping(_values: Plist, _spool: Spool) -> Ping:
     return Ping()
 
 
+def _parse_journal_watch(values: Plist, _spool: Spool) -> JournalWatch:
+    return JournalWatch(values.boolean(":on"))
+
+
+_SCOPES = ("turn", "since", "session", "look", "all", "commit")
+
+
+def _parse_scope(values: Plist) -> ChangeScope:
+    scope = values.symbol(":scope")
+    turn, session = values.optional_string(":turn"), values.optional_string(":session")
+    needed = {"turn": turn, "since": turn, "session": session}
+    if scope not in _SCOPES or needed.get(scope, "") is None:
+        raise MessageError(":scope is unknown, or lacks its turn or session")
+    return ChangeScope(values.string(":root"), scope, turn, session)
+
+
+def _parse_journal_files(values: Plist, _spool: Spool) -> JournalFiles:
+    return JournalFiles(values.integer(":id"), _parse_scope(values))
+
+
+def _parse_journal_texts(values: Plist, _spool: Spool) -> JournalTexts:
+    return JournalTexts(values.integer(":id"), _parse_scope(values), values.string(":path"))
+
+
+def _parse_journal_spans(values: Plist, _spool: Spool) -> JournalSpans:
+    return JournalSpans(values.integer(":id"), values.string(":path"))
+
+
+def _parse_journal_seen(values: Plist, _spool: Spool) -> JournalSeen:
+    hunks = values.strings(":hunks")
+    return JournalSeen(values.string(":turn"), values.optional_string(":path"), hunks, values.boolean(":seen"))
+
+
+def _parse_journal_wrote(values: Plist, _spool: Spool) -> JournalWrote:
+    undone, label = values.optional_string(":undo-of"), values.optional_string(":label")
+    return JournalWrote(values.strings(":paths"), undone, label)
+
+
+def _parse_journal_busy(values: Plist, _spool: Spool) -> JournalBusy:
+    return JournalBusy(values.integer(":id"), values.strings(":paths"), values.boolean(":wait"))
+
+
+def _parse_journal_forget(values: Plist, _spool: Spool) -> JournalForget:
+    return JournalForget(values.integer(":id"), values.optional_string(":root"))
+
+
 _INCOMING = {
     "roots": _parse_roots,
     "settings": _parse_settings,
@@ -467,6 +612,14 @@ _INCOMING = {
     "outcome": _parse_outcome,
     "compare": _parse_compare,
     "merge": _parse_merge,
+    "journal-watch": _parse_journal_watch,
+    "journal-files": _parse_journal_files,
+    "journal-texts": _parse_journal_texts,
+    "journal-spans": _parse_journal_spans,
+    "journal-seen": _parse_journal_seen,
+    "journal-wrote": _parse_journal_wrote,
+    "journal-busy": _parse_journal_busy,
+    "journal-forget": _parse_journal_forget,
     "stop": _parse_stop,
     "ping": _parse_ping,
 }
@@ -795,3 +948,146 @@ class Notice(Notification):
     def payload(self, spool: Spool) -> Sexp:
         """`(:level warning|error :text S)`."""
         return plist(level=Symbol(self.level), text=self.text)
+
+
+@dataclass(frozen=True)
+class TurnChange:
+    """A turn and what has become another in it: its FILES with their changes, and those of GONE with none any more."""
+
+    turn: Turn
+    files: tuple[ChangedFile, ...]
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TurnChanges(Notification):
+    """`journal-turns`: turns that are new or have become others since the last message, while the user is looking.
+
+    RESET: these are all there are.  GONE are turns that are not recorded any more.
+    """
+
+    method = "journal-turns"
+    turns: tuple[TurnChange, ...]
+    gone: tuple[str, ...] = ()
+    reset: bool = False
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:reset B :turns (TURN...) :gone (ID...))`.
+
+        A turn is `(:id S :root S :session S :client S :who agent|user :source SYMBOL :prompt S :start MS :end MS-or-nil
+        :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :files (FILE...) :files-gone (PATH...))`.
+        """
+        return plist(reset=self.reset, turns=[_turn_plist(turn) for turn in self.turns], gone=list(self.gone))
+
+
+def _turn_plist(change: TurnChange) -> list[Sexp]:
+    turn = change.turn
+    return plist(
+        id=turn.id,
+        root=turn.root,
+        session=turn.session,
+        client=turn.client,
+        who=Symbol("agent" if turn.undone is None else "user"),
+        source=Symbol(turn.source),
+        prompt=turn.prompt,
+        start=turn.start,
+        end=turn.end,
+        undone_of=turn.undone,
+        undone_by=list(turn.undone_by),
+        notes=list(turn.notes),
+        files=[_changed_file_plist(file) for file in change.files],
+        files_gone=list(change.gone),
+    )
+
+
+def _changed_file_plist(file: ChangedFile) -> list[Sexp]:
+    """Return `(:path :kind :from :binary :added :deleted :seen :seen-hunks :mixed :by ((TOOL AGENT)...))`."""
+    return plist(
+        path=file.path,
+        kind=Symbol(file.kind),
+        **{"from": file.previous},
+        binary=file.binary,
+        added=file.added,
+        deleted=file.deleted,
+        seen=file.seen,
+        seen_hunks=list(file.seen_hunks),
+        mixed=file.mixed,
+        by=[[tool, agent or None] for tool, agent in file.writers],
+    )
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """The BYTES of a file and its MODE: "file", "executable", or "link", whose bytes are where it leads."""
+
+    data: bytes
+    mode: str
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A file before and after a change, None where it was not there; see `ChangedFile`.
+
+    CURRENT: the disk has what was there afterwards.
+    """
+
+    before: FileVersion | None
+    after: FileVersion | None
+    previous: str | None
+    mixed: bool
+    current: bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """COUNT lines from LINE on that an agent wrote in TURN; for 0, lines before LINE were deleted."""
+
+    line: int
+    count: int
+    turn: str
+    seen: bool
+
+
+@dataclass(frozen=True)
+class JournalReply(Notification):
+    """`journal-reply`: the answer to the request ID about the journal, or in ERROR why there is none.
+
+    Only what was asked for is not None.  BUSY are triples of a path, a turn and a tool.
+    """
+
+    method = "journal-reply"
+    id: int
+    error: str | None = None
+    files: Sequence[ChangedFile] | None = None
+    texts: Texts | None = None
+    spans: Sequence[Span] | None = None
+    seen: Sequence[str] = ()
+    busy: Sequence[tuple[str, str, str]] | None = None
+
+    def payload(self, spool: Spool) -> Sexp:
+        """`(:id ID :error S-or-nil)`, and the keys that belong to the request.
+
+        `:files (FILE...)`; or `:spans ((LINE COUNT TURN SEEN)...) :seen (S...)`; or `:busy ((PATH TURN TOOL)...)`; or
+        `:before-file S :before-mode SYMBOL :after-file S :after-mode SYMBOL :from S :mixed B :disk B`, each of the two
+        files nil where there was none, and for Emacs to remove.
+        """
+        result = plist(id=self.id, error=self.error)
+        if self.files is not None:
+            result += plist(files=[_changed_file_plist(file) for file in self.files])
+        if self.spans is not None:
+            spans = [[span.line, span.count, span.turn, span.seen] for span in self.spans]
+            result += plist(spans=spans, seen=list(self.seen))
+        if self.busy is not None:
+            result += plist(busy=[list(item) for item in self.busy])
+        if self.texts is not None:
+            result += _texts_plist(self.texts, spool)
+        return result
+
+
+def _texts_plist(texts: Texts, spool: Spool) -> list[Sexp]:
+    result = plist(**{"from": texts.previous}, mixed=texts.mixed, disk=texts.current)
+    for name, version in (("before", texts.before), ("after", texts.after)):
+        file = None if version is None else spool.write_bytes(version.data)
+        mode = None if version is None else Symbol(version.mode)
+        result += plist(**{f"{name}_file": file, f"{name}_mode": mode})
+    return result

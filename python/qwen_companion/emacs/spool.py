@@ -34,11 +34,15 @@ class Spool:
 
     def write(self, text: str) -> str:
         """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
+        return self.write_bytes(text.encode("utf-8"))
+
+    def write_bytes(self, data: bytes) -> str:
+        """Put `data` into a new file and return its path."""
         path = os.path.join(self.directory, f"python-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode("utf-8"))
+                file.write(data)
         except OSError as error:
             # What is there of it takes the room that is left.
             self.discard(path)

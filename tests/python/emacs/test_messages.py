@@ -11,6 +11,7 @@ from sexpdata import dumps, loads
 
 from qwen_companion.domain import (
     HIDE,
+    ChangedFile,
     CliState,
     Exclusion,
     KnownProposal,
@@ -19,10 +20,12 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    Turn,
     VisitedFile,
 )
 from qwen_companion.emacs.messages import (
     INLINE_TEXT_BYTES,
+    ChangeScope,
     Compare,
     Compared,
     ContextSent,
@@ -30,8 +33,18 @@ from qwen_companion.emacs.messages import (
     Delivered,
     ExclusionList,
     FileList,
+    FileVersion,
     FileVisited,
     Hello,
+    JournalBusy,
+    JournalFiles,
+    JournalForget,
+    JournalReply,
+    JournalSeen,
+    JournalSpans,
+    JournalTexts,
+    JournalWatch,
+    JournalWrote,
     Merge,
     Merged,
     Notice,
@@ -45,6 +58,9 @@ from qwen_companion.emacs.messages import (
     Serving,
     SessionList,
     Stop,
+    Texts,
+    TurnChange,
+    TurnChanges,
     Watch,
     parse_incoming,
     read_sexp,
@@ -292,6 +308,36 @@ def test_replies(spool: Spool) -> None:
     Delivered("p").parse_reply("whatever", spool)
 
 
+def test_requests_about_the_journal(spool: Spool) -> None:
+    def parsed(method: str, payload: str) -> object:
+        return parse_incoming(f"journal-{method}", read_sexp(payload.encode()), spool)
+
+    scope = ChangeScope("/r", "turn", "t", None)
+    assert parsed("watch", "(:on t)") == JournalWatch(True)
+    assert parsed("files", '(:id 1 :root "/r" :scope turn :turn "t")') == JournalFiles(1, scope)
+    assert parsed("texts", '(:id 1 :root "/r" :scope turn :turn "t" :path "/r/a")') == JournalTexts(1, scope, "/r/a")
+    assert parsed("spans", '(:id 1 :path "/a")') == JournalSpans(1, "/a")
+    assert parsed("seen", '(:turn "t" :hunks ("k") :seen t)') == JournalSeen("t", None, ("k",), True)
+    assert parsed("wrote", '(:paths ("/a") :undo-of "t" :label "l")') == JournalWrote(("/a",), "t", "l")
+    assert parsed("busy", '(:id 1 :paths ("/a") :wait t)') == JournalBusy(1, ("/a",), True)
+    assert parsed("forget", "(:id 1 :root nil)") == JournalForget(1, None)
+    for wrong in ("turn", 'session :turn "t"', "other"):
+        with pytest.raises(MessageError):
+            parsed("files", f'(:id 1 :root "/r" :scope {wrong})')
+
+
+def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
+    texts = Texts(FileVersion(b"\xff\r\n", "executable"), None, "/r/old", mixed=True, current=False)
+    payload = as_dict(loads(dumps(JournalReply(3, texts=texts).payload(spool))))
+    file = Path(str(payload["before-file"]))
+    assert file.read_bytes() == b"\xff\r\n"
+    assert file.parent == Path(spool.directory)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert str(payload["before-mode"]) == "executable"
+    assert (payload["after-file"], payload["after-mode"]) == ([], [])
+    assert (payload["from"], payload["mixed"], payload["disk"]) == ("/r/old", True, [])
+
+
 ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-messages.el"
 
 
@@ -301,7 +347,14 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     state = SessionState(known, True, state=CliState(), no_hooks="why")
     sessions = as_dict(loads(dumps(SessionList((state,)).payload(spool))))
     excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
+    turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
+    turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
+    file = FileVersion(b"x", "file")
+    texts = Texts(file, file, None, mixed=False, current=True)
+    reply = JournalReply(1, files=(), texts=texts, spans=(), busy=())
     written: dict[str, set[str]] = {
+        "TurnChange": set(as_dict(turns["turns"][0])),
+        "ChangedFile": set(as_dict(as_dict(turns["turns"][0])["files"][0])),
         "SessionState": set(as_dict(sessions["sessions"][0])),
         "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
         "Exclusion": set(as_dict(excluded["exclusions"][0])),
@@ -321,6 +374,8 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 Compared(1, None),
                 Merged(1, None),
                 Notice("warning", "text"),
+                TurnChanges(()),
+                reply,
             )
         },
     }
