@@ -66,7 +66,7 @@ It is one line, with what the CLI has reported in it made harmless."
                   ('cancelled "cancelled"))
                 (and since (qwen-companion-cli-state-activity state)
                      (format "for %s"
-                             (qwen-companion-layer--duration
+                             (qwen-companion-layer-duration
                               (- now (/ since 1000.0))))))))
     (when (or state (qwen-companion-session-no-hooks session))
       (string-join
@@ -95,8 +95,8 @@ It is one line, with what the CLI has reported in it made harmless."
   "Return TEXT, what a user or a CLI has written, in quotes; nil for nil."
   (and text (format "\"%s\"" (qwen-companion-untrusted-text text))))
 
-(defun qwen-companion-layer--duration (seconds)
-  "Return SECONDS as text."
+(defun qwen-companion-layer-duration (seconds)
+  "Return SECONDS as text, like \"5 min\"."
   (let ((seconds (max 0 (floor seconds))))
     (cond ((< seconds 60) (format "%d s" seconds))
           ((< seconds 3600) (format "%d min" (/ seconds 60)))

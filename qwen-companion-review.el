@@ -64,11 +64,6 @@ See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
   :group 'qwen-companion
   :type 'boolean)
 
-(defvar qwen-companion-attention-functions nil
-  "Abnormal hook run when a proposal arrives.
-Each function gets the proposal, see `qwen-companion-proposal-path' and
-the other accessors of that structure.")
-
 (defconst qwen-companion-review--idle-delay 0.5
   "Seconds without input after which a proposal may open.")
 
@@ -558,21 +553,9 @@ only, and only for a moment."
            (if (and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
                "; it waits until the Ediff session is over"
              ""))
-  (qwen-companion-review-schedule)
-  (run-hook-wrapped 'qwen-companion-attention-functions
-                    #'qwen-companion-review--call-attention proposal))
+  (qwen-companion-review-schedule))
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-review--announce)
-
-(defun qwen-companion-review--call-attention (function proposal)
-  "Call FUNCTION, one of the user's, with PROPOSAL; return nil.
-Report its errors instead of passing them to the CLI."
-  (condition-case err
-      (funcall function proposal)
-    (error
-     (message "qwen-companion: error in `qwen-companion-attention-functions': %s"
-              (error-message-string err))))
-  nil)
 
 (defun qwen-companion-review-schedule ()
   "Schedule the review of the next unseen proposal for a good moment.

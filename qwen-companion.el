@@ -38,6 +38,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
@@ -147,7 +148,10 @@ character, so each part with properties of its own is a string."
 
 (defun qwen-companion--on-sessions (payload)
   "Handle the `sessions' message PAYLOAD: CLIs have come, gone or changed."
-  (qwen-companion-backend-on-sessions payload)
+  (let ((before (qwen-companion-backend-sessions)))
+    (qwen-companion-backend-on-sessions payload)
+    (qwen-companion-attention-sessions-changed
+     before (qwen-companion-backend-sessions)))
   (qwen-companion-follow-update)
   (qwen-companion-inspector-changed)
   nil)
@@ -182,6 +186,7 @@ character, so each part with properties of its own is a string."
         qwen-companion-backend-proposals-function #'qwen-companion-proposal-snapshot)
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (add-hook hook function))
+  (qwen-companion-attention-enable)
   (qwen-companion-follow-enable)
   (qwen-companion-context-enable)
   (qwen-companion-backend-start))
@@ -195,6 +200,7 @@ character, so each part with properties of its own is a string."
   (qwen-companion-proposal-end-all)
   (qwen-companion-review-list-close)
   (qwen-companion-disk-forget-all)
+  (qwen-companion-attention-disable)
   (qwen-companion-follow-disable)
   (qwen-companion-context-disable)
   (qwen-companion-terminal-forget)

@@ -284,8 +284,9 @@ is kept."
   "No second announcement; the edits stay, and one answer answers."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let* ((announced 0)
-           (qwen-companion-attention-functions
-            (list (lambda (_proposal) (cl-incf announced))))
+           (qwen-companion-proposal-begun-functions
+            (cons (lambda (_proposal) (cl-incf announced))
+                  qwen-companion-proposal-begun-functions))
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
       (should (equal "" (qwen-companion-test-messages
@@ -1054,15 +1055,6 @@ The CLI writes both one after the other, and nothing is amiss."
       (set-file-times "a.txt" (time-add nil 5))
       (qwen-companion-diff-accept proposal)
       (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))))
-
-(ert-deftest qwen-companion-proposal-test-attention-is-drawn-once ()
-  (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let* (seen
-           (qwen-companion-attention-functions
-            (list (lambda (proposal)
-                    (push (qwen-companion-proposal-path proposal) seen)))))
-      (qwen-companion-test-propose "a.txt" "two\n")
-      (should (equal (list (expand-file-name "a.txt")) seen)))))
 
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write what comes back."

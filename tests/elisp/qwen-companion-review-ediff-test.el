@@ -450,22 +450,13 @@
 ;;; Arrival
 
 (ert-deftest qwen-companion-review-ediff-test-is-announced-once ()
-  "In the echo area and to the user's functions, also if one of them fails."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
-    (let* (called
-           (qwen-companion-diff-arrival 'now)
-           (qwen-companion-attention-functions
-            (list (lambda (_proposal) (error "No bell"))
-                  (lambda (proposal)
-                    (push (qwen-companion-proposal-path proposal) called))))
+    (let* ((qwen-companion-diff-arrival 'now)
            (said (qwen-companion-test-messages
                    (qwen-companion-test-propose "a.txt" "two\n" :client "Qwen\nCode")
                    (qwen-companion-test-wait-for (qwen-companion-review-shown))
                    (qwen-companion-diff-bury)
                    (qwen-companion-diff-open))))
-      (should (equal (list (expand-file-name "a.txt")) called))
-      (should (string-match-p "error in .qwen-companion-attention-functions.: No bell"
-                              said))
       (should (equal 2 (length (split-string said "Qwen\\\\nCode proposes a change of .*a\\.txt")))))))
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-on-command ()

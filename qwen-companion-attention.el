@@ -1,0 +1,273 @@
+;;; qwen-companion-attention.el --- Telling that a CLI wants you  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI asks, has finished, has proposed a change, or has gone: the functions
+;; on `qwen-companion-attention-functions' tell the user, unless the terminal
+;; of that CLI is selected in a frame that has the focus.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-layer)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(cl-defstruct (qwen-companion-event (:copier nil))
+  "Something that the user may want to know of.
+KIND is one of `asks' (a CLI asks in its terminal), `done' (its turn has
+ended), `proposal', `gone' (a CLI has ended in the middle of a turn) and
+`failed' (the companion does not run).  TEXT says it on one line, safe to
+show.  BUFFER is the terminal of the CLI, nil where it has none in this
+Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each
+nil with other kinds."
+  kind text buffer seconds proposal)
+
+(defcustom qwen-companion-attention-functions
+  '(qwen-companion-attention-message)
+  "Functions that tell the user that a CLI wants attention.
+Each is called with a `qwen-companion-event', see its accessors
+`qwen-companion-event-kind', `-text', `-buffer', `-seconds' and
+`-proposal'.  None is called about a CLI whose terminal is selected in a
+frame that has the focus."
+  :group 'qwen-companion
+  :type 'hook
+  :options '(qwen-companion-attention-message
+             qwen-companion-attention-notify
+             qwen-companion-attention-ring
+             qwen-companion-attention-title))
+
+(defcustom qwen-companion-attention-seconds 10
+  "Seconds of work after which the end of a turn calls for attention.
+With nil the end of a turn never does."
+  :group 'qwen-companion
+  :type '(choice (natnum :tag "Seconds") (const :tag "Never" nil)))
+
+;;; Events
+
+(defun qwen-companion-attention--looking-p (buffer)
+  "Return non-nil when BUFFER is selected in a frame that has the focus.
+Some terminals do not say whether they have it: they count as if they had."
+  (and buffer
+       (eq buffer (window-buffer (selected-window)))
+       (frame-focus-state)))
+
+(defun qwen-companion-attention--call (event)
+  "Call the user's functions with EVENT, unless the user is looking at it."
+  (unless (qwen-companion-attention--looking-p (qwen-companion-event-buffer event))
+    (dolist (function (ensure-list qwen-companion-attention-functions))
+      ;; The error of one must not reach the CLI, nor keep the others back.
+      (condition-case err
+          (funcall function event)
+        (error
+         (message "qwen-companion: error in `qwen-companion-attention-functions': %s"
+                  (error-message-string err)))))))
+
+(defun qwen-companion-attention--name (session)
+  "Return the name of the CLI of SESSION, with its project."
+  (let ((client (qwen-companion-untrusted-text (qwen-companion-session-client session)))
+        (directory (qwen-companion-session-directory session)))
+    (concat (if (string-empty-p client) "Unnamed CLI" client)
+            (and directory
+                 (format " in %s"
+                         (qwen-companion-untrusted-text
+                          (file-name-nondirectory (directory-file-name directory))))))))
+
+(defun qwen-companion-attention--tell (kind session text &rest slots)
+  "Make an event of KIND about SESSION, where TEXT is what it does.
+SLOTS are further ones of `qwen-companion-event'."
+  (qwen-companion-attention--call
+   (apply #'make-qwen-companion-event
+          :kind kind
+          :text (format "%s %s" (qwen-companion-attention--name session) text)
+          :buffer (qwen-companion-terminal-session-buffer session)
+          slots)))
+
+(defun qwen-companion-attention--ended-p (session)
+  "Return non-nil when the process of SESSION is known and has ended."
+  (and (qwen-companion-session-pid session)
+       (not (process-attributes (qwen-companion-session-pid session)))))
+
+(defun qwen-companion-attention-sessions-changed (before after)
+  "Tell of what has changed from BEFORE to AFTER, two lists of sessions."
+  (dolist (old before)
+    (let* ((state (qwen-companion-session-state old))
+           (activity (qwen-companion-cli-state-activity state))
+           (new (cl-find (qwen-companion-session-id old) after
+                         :key #'qwen-companion-session-id :test #'equal)))
+      (cond
+       ((and (not new) (memq activity '(working asking))
+             (qwen-companion-attention--ended-p old))
+        (qwen-companion-attention--tell 'gone old "has ended in the middle of its work"))
+       (new
+        (qwen-companion-attention--state-changed
+         new state (qwen-companion-session-state new)))))))
+
+(defun qwen-companion-attention--state-changed (session before after)
+  "Tell of what SESSION does, whose state was BEFORE and is AFTER."
+  (let ((was (qwen-companion-cli-state-activity before))
+        (question (qwen-companion-cli-state-question after)))
+    (pcase (qwen-companion-cli-state-activity after)
+      ((and 'asking
+            (guard (not (and (eq was 'asking)
+                             (equal question (qwen-companion-cli-state-question before))))))
+       (qwen-companion-attention--tell
+        'asks session
+        (if question
+            (format "asks: %s" (qwen-companion-untrusted-text question))
+          "asks in its terminal")))
+      ((and 'idle (guard (memq was '(working asking))))
+       (let ((seconds (/ (- (or (qwen-companion-cli-state-since after) 0)
+                            (or (qwen-companion-cli-state-since before) 0))
+                         1000)))
+         (when (and qwen-companion-attention-seconds
+                    (>= seconds qwen-companion-attention-seconds))
+           (qwen-companion-attention--tell
+            'done session (format "is done after %s" (qwen-companion-layer-duration seconds))
+            :seconds seconds)))))))
+
+(defun qwen-companion-attention--proposed (proposal)
+  "Tell of PROPOSAL, which has come."
+  (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
+    (qwen-companion-attention--call
+     (make-qwen-companion-event
+      :kind 'proposal
+      :text (format "%s proposes a change of %s"
+                    (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))
+                    (qwen-companion-proposal-display-path proposal))
+      :buffer (and session (qwen-companion-terminal-session-buffer session))
+      :proposal proposal))))
+
+(defun qwen-companion-attention--companion-changed (state)
+  "Tell of it when STATE, that of the companion, is `error'."
+  (when (eq state 'error)
+    (qwen-companion-attention--call
+     (make-qwen-companion-event
+      :kind 'failed :text (format "Not running: %s" (qwen-companion-backend-failure))))))
+
+(defconst qwen-companion-attention--hooks
+  '((qwen-companion-proposal-begun-functions . qwen-companion-attention--proposed)
+    (qwen-companion-state-functions . qwen-companion-attention--companion-changed)
+    (window-selection-change-functions . qwen-companion-attention--selection-changed))
+  "The hooks in use while the mode is on: (HOOK . FUNCTION).")
+
+(defun qwen-companion-attention-enable ()
+  "Tell of events from now on."
+  (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
+    ;; After those that announce a proposal.
+    (add-hook hook function 90)))
+
+(defun qwen-companion-attention-disable ()
+  "Tell of no events any more."
+  (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
+    (remove-hook hook function))
+  (qwen-companion-attention--clear-title))
+
+;;; Ways to tell
+
+(defun qwen-companion-attention-message (event)
+  "Show EVENT in the echo area.
+A proposal and a failure are announced there in any case."
+  (unless (memq (qwen-companion-event-kind event) '(proposal failed))
+    (message "qwen-companion: %s" (qwen-companion-event-text event))))
+
+(defun qwen-companion-attention-ring (_event)
+  "Ring the bell, see `ring-bell-function' and `visible-bell'."
+  ;; A keyboard macro goes on.
+  (ding t))
+
+(declare-function dbus-call-method-asynchronously "dbus"
+                  (bus service path interface method handler &rest args))
+(defvar notifications-service)
+(defvar notifications-path)
+(defvar notifications-interface)
+(defvar notifications-notify-method)
+
+(defun qwen-companion-attention-notify (event)
+  "Show EVENT as a notification of the desktop.
+That is over D-Bus, or on macOS by osascript(1); else do nothing."
+  (let ((text (qwen-companion-event-text event)))
+    (cond
+     ((and (featurep 'dbusbind) (getenv "DBUS_SESSION_BUS_ADDRESS"))
+      (require 'notifications)
+      ;; `notifications-notify' would wait for the answer, which may take long.
+      (dbus-call-method-asynchronously
+       :session notifications-service notifications-path notifications-interface
+       notifications-notify-method nil
+       "Emacs" :uint32 0 "emacs" "Qwen companion"
+       ;; Some desktops understand markup.
+       (replace-regexp-in-string
+        "[&<>]"
+        (lambda (character)
+          (pcase character ("&" "&amp;") ("<" "&lt;") (_ "&gt;")))
+        text t t)
+       '(:array) '(:array :signature "{sv}") :int32 -1))
+     ((and (eq system-type 'darwin) (executable-find "osascript"))
+      (make-process
+       :name "qwen-companion-notification" :noquery t
+       :command (list "osascript"
+                      "-e" "on run argv"
+                      "-e" "display notification (item 1 of argv) with title \"Qwen companion\""
+                      "-e" "end run" text))))))
+
+(defvar qwen-companion-attention--title nil
+  "Text before the frame title and the buffer that it is about: (TEXT . BUFFER).")
+
+(defun qwen-companion-attention-title (event)
+  "Put EVENT before the title of frames until its terminal is selected.
+One without a terminal stays until any other window is selected."
+  (setq qwen-companion-attention--title
+        (cons (qwen-companion-event-text event) (qwen-companion-event-buffer event)))
+  (unless (qwen-companion-attention--titled-p)
+    (setq frame-title-format
+          (list '(:eval (qwen-companion-attention--title-text)) frame-title-format)))
+  (force-mode-line-update t))
+
+(defun qwen-companion-attention--titled-p ()
+  "Return non-nil when our text is before the frame title."
+  (equal '(:eval (qwen-companion-attention--title-text))
+         (car-safe frame-title-format)))
+
+(defun qwen-companion-attention--title-text ()
+  "Return the text before the frame title."
+  (if qwen-companion-attention--title
+      (format "[%s] " (car qwen-companion-attention--title))
+    ""))
+
+(defun qwen-companion-attention--selection-changed (_frame)
+  "Clear the frame title when the terminal it is about has been selected."
+  (when qwen-companion-attention--title
+    (let ((buffer (cdr qwen-companion-attention--title)))
+      (when (or (not (buffer-live-p buffer))
+                (eq buffer (window-buffer (selected-window))))
+        (qwen-companion-attention--clear-title)))))
+
+(defun qwen-companion-attention--clear-title ()
+  "Restore the frame title."
+  (setq qwen-companion-attention--title nil)
+  (when (qwen-companion-attention--titled-p)
+    (setq frame-title-format (cadr frame-title-format))))
+
+(provide 'qwen-companion-attention)
+;;; qwen-companion-attention.el ends here
