@@ -50,7 +50,7 @@ screenshots: build ## Take the pictures of the README anew from the running demo
 	@$(VENV)/python demo/screenshots.py
 
 reports: build ## Write anew what the tests of the chat are told, after a change of the daemon's client
-	@PYTHONPATH=python $(VENV)/python tests/python/recorded_reports.py
+	@PYTHONPATH=python:tests $(VENV)/python tests/python/recorded_reports.py
 
 PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
 # Several workers: each starts programs and waits for them.  Tests that may share a stage, those of a file at least,

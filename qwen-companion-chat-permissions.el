@@ -500,8 +500,7 @@ Signal a `user-error' when there is none."
            :permission (qwen-companion-chat-permissions--id item)
            :option (qwen-companion-daemon-option-id option)
            :revision (qwen-companion-chat-permissions--item-revision item)
-           :answers (and allows questions
-                         (mapcar (lambda (choices) (list :choices choices)) answers)))
+           :answers (and allows questions answers))
      (lambda (reply)
        (when (and (qwen-companion-daemon-reply-error reply)
                   (memq item qwen-companion-chat-permissions--items))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the lists of EPC messages in docs/protocol.org anew from the docstrings of their classes."""
+"""Write the lists of EPC messages in docs/protocol.org anew from the docstrings and fields of their classes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
 from qwen_companion.emacs import messages as emacs_messages
 from qwen_companion.emacs.messages import Outgoing
+from qwen_companion.emacs.plists import NESTED, FieldType, field_types, key_of
+
+READ_BY_HAND = (
+    domain.Settings,
+    emacs_messages.Compare,
+    emacs_messages.JournalFiles,
+    emacs_messages.JournalTexts,
+    emacs_messages.Merge,
+    emacs_messages.ReviewOutcome,
+)
+"""Messages whose keys are not their fields."""
 
 DOCUMENT = Path(__file__).parents[1] / "docs/protocol.org"
 
@@ -23,6 +34,39 @@ def described(docstring: str) -> tuple[str, str] | None:
     paragraph = " ".join(docstring.partition("\n\n")[0].split())
     match = re.fullmatch(r"`([a-z-]+)`: (.+)", paragraph)
     return (match[1], match[2]) if match else None
+
+
+def plist_of(cls: type[Any]) -> str:
+    """Return the shape of the property list that `cls` is."""
+    kind = [f":kind {cls.kind}"] if hasattr(cls, "kind") else []
+    return f"({' '.join([*kind, *(keys_of(name, type_) for name, type_ in field_types(cls).items())])})"
+
+
+def keys_of(name: str, type_: FieldType) -> str:
+    """Return what the field `name` of a property list is: its keys, and what their values are."""
+    if domain.LONG in type_.marks:
+        return ":text S"
+    if type_.parts:
+        return " ".join([f"{key_of(name)} S", *(f"{key_of(f'{name}_{part}')} N" for part in type_.parts[1:])])
+    return f"{key_of(name)} {value_of(type_)}"
+
+
+def value_of(type_: FieldType) -> str:
+    """Return what stands for a value of `type_`."""
+    if NESTED in type_.marks:
+        value = "(:text S)"
+    elif type_.words is not None:
+        value = "|".join(type_.words.allowed) or "SYMBOL"
+    elif type_.classes:
+        # A field of a class without a kind of its own holds one of its subclasses.
+        value = "|".join(plist_of(cls) for base in type_.classes for cls in base.__subclasses__() or [base])
+    elif (element := type_.element) is not None:
+        value = f"({value_of(element)}...)"
+    elif get_origin(type_.type) is not None:
+        value = "((NAME VALUE)...)"
+    else:
+        value = {bool: "B", int: "N", str: "S"}[type_.type]
+    return f"{value}|nil" if type_.optional else value
 
 
 def as_org(text: str) -> str:
@@ -41,12 +85,11 @@ def messages_of(module: ModuleType, outgoing: bool) -> list[str]:
             continue
         method, summary = found
         text = summary[0].upper() + summary[1:]
-        if (
-            outgoing
-            and (payload := inspect.getdoc(inspect.getattr_static(cls, "payload")))
-            and payload.startswith("`(")
-        ):
-            text += " " + payload.splitlines()[0]
+        written_by_hand = outgoing and "payload" in vars(cls)
+        if written_by_hand:
+            text += " " + (inspect.getdoc(cls.payload) or "").splitlines()[0]
+        elif cls not in READ_BY_HAND and field_types(cls):
+            text += f" `{plist_of(cls)}`."
         items.append(f"- ={method}= :: {as_org(text)}")
     return sorted(items)
 

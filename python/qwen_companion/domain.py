@@ -8,35 +8,52 @@ columns count from 1, columns in UTF-16 code units.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 HIDE = "hide"
 SHOW = "show"
 """What the user can say of one file, see `VisitedFile`."""
 
 
+class Words:
+    """Mark a text as one of a few words; with `allowed`, as one of these."""
+
+    def __init__(self, *allowed: str) -> None:
+        self.allowed = allowed
+
+
+Word = Annotated[str, Words()]
+"""A name from a fixed set, as opposed to a text."""
+
+LONG = "long"
+
+Text = Annotated[str, LONG]
+"""A text that may be long: it travels as the text of its message."""
+
+
 @dataclass(frozen=True)
 class Peer:
     """The process at the other end of a session.
 
-    STARTED is what `processes.start_of` returned, "" for nothing: its number alone may be another's by now.  DIRECTORY
-    is the one it worked in when it was found, None where that cannot be had.  FAMILY is "qwen", "gemini" or None.
-    ANCESTORS are the numbers of the process itself, its parent and so on, up to the child of Emacs; or to the top when
-    Emacs is not among them.
+    `started` is the result of `processes.start_of`, or "" if that is unknown: the number alone may be another process's
+    by now.  `directory` is the working directory when the process was found, None if it is unavailable.  `family` is
+    "qwen", "gemini" or None.  `ancestors` are the numbers of the process itself, its parent and so on, up to the child
+    of Emacs, or to the top if Emacs is not among them.
     """
 
     pid: int
     started: str
     directory: str | None
-    family: str | None
+    family: Word | None
     ancestors: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class KnownSession:
-    """An MCP session some process of this Emacs has opened; PROTOCOL is the negotiated MCP version.
+    """An MCP session that a process of this Emacs has opened; `protocol` is the negotiated MCP version.
 
-    CLIENT and VERSION are those of the CLI, "" where nothing that tells the user anything is known.  PEER is None for
-    a process that was not found, or not yet.  REVIEWS: whether it was offered to have its changes reviewed.
+    `client` and `version` are those of the CLI, "" if unknown.  `peer` is None for a process that was not found, or not
+    yet.  `reviews` says whether the session was offered reviews in Emacs.
     """
 
     id: str
@@ -54,14 +71,14 @@ class KnownSession:
 
 @dataclass(frozen=True)
 class CliState:
-    """What a CLI is doing, as its hooks report it; None where they have not told.
+    """The state of a CLI as its hooks report it; None for what they have not reported.
 
-    ACTIVITY is "idle", "working", "asking" or "cancelled", since SINCE.  PROMPT is the beginning of the last prompt,
-    QUESTION that of what it asks.  MODE is its approval mode.  TOKENS went in with the last request, CONTEXT percent of
-    the model's context are in use.  SUBAGENTS are running.
+    `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
+    prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
+    request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
     """
 
-    activity: str | None = None
+    activity: Word | None = None
     since: int | None = None
     prompt: str | None = None
     question: str | None = None
@@ -76,8 +93,8 @@ class CliState:
 class SessionState:
     """One MCP session: whether its event stream is open, and whether its process has been looked for.
 
-    STATE is what its hooks have reported, None where none has.  NO_HOOKS is why they report nothing although they
-    should, in words for a person; None where all is well.
+    `state` is what its hooks have reported, None if they have reported nothing.  `no_hooks` is the reason, for a
+    person, why hooks that are expected do not report; None if all is well.
     """
 
     session: KnownSession
@@ -89,9 +106,9 @@ class SessionState:
 
 @dataclass(frozen=True)
 class KnownProposal:
-    """A proposal Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
+    """A proposal that Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
 
-    DIGEST is that of the text as it was proposed, see `ProposalOpen`.
+    `digest` is that of the text as it was proposed, see `ProposalOpen`.
     """
 
     id: str
@@ -102,39 +119,41 @@ class KnownProposal:
 
 @dataclass(frozen=True)
 class VisitedFile:
-    """A file some buffer visits; TIMESTAMP is its last focus in ms since the epoch.
+    """A file that a buffer visits; `timestamp` is when it was last in focus, in ms since the epoch.
 
-    EXPOSURE is the user's word on this one file: `HIDE`, `SHOW`, or None to leave it to the rules.
+    `exposure` is the user's choice for this file: `HIDE`, `SHOW`, or None to leave it to the rules.
     """
 
     path: str
     timestamp: int
-    exposure: str | None = None
+    exposure: Annotated[str, Words(HIDE, SHOW)] | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`context`: what the user looks at.  LINE, CHARACTER and SELECTION belong to ACTIVE."""
+    """`context`: the open files; `active` is the one in focus, with the position and the selected text in it."""
 
     files: tuple[VisitedFile, ...]
     active: str | None
     line: int | None
     character: int | None
-    selection: str | None
+    selection: Text | None
 
 
 @dataclass(frozen=True)
 class Settings:
     """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
 
-    ALL_ROOTS: of files anywhere, not only below the root a CLI works in.  TRUST: whether a CLI is told that its root is
-    trusted; None to say nothing, True, or the directories that are.  PATTERNS and AUTH_SOURCES name files of which no
-    CLI hears: see `privacy.exclusions.Options`.  REVIEWS: whether CLIs that connect from now on are offered to have
-    their changes reviewed in Emacs.  SIZE_LIMIT: largest text Emacs reviews, in UTF-8 bytes; None for any.
-    LAYER: whether terminals get a settings layer.  REVIEW_EDITS: which edits are reviewed of a CLI that has it and
-    works in its mode `auto`: "all", "open" for those of files that buffers visit, or None.  JOURNAL: whether what
-    agents change is recorded, so that it can be undone.  TELL_UNDONE: whether an agent is told with its next prompt
-    what of its changes the user has undone.
+    - `all_roots`: tell of files anywhere, not only below the root that a CLI works in.
+    - `trust`: whether a CLI is told that its root is trusted: None to say nothing, True, or the trusted directories.
+    - `patterns` and `auth_sources` name files that are excluded for all CLIs: see `privacy.exclusions.Options`.
+    - `reviews`: whether CLIs that connect from now on are offered reviews in Emacs.
+    - `size_limit`: largest text that Emacs reviews, in UTF-8 bytes; None for any.
+    - `layer`: whether terminals get a settings layer.
+    - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
+      files that buffers visit, or None.
+    - `journal`: whether the changes of agents are recorded, so that they can be undone.
+    - `tell_undone`: whether an agent is told with its next prompt which of its changes the user has undone.
     """
 
     all_roots: bool = False
@@ -151,7 +170,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """No CLI hears of PATH, by RULE in words for a person; or only that of SESSION does not."""
+    """A file that no CLI is told of, or only that of `session` is not; `rule` says why, for a person."""
 
     path: str
     rule: str

@@ -643,7 +643,7 @@
     (should (qwen-companion-chat-permissions-test--shown-p "\\[x\\] green"))
     (qwen-companion-chat-permissions-test--press "C-c 1")
     (should (equal '((:session "s" :permission "p1" :option "submit"
-                      :answers ((:choices ("postgres")) (:choices ("blue" "green")))))
+                      :answers (("postgres") ("blue" "green"))))
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-form-cancelled-has-no-answers ()

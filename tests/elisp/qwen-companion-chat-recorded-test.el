@@ -361,7 +361,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (qwen-companion-chat-recorded-test--from "Asked")))
     (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c 1"))
       (qwen-companion-chat-recorded-test--press "RET" choice))
-    (should (equal '((:choices ("sqlite")) (:choices ("red" "blue")))
+    (should (equal '(("sqlite") ("red" "blue"))
                    (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :answers))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "ask")

@@ -23,7 +23,8 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
-from qwen_companion.emacs.messages import DaemonCall, Notification, Plist
+from qwen_companion.emacs.messages import DaemonCall, Notification
+from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
 from support import TIMEOUT_S
 

@@ -11,7 +11,7 @@ import pytest
 
 import qwen_companion
 from qwen_companion import __main__ as entry
-from qwen_companion.emacs import messages
+from qwen_companion.emacs import messages, plists
 from qwen_companion.ide import context
 
 CHECKOUT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     ("value", "name", "file"),
     [
         (messages.PROTOCOL, "qwen-companion-backend--protocol", "qwen-companion-backend.el"),
-        (messages.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "qwen-companion-spool.el"),
+        (plists.INLINE_TEXT_BYTES, "qwen-companion-spool--inline-limit", "qwen-companion-spool.el"),
         (context.MAX_SELECTION_UNITS, "qwen-companion-context--selection-limit", "qwen-companion-context.el"),
     ],
 )

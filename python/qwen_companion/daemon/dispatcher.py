@@ -211,7 +211,7 @@ class CallDispatcher:
             case messages.ListSessions():
                 await self._list(self._connected())
             case messages.Open():
-                return await self._open_new(self._connected(), call.root, shared=call.shared)
+                return await self._open_new(self._connected(), call.root, shared=call.scope == messages.SHARED)
             case messages.Load():
                 return await self._load(self._connected(), call.session)
             case messages.Close():

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, Notification
+from qwen_companion.emacs.messages import Notification
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.errors import EmacsGoneError, EmacsUnavailableError
 
 _log = logging.getLogger(__name__)

@@ -154,12 +154,12 @@ class HeldTool:
             output=cap(self._output, SHOWN_CHARACTERS, clean) if self._output else None,
             revision=self._revision,
             diffs=tuple(
-                DiffInfo(reveal(diff.path), None if diff.old is None else len(diff.old), len(diff.new))
-                for diff in self._diffs[:SHOWN_ITEMS]
+                DiffInfo(index, reveal(diff.path), None if diff.old is None else len(diff.old), len(diff.new))
+                for index, diff in enumerate(self._diffs[:SHOWN_ITEMS])
             ),
-            diffs_more=max(0, len(self._diffs) - SHOWN_ITEMS) + self._unreadable_diffs,
+            diffs_more=max(0, len(self._diffs) - SHOWN_ITEMS) + self._unreadable_diffs or None,
             places=self._places[:SHOWN_ITEMS],
-            places_more=max(0, len(self._places) - SHOWN_ITEMS),
+            places_more=max(0, len(self._places) - SHOWN_ITEMS) or None,
             started=self._started,
             ended=self._ended,
         )

@@ -26,7 +26,8 @@ from epc.handler import CallerUnknown, EPCHandler, encode_message
 from epc.server import EPCServer
 from sexpdata import Symbol
 
-from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, Sexp, parse_incoming, read_sexp
+from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, parse_incoming
+from qwen_companion.emacs.plists import Sexp, read_sexp
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import (
     EmacsBusyError,

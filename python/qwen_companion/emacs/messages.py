@@ -1,33 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that crosses EPC, as types; `qwen-companion-backend.el` holds the other half.
+"""The messages that cross EPC, as dataclasses; `qwen-companion-backend.el` holds the other half.
 
 A call in either direction is METHOD with two arguments, the secret and a property list.  In property lists nil is
 none, false or the empty list; times are milliseconds since the epoch, lines and columns count from 1, columns in UTF-16
 code units.  A text travels as `:text STRING`, or as `:text-file PATH` when it is larger than `INLINE_TEXT_BYTES`.  When
-no file can be written, Emacs sends its parts with `text-part` and then `:text-parts ID`; we send it as `:text` all the
-same, up to `UNSPOOLED_TEXT_BYTES`.
+no file can be written, Emacs sends its parts with `text-part` and then `:text-parts ID`; this process sends it as
+`:text` all the same, up to `UNSPOOLED_TEXT_BYTES`.
+
+The fields of a message are the keys of its property list, see `plists`; a message that differs has code of its own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar, cast
+from functools import partial
+from typing import Annotated, ClassVar, Generic, TypeVar
 
-from sexpdata import (
-    ExpectClosingBracket,
-    ExpectNothing,
-    ExpectSExp,
-    Symbol,
-    loads,
-)
+from sexpdata import Symbol
 
 from qwen_companion.domain import (
-    HIDE,
-    SHOW,
     ChangedFile,
-    CliState,
     Exclusion,
     KnownProposal,
     KnownSession,
@@ -35,8 +28,21 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    Text,
     Turn,
-    VisitedFile,
+    Words,
+)
+from qwen_companion.emacs.plists import (
+    Nested,
+    Numbers,
+    Plist,
+    Sexp,
+    from_plist,
+    is_nil,
+    plist,
+    read_sexp,
+    text_plist,
+    to_plist,
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
@@ -44,206 +50,31 @@ from qwen_companion.errors import HelloError, MessageError, SpoolError
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
 
-INLINE_TEXT_BYTES = 64 * 1024
-"""Largest text, in UTF-8 bytes, that goes inside a frame: both ends parse that without a noticeable pause."""
-
-UNSPOOLED_TEXT_BYTES = 1024 * 1024
-"""Largest text, in UTF-8 bytes, that goes inside a frame where it cannot go by file: Emacs pauses 0.1 to 0.3 s."""
-
-Sexp = object
-"""A parsed or to-be-printed expression: str, int, float, bool, None, `Symbol` or a sequence of these."""
-
-# sexpdata has no error of its own for most bad input; these are what its parser lets through.
-_UNREADABLE = (
-    AssertionError,
-    AttributeError,
-    IndexError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    ExpectClosingBracket,
-    ExpectNothing,
-    ExpectSExp,
-)
-
-
-def read_sexp(data: bytes) -> Sexp:
-    """The one expression in DATA, UTF-8.  MessageError, which never quotes DATA, when there is none."""
-    try:
-        return loads(data.decode("utf-8"))
-    except _UNREADABLE:
-        raise MessageError("not one Lisp expression in UTF-8") from None
-
-
-class Plist:
-    """Typed reading of one property list.  Every accessor raises MessageError naming the key, never the value."""
-
-    def __init__(self, sexp: Sexp) -> None:
-        items = _sequence(sexp, "the payload")
-        if len(items) % 2:
-            raise MessageError("a property list has an odd number of elements")
-        self._values: dict[str, Sexp] = {}
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, Symbol):
-                raise MessageError("a property list has a key that is no symbol")
-            self._values.setdefault(str(key), value)
-
-    def string(self, key: str) -> str:
-        """The string at KEY."""
-        value = self._values.get(key)
-        if not isinstance(value, str) or isinstance(value, Symbol):
-            raise MessageError(f"{key} is not a string")
-        return value
-
-    def optional_string(self, key: str) -> str | None:
-        """The string at KEY; None for nil or no such key."""
-        return None if _is_nil(self._values.get(key)) else self.string(key)
-
-    def symbol(self, key: str) -> str:
-        """The name of the symbol at KEY."""
-        value = self._values.get(key)
-        if not isinstance(value, Symbol):
-            raise MessageError(f"{key} is not a symbol")
-        return str(value)
-
-    def boolean(self, key: str) -> bool:
-        """Whether there is anything but nil at KEY."""
-        return not _is_nil(self._values.get(key))
-
-    def optional_symbol(self, key: str) -> str | None:
-        """The name of the symbol at KEY; None for nil or no such key."""
-        return None if _is_nil(self._values.get(key)) else self.symbol(key)
-
-    def integer(self, key: str) -> int:
-        """The number at KEY, cut to an integer: Emacs may well compute a time as a float."""
-        value = self._values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise MessageError(f"{key} is not a number")
-        return int(value)
-
-    def optional_integer(self, key: str) -> int | None:
-        """The number at KEY; None for nil or no such key."""
-        return None if _is_nil(self._values.get(key)) else self.integer(key)
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        """The list of whole numbers at KEY."""
-        items = _sequence(self._values.get(key), key)
-        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            raise MessageError(f"{key} is not a list of whole numbers")
-        return cast("tuple[int, ...]", tuple(items))
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        """The list of strings at KEY."""
-        items = _sequence(self._values.get(key), key)
-        if not all(isinstance(item, str) and not isinstance(item, Symbol) for item in items):
-            raise MessageError(f"{key} is not a list of strings")
-        return cast("tuple[str, ...]", tuple(items))
-
-    def plist(self, key: str) -> Plist:
-        """The property list at KEY."""
-        return Plist(self._values.get(key))
-
-    def plists(self, key: str) -> list[Plist]:
-        """The list of property lists at KEY."""
-        return [Plist(item) for item in _sequence(self._values.get(key), key)]
-
-    def text(self, spool: Spool) -> str | None:
-        """The text of this message, from the frame or from the spool; None when it has none.  SpoolError."""
-        parts = self.optional_integer(":text-parts")
-        if parts is not None:
-            return spool.take_parts(parts)
-        path = self.optional_string(":text-file")
-        return self.optional_string(":text") if path is None else spool.read(path)
-
-
-def plist(**values: Sexp) -> list[Sexp]:
-    """A property list for printing; `text_file=...` becomes `:text-file ...`."""
-    result: list[Sexp] = []
-    for key, value in values.items():
-        result += [Symbol(":" + key.replace("_", "-")), value]
-    return result
-
-
-def text_plist(text: str, spool: Spool) -> list[Sexp]:
-    """The keys that carry TEXT.  SpoolError when it has to go by file and cannot."""
-    # A code point has at most four bytes, so most texts need no encoding to be known as small.
-    if len(text) * 4 <= INLINE_TEXT_BYTES or (size := len(text.encode("utf-8"))) <= INLINE_TEXT_BYTES:
-        return plist(text=text)
-    try:
-        return plist(text_file=spool.write(text))
-    except SpoolError:
-        if size > UNSPOOLED_TEXT_BYTES:
-            raise
-        return plist(text=text)
-
-
-def numbers_plist(numbers: Sequence[int], spool: Spool) -> list[Sexp]:
-    """The keys that carry NUMBERS, which may be many: a text of them in decimal, with blanks between.  SpoolError."""
-    return text_plist(" ".join(map(str, numbers)), spool)
-
-
-def _is_nil(value: Sexp) -> bool:
-    return value is None or value is False or (isinstance(value, Sequence) and not isinstance(value, str) and not value)
-
-
-def _sequence(value: Sexp, what: str) -> Sequence[Sexp]:
-    if _is_nil(value):
-        return ()
-    if not isinstance(value, list | tuple):
-        raise MessageError(f"{what} is not a list")
-    return cast("Sequence[Sexp]", value)
-
-
 # --- The hello line ---------------------------------------------------------------------------------------------------
 
 
-def _parse_peer(values: Plist) -> Peer | None:
-    """Read `(:pid :started :directory :family :ancestors)`; None when there is no :pid."""
-    pid = values.optional_integer(":pid")
-    if pid is None:
-        return None
-    return Peer(
-        pid,
-        values.string(":started"),
-        values.optional_string(":directory"),
-        values.optional_symbol(":family"),
-        values.integers(":ancestors"),
-    )
-
-
 def _parse_session(values: Plist) -> KnownSession:
-    """Read `(:id :protocol :client :version :no-reviews)` and what `_parse_peer` reads."""
+    """Read what `_session_plist` writes."""
     keys = (":id", ":protocol", ":client", ":version")
     return KnownSession(
         *(values.string(key) for key in keys),
-        peer=_parse_peer(values),
+        peer=from_plist(Peer, values) if values.boolean(":pid") else None,
         reviews=not values.boolean(":no-reviews"),
     )
 
 
-def _session_plist(session: KnownSession) -> list[Sexp]:
-    """Return what `_parse_session` reads."""
+def _session_plist(session: KnownSession, spool: Spool) -> list[Sexp]:
+    """Return `(:id :protocol :client :version)`, with `:no-reviews t` if so, and the keys of its process if known."""
     head = plist(id=session.id, protocol=session.protocol, client=session.client, version=session.version)
     reviews = [] if session.reviews else plist(no_reviews=True)
-    peer = session.peer
-    if peer is None:
-        return head + reviews
-    family = None if peer.family is None else Symbol(peer.family)
-    ancestors = list(peer.ancestors)
-    place = plist(pid=peer.pid, started=peer.started, directory=peer.directory, family=family, ancestors=ancestors)
-    return head + reviews + place
-
-
-def _parse_proposal(values: Plist) -> KnownProposal:
-    """Read `(:id :session :path :digest)`."""
-    return KnownProposal(*(values.string(key) for key in (":id", ":session", ":path", ":digest")))
+    return head + reviews + ([] if session.peer is None else to_plist(session.peer, spool))
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What Emacs writes to standard input first.  PORT 0 and TOKEN "" mean: make one.
+    """The first line that Emacs writes to standard input.  `port` 0 and `token` "" ask for a new one.
 
-    RESERVE is the Unix socket that keeps the port between two processes, see `listening`; None when there is none.
+    `reserve` is the Unix socket that keeps the port between two processes, see `listening`; None if there is none.
     """
 
     secret: str
@@ -257,13 +88,17 @@ class Hello:
 
     @classmethod
     def parse(cls, line: bytes) -> Hello:
-        """Read LINE; HelloError, whose text never quotes the line, when it is not a hello of this protocol."""
+        """Return the hello in `line`.
+
+        :raises HelloError: when it is not a hello of this protocol; its text never quotes the line
+        """
         try:
             values = Plist(read_sexp(line))
             protocol = values.integer(":protocol")
             if protocol != PROTOCOL:
                 raise HelloError(
-                    f"the Elisp speaks protocol {protocol}, this backend {PROTOCOL}: reinstall the package"
+                    f"the Elisp files speak protocol {protocol}, the Python process {PROTOCOL}: they are of different "
+                    "versions of the package; reinstall it"
                 )
             hello = cls(
                 secret=values.string(":secret"),
@@ -273,12 +108,12 @@ class Hello:
                 token=values.optional_string(":token") or "",
                 spool=values.string(":spool"),
                 sessions=tuple(_parse_session(item) for item in values.plists(":sessions")),
-                proposals=tuple(_parse_proposal(item) for item in values.plists(":proposals")),
+                proposals=tuple(from_plist(KnownProposal, item) for item in values.plists(":proposals")),
             )
         except MessageError as error:
-            raise HelloError(f"the hello line cannot be used: {error}") from None
+            raise HelloError(f"the first line on standard input is not from qwen-companion: {error}") from None
         if not hello.secret or hello.emacs_pid <= 0 or not 0 <= hello.port <= 65535:
-            raise HelloError("the hello line lacks a secret, a process id or a usable port")
+            raise HelloError("the first line on standard input lacks a secret, a process id or a valid port")
         return hello
 
 
@@ -289,7 +124,7 @@ class Hello:
 class Roots:
     """`roots`: the open workspace roots, absolute, without trailing slash.
 
-    IMITATE_VSCODE: terminals may be told that they are VS Code's, for the CLIs that want nothing else.
+    With `imitate_vscode`, terminals may be told that they are VS Code's, for CLIs that accept nothing else.
     """
 
     roots: tuple[str, ...]
@@ -298,14 +133,14 @@ class Roots:
 
 @dataclass(frozen=True)
 class Watch:
-    """`watch`: the user has begun, or ceased, to look at what the CLIs are told."""
+    """`watch`: the user has opened or closed the list of what the CLIs are told."""
 
     on: bool
 
 
 @dataclass(frozen=True)
 class ReviewOutcome:
-    """`outcome`: the user decided.  CONTENT is the accepted text, None for a rejection."""
+    """`outcome`: the user decided on a proposal.  `content` is the accepted text, None for a rejection."""
 
     id: str
     content: str | None
@@ -313,26 +148,26 @@ class ReviewOutcome:
 
 @dataclass(frozen=True)
 class Compare:
-    """`compare`: asks for `Compared`, by ID.
+    """`compare`: compare two texts; answered by `compared` with the same id.
 
-    TEXTS are the old and the new one; None when one of them could not be handed over.
+    `texts` are the old and the new one; None when one of them was lost on the way.
     """
 
     id: int
     texts: tuple[str, ...] | None
 
     def failed(self) -> Compared:
-        """The answer when there is none."""
+        """Return the answer that says that the texts cannot be compared."""
         return Compared(self.id, None)
 
 
 @dataclass(frozen=True)
 class Merge:
-    """`merge`: asks for `Merged`, by ID.
+    """`merge`: merge texts; answered by `merged` with the same id.
 
-    TEXTS are the base, "mine" and "theirs", or only the latter two: then mine is the base.  None when one of them could
-    not be handed over.  LABELS are what the three are called in a conflict, in that order: mine, base, theirs.  None: a
-    conflict is not marked, there is no result then; and changes are merged by characters instead of lines.
+    `texts` are the base, "mine" and "theirs", or only the latter two, with mine as the base.  None when one of them was
+    lost on the way.  `labels` are the names of mine, base and theirs in the marks of a conflict.  Without them a
+    conflict is not marked and there is no result, and changes are merged by characters instead of lines.
     """
 
     id: int
@@ -340,7 +175,7 @@ class Merge:
     labels: tuple[str, str, str] | None
 
     def failed(self) -> Merged:
-        """The answer when there is none."""
+        """Return the answer that says that the texts cannot be merged."""
         return Merged(self.id, None)
 
 
@@ -351,7 +186,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Ping:
-    """`ping`: asks whether the event loop is running, which answers it."""
+    """`ping`: check that the event loop is running; it answers."""
 
 
 @dataclass(frozen=True)
@@ -449,9 +284,9 @@ JournalCall = (
 
 @dataclass(frozen=True)
 class DaemonCall:
-    """`daemon-...`: something for the daemon client, which is imported with the first of these and reads VALUES.
+    """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
-    Among them there may be a secret, so they are in no `repr`.
+    `values` may hold a secret, so no `repr` shows them.
     """
 
     method: str
@@ -468,30 +303,6 @@ TEXT_PART = "text-part"
 """`(:id N :text S)`: the next part of a text that Emacs could not put into a file."""
 
 
-def _parse_roots(values: Plist, _spool: Spool) -> Roots:
-    return Roots(values.strings(":roots"), values.boolean(":imitate-vscode"))
-
-
-def _parse_context(values: Plist, spool: Spool) -> Snapshot:
-    return Snapshot(
-        files=tuple(
-            VisitedFile(item.string(":path"), item.integer(":timestamp"), _parse_exposure(item))
-            for item in values.plists(":files")
-        ),
-        active=values.optional_string(":active"),
-        line=values.optional_integer(":line"),
-        character=values.optional_integer(":character"),
-        selection=values.text(spool),
-    )
-
-
-def _parse_exposure(values: Plist) -> str | None:
-    exposure = values.optional_symbol(":exposure")
-    if exposure not in (None, HIDE, SHOW):
-        raise MessageError(":exposure is neither hide nor show")
-    return exposure
-
-
 def _parse_settings(values: Plist, _spool: Spool) -> Settings:
     return Settings(
         all_roots=values.boolean(":all-roots"),
@@ -505,10 +316,6 @@ def _parse_settings(values: Plist, _spool: Spool) -> Settings:
         journal=values.boolean(":journal"),
         tell_undone=values.boolean(":tell-undone"),
     )
-
-
-def _parse_watch(values: Plist, _spool: Spool) -> Watch:
-    return Watch(values.boolean(":on"))
 
 
 def _parse_outcome(values: Plist, spool: Spool) -> ReviewOutcome:
@@ -537,7 +344,7 @@ def _parse_merge(values: Plist, spool: Spool) -> Merge:
 
 
 def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str, ...] | None:
-    """The texts at KEYS; None when one of them is lost or no UTF-8.  Takes all of them from the spool in any case."""
+    """Return the texts at `keys`, or None if one is lost or not UTF-8.  Takes all from the spool in any case."""
     texts: list[str] = []
     for key in keys:
         try:
@@ -548,18 +355,6 @@ def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str,
             raise MessageError(f"{key} has no text")
         texts.append(text)
     return tuple(texts) if len(texts) == len(keys) else None
-
-
-def _parse_stop(_values: Plist, _spool: Spool) -> Stop:
-    return Stop()
-
-
-def _parse_ping(_values: Plist, _spool: Spool) -> Ping:
-    return Ping()
-
-
-def _parse_journal_watch(values: Plist, _spool: Spool) -> JournalWatch:
-    return JournalWatch(values.boolean(":on"))
 
 
 _SCOPES = ("turn", "since", "session", "look", "all", "commit")
@@ -582,53 +377,32 @@ def _parse_journal_texts(values: Plist, _spool: Spool) -> JournalTexts:
     return JournalTexts(values.integer(":id"), _parse_scope(values), values.string(":path"))
 
 
-def _parse_journal_spans(values: Plist, _spool: Spool) -> JournalSpans:
-    return JournalSpans(values.integer(":id"), values.string(":path"))
-
-
-def _parse_journal_seen(values: Plist, _spool: Spool) -> JournalSeen:
-    hunks = values.strings(":hunks")
-    return JournalSeen(values.string(":turn"), values.optional_string(":path"), hunks, values.boolean(":seen"))
-
-
-def _parse_journal_wrote(values: Plist, _spool: Spool) -> JournalWrote:
-    undone, label = values.optional_string(":undo-of"), values.optional_string(":label")
-    return JournalWrote(values.strings(":paths"), undone, label)
-
-
-def _parse_journal_busy(values: Plist, _spool: Spool) -> JournalBusy:
-    return JournalBusy(values.integer(":id"), values.strings(":paths"), values.boolean(":wait"))
-
-
-def _parse_journal_forget(values: Plist, _spool: Spool) -> JournalForget:
-    return JournalForget(values.integer(":id"), values.optional_string(":root"))
-
-
-_INCOMING = {
-    "roots": _parse_roots,
+_INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
+    "roots": partial(from_plist, Roots),
     "settings": _parse_settings,
-    "context": _parse_context,
-    "watch": _parse_watch,
+    "context": partial(from_plist, Snapshot),
+    "watch": partial(from_plist, Watch),
     "outcome": _parse_outcome,
     "compare": _parse_compare,
     "merge": _parse_merge,
-    "journal-watch": _parse_journal_watch,
+    "journal-watch": partial(from_plist, JournalWatch),
     "journal-files": _parse_journal_files,
     "journal-texts": _parse_journal_texts,
-    "journal-spans": _parse_journal_spans,
-    "journal-seen": _parse_journal_seen,
-    "journal-wrote": _parse_journal_wrote,
-    "journal-busy": _parse_journal_busy,
-    "journal-forget": _parse_journal_forget,
-    "stop": _parse_stop,
-    "ping": _parse_ping,
+    "journal-spans": partial(from_plist, JournalSpans),
+    "journal-seen": partial(from_plist, JournalSeen),
+    "journal-wrote": partial(from_plist, JournalWrote),
+    "journal-busy": partial(from_plist, JournalBusy),
+    "journal-forget": partial(from_plist, JournalForget),
+    "stop": partial(from_plist, Stop),
+    "ping": partial(from_plist, Ping),
 }
 
 
 def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming | None:
-    """The message METHOD carries; None for a part of a text, which SPOOL keeps for the message that follows.
+    """Return the message that `method` carries; None for a part of a text, which `spool` keeps for the next message.
 
-    MessageError for an unknown method or shape, SpoolError for a lost text.
+    :raises MessageError: for an unknown method or shape
+    :raises SpoolError: for a lost text
     """
     if method.startswith(DAEMON_PREFIX):
         return DaemonCall(method, Plist(payload))
@@ -648,32 +422,38 @@ ReplyT = TypeVar("ReplyT")
 
 
 class Outgoing(Generic[ReplyT]):
-    """A call to Emacs whose answer is a ReplyT."""
+    """A call to Emacs, a dataclass, that is answered with a `ReplyT`."""
 
     method: ClassVar[str]
 
     def payload(self, spool: Spool) -> Sexp:
-        """The property list to send; a large text is put into SPOOL.  Runs outside the event loop."""
-        raise NotImplementedError
+        """Return the property list to send, by default the fields; a long text is put into `spool`.
+
+        Runs outside the event loop.
+        """
+        return to_plist(self, spool)
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> ReplyT:
-        """The answer.  MessageError when it has not the agreed shape."""
+        """Return the answer.
+
+        :raises MessageError: when it has another shape
+        """
         raise NotImplementedError
 
 
 class Notification(Outgoing[None]):
-    """A call whose answer says nothing."""
+    """A call whose answer has no meaning."""
 
     def parse_reply(self, reply: Sexp, spool: Spool) -> None:
-        """Whatever the handler happened to return is no answer."""
+        """Ignore what the handler happened to return."""
 
 
 @dataclass(frozen=True)
 class Published(Notification):
-    """`published`: the discovery files are on disk and name ROOTS; ENVIRONMENT is for terminals, WARNINGS for the user.
+    """`published`: the discovery files are on disk, with the variables for terminals and warnings for the user.
 
-    ROOTS are those of the `roots` call that is answered, also where one of them had to be left out; REACHABLE says
-    whether any is left, since without one no CLI connects.
+    `roots` are those of the `roots` call that is answered, even if one of them was left out; `reachable` says whether
+    any is left, since without one no CLI connects.
     """
 
     method = "published"
@@ -684,28 +464,13 @@ class Published(Notification):
     environment: Mapping[str, str]
     warnings: Sequence[str]
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:roots (S...) :reachable B :port N :token S :environment ((NAME VALUE)...) :warnings (S...))`."""
-        return plist(
-            roots=list(self.roots),
-            reachable=self.reachable,
-            port=self.port,
-            token=self.token,
-            environment=[[name, value] for name, value in self.environment.items()],
-            warnings=list(self.warnings),
-        )
-
 
 @dataclass(frozen=True)
 class FileList(Notification):
-    """`files`: the names of all discovery files there are now.  Emacs removes them when this process cannot."""
+    """`files`: the names of all present discovery files.  Emacs removes them if this process cannot."""
 
     method = "files"
     files: Sequence[str]
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:files (S...))`."""
-        return plist(files=list(self.files))
 
 
 @dataclass(frozen=True)
@@ -714,14 +479,10 @@ class Serving(Notification):
 
     method = "serving"
 
-    def payload(self, spool: Spool) -> Sexp:
-        """No payload."""
-        return None
-
 
 @dataclass(frozen=True)
 class SessionList(Notification):
-    """`sessions`: all sessions after a change.  Emacs keeps them for the next process."""
+    """`sessions`: all sessions, after a change.  Emacs keeps them for the next process."""
 
     method = "sessions"
     sessions: tuple[SessionState, ...]
@@ -729,40 +490,25 @@ class SessionList(Notification):
     def payload(self, spool: Spool) -> Sexp:
         """`(:sessions ((:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)...))`.
 
-        Without the keys from :pid to :ancestors where the process was not found.  With :state where its hooks have
-        reported, `(:activity SYMBOL :since MS :prompt S :question S :mode S :model S :tokens N :context N
-        :subagents N)`, each nil where not known; with :no-hooks and a text where they should have and do not.
+        Without the keys from :pid to :ancestors if the process was not found.  With :state, the fields of `CliState`,
+        if its hooks have reported, and :no-hooks with the reason if they should have and have not.
         """
         return plist(
             sessions=[
-                _session_plist(state.session)
+                _session_plist(state.session, spool)
                 + plist(streaming=state.streaming)
-                + ([] if state.state is None else plist(state=_cli_state_plist(state.state)))
+                + ([] if state.state is None else plist(state=to_plist(state.state, spool)))
                 + ([] if state.no_hooks is None else plist(no_hooks=state.no_hooks))
                 for state in self.sessions
             ]
         )
 
 
-def _cli_state_plist(state: CliState) -> list[Sexp]:
-    return plist(
-        activity=None if state.activity is None else Symbol(state.activity),
-        since=state.since,
-        prompt=state.prompt,
-        question=state.question,
-        mode=state.mode,
-        model=state.model,
-        tokens=state.tokens,
-        context=state.context,
-        subagents=state.subagents,
-    )
-
-
 @dataclass(frozen=True)
 class ContextSent(Notification):
-    """`context-sent`: what the CLI of a session was told last, while the user is looking; TEXT is the exact JSON.
+    """`context-sent`: the last context of a session's CLI, while the user is looking; `text` is the exact JSON.
 
-    ROOTS are those below which it hears of files, None for everywhere; SENT is when, in ms since the epoch.
+    `roots` are those below which it is told of files, None for everywhere; `sent` is when, in ms since the epoch.
     """
 
     method = "context-sent"
@@ -779,26 +525,20 @@ class ContextSent(Notification):
 
 @dataclass(frozen=True)
 class ExclusionList(Notification):
-    """`exclusions`: the open files of which a CLI does not hear, while the user is looking."""
+    """`exclusions`: the open files that a CLI is not told of, while the user is looking."""
 
     method = "exclusions"
     exclusions: tuple[Exclusion, ...]
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:exclusions ((:path S :rule S :session ID-or-nil)...))`."""
-        return plist(
-            exclusions=[plist(path=item.path, rule=item.rule, session=item.session) for item in self.exclusions]
-        )
-
 
 @dataclass(frozen=True)
 class ProposalOpen(Outgoing["str | None"]):
-    """`proposal-open`: a CLI proposes TEXT for PATH.  The answer is why not, or None.
+    """`proposal-open`: a CLI proposes a text for a file.  Emacs answers why it cannot be reviewed, or nil.
 
-    CLIENT is the CLI's name for a person, with its version; "" when it is not known.  DIGEST is the SHA-256 of the text
-    in UTF-8, in hexadecimal digits.  ENDS_LINES says that the CLI may end the last line of what it writes when the
-    text does not.  HELD says that a request of a hook waits for the outcome, and ends with it; a CLI knows its other
-    proposals by their file.  An ID that is known already means the same review, to be left as it is.
+    `client` is the name of the CLI for a person, with its version, or "".  `digest` is the SHA-256 of the text in
+    UTF-8, in hexadecimal digits.  `ends_lines` says that the CLI may add a newline at the end of what it writes.
+    `held` says that a request of a hook waits for the outcome, and ends with it; a CLI knows its other proposals by
+    their file.  A known `id` means the same review, which is left as it is.
     """
 
     method = "proposal-open"
@@ -807,26 +547,13 @@ class ProposalOpen(Outgoing["str | None"]):
     client: str
     path: str
     digest: str
-    text: str
+    text: Text
     ends_lines: bool = False
     held: bool = False
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id :session :client :path :digest :ends-lines :held)` and the text."""
-        head = plist(
-            id=self.id,
-            session=self.session,
-            client=self.client,
-            path=self.path,
-            digest=self.digest,
-            ends_lines=self.ends_lines,
-            held=self.held,
-        )
-        return head + text_plist(self.text, spool)
-
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
-        """nil, or the reason as a string."""
-        if _is_nil(reply):
+        """Return None, or the reason."""
+        if is_nil(reply):
             return None
         if isinstance(reply, str) and not isinstance(reply, Symbol):
             return reply
@@ -835,119 +562,87 @@ class ProposalOpen(Outgoing["str | None"]):
 
 @dataclass(frozen=True)
 class FileVisited(Outgoing[bool]):
-    """`file-visited`: asks whether a buffer visits the file PATH."""
+    """`file-visited`: asks whether a buffer visits the file `path`."""
 
     method = "file-visited"
     path: str
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:path S)`."""
-        return plist(path=self.path)
-
     def parse_reply(self, reply: Sexp, spool: Spool) -> bool:
-        """nil, or anything else."""
-        return not _is_nil(reply)
+        """Return whether one does."""
+        return not is_nil(reply)
 
 
 @dataclass(frozen=True)
 class ProposalClose(Outgoing["str | None"]):
-    """`proposal-close`: end the review of proposal ID, which was answered in the terminal, without an outcome.
+    """`proposal-close`: end the review of a proposal, which was answered in the terminal, without an outcome.
 
-    KEEPS_EDITS says that the CLI, if the answer was yes, writes the text as it is in Emacs now.  An outcome that Emacs
-    has sent and nobody has confirmed came too late.  The answer is the text; None if there is none, or was rejected.
+    `keeps_edits` says that the CLI, if the answer was yes, writes the text as it is in Emacs now.  An outcome that
+    Emacs has sent and nobody has confirmed came too late.  Emacs answers with the text, or nil if there is none or it
+    was rejected.
     """
 
     method = "proposal-close"
     id: str
     keeps_edits: bool
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID :keeps-edits B)`."""
-        return plist(id=self.id, keeps_edits=self.keeps_edits)
-
     def parse_reply(self, reply: Sexp, spool: Spool) -> str | None:
-        """nil, or a property list with the text."""
-        return None if _is_nil(reply) else Plist(reply).text(spool)
+        """Return the text of the answer, a property list, or None for nil."""
+        return None if is_nil(reply) else Plist(reply).text(spool)
 
 
 @dataclass(frozen=True)
 class ProposalOrphan(Notification):
-    """`proposal-orphan`: the CLI that waits for proposal ID has gone."""
+    """`proposal-orphan`: the CLI that waits for a proposal has gone."""
 
     method = "proposal-orphan"
     id: str
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID)`."""
-        return plist(id=self.id)
-
 
 @dataclass(frozen=True)
 class Delivered(Notification):
-    """`delivered`: the outcome of proposal ID has gone out to its CLI, or there is none to deliver any more."""
+    """`delivered`: the outcome of a proposal has gone out to its CLI, or there is nobody left to send it to."""
 
     method = "delivered"
     id: str
 
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID)`."""
-        return plist(id=self.id)
-
 
 @dataclass(frozen=True)
 class Compared(Notification):
-    """`compared`: the answer to `Compare` ID.
+    """`compared`: the answer to `compare`.
 
-    HUNKS are four numbers for each: first line and count of lines in the old text, and the same in the new one.  Lines
-    count from 1 and end in a line feed only; where the count is 0, the line is that before which the others go.  None:
-    it could not be done.
+    `hunks` are four numbers for each: first line and count of lines in the old text, and the same in the new one.
+    Lines count from 1 and end in a line feed only; with a count of 0, the line is the one before which lines are added.
+    None: the texts could not be compared.
     """
 
     method = "compared"
     id: int
-    hunks: Sequence[int] | None
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID :hunks NUMBERS-or-nil)`."""
-        return plist(id=self.id, hunks=None if self.hunks is None else numbers_plist(self.hunks, spool))
+    hunks: Numbers | None
 
 
 @dataclass(frozen=True)
 class Merged(Notification):
-    """`merged`: the answer to `Merge` ID.
+    """`merged`: the answer to `merge`.
 
-    EDITS, which make the result of "mine", are four numbers for each: start and end in mine, start and end in the
-    result, in characters from 0.  They are in order and do not overlap.  None: it could not be done.  RESULT is None
-    where it is "theirs".  CONFLICTS tells how many are marked in it.
+    `edits`, which turn "mine" into the result, are four numbers for each: start and end in mine, start and end in the
+    result, in characters from 0.  They are in order and do not overlap.  None: the texts could not be merged.  `result`
+    is None if it equals "theirs".  `conflicts` is the number of conflicts marked in it.
     """
 
     method = "merged"
     id: int
-    edits: Sequence[int] | None
-    result: str | None = None
+    edits: Numbers | None
+    result: Nested | None = None
     conflicts: int = 0
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:id ID :edits NUMBERS-or-nil :result TEXT-or-nil :conflicts N)`."""
-        return plist(
-            id=self.id,
-            edits=None if self.edits is None else numbers_plist(self.edits, spool),
-            result=None if self.result is None else text_plist(self.result, spool),
-            conflicts=self.conflicts,
-        )
 
 
 @dataclass(frozen=True)
 class Notice(Notification):
-    """`notice`: something the user should read."""
+    """`notice`: show the user a warning or an error."""
 
     method = "notice"
-    level: str
+    level: Annotated[str, Words("warning", "error")]
     text: str
-
-    def payload(self, spool: Spool) -> Sexp:
-        """`(:level warning|error :text S)`."""
-        return plist(level=Symbol(self.level), text=self.text)
 
 
 @dataclass(frozen=True)

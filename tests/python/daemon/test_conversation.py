@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sexpdata import dumps
 
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, lisp, part, text_part
@@ -26,7 +25,7 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.daemon.session import DaemonSession
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from support import as_dict
 
 pytestmark = pytest.mark.anyio
@@ -189,8 +188,7 @@ async def test_the_answers_to_questions_reach_the_daemon(emacs: Emacs, daemon: F
     await emacs.prompt(session)
     asked = await emacs.permission(session, "open")
     choices = [[question.choices[0].label] for question in asked.questions]
-    answers = [lisp(dumps({"choices": choice})) for choice in choices]
-    await emacs.call("daemon-answer", **emacs.answer(asked, asked.options[0].id), answers=answers)
+    await emacs.call("daemon-answer", **emacs.answer(asked, asked.options[0].id), answers=choices)
     (asked_for,) = [item for item in daemon.asked if "/permission/" in item.path]
     assert asked_for.body["answers"] == {str(index): choice[0] for index, choice in enumerate(choices)}
 

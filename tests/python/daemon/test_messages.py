@@ -63,7 +63,8 @@ from qwen_companion.daemon.messages import (
     request_of,
 )
 from qwen_companion.daemon.sanitize import Capped
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, DaemonCall, Notification, parse_incoming
+from qwen_companion.emacs.messages import DaemonCall, Notification, parse_incoming
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, to_plist
 from qwen_companion.emacs.spool import Spool
 from support import as_dict
 
@@ -81,9 +82,9 @@ def call_of(method: str, payload: str, spool: Spool) -> DaemonCall:
         ("connect", '(:url nil :token nil :root "/r")', Connect(None, None, "/r")),
         ("start", '(:root "/r" :program ("qwen" "-x"))', Start("/r", ("qwen", "-x"))),
         ("disconnect", "nil", Disconnect()),
-        ("open", "nil", Open(None, shared=False)),
-        ("open", '(:root "/r" :scope shared)', Open("/r", shared=True)),
-        ("open", "(:scope new)", Open(None, shared=False)),
+        ("open", "nil", Open(None, "new")),
+        ("open", '(:root "/r" :scope shared)', Open("/r", "shared")),
+        ("open", "(:scope new)", Open(None, "new")),
         ("list", "nil", ListSessions()),
         ("load", '(:session "s")', Load("s")),
         ("close", '(:session "s" :end t)', Close("s", end=True)),
@@ -97,7 +98,7 @@ def call_of(method: str, payload: str, spool: Spool) -> DaemonCall:
         ("mode", '(:session "s" :mode "yolo")', SetMode("s", "yolo")),
         (
             "answer",
-            '(:session "s" :permission "p" :option "o" :revision 2 :answers ((:choices ("a")) (:choices ("b" "c"))))',
+            '(:session "s" :permission "p" :option "o" :revision 2 :answers (("a") ("b" "c")))',
             Answer("s", "p", "o", 2, (("a",), ("b", "c"))),
         ),
         ("answer", '(:session "s" :permission "p")', Answer("s", "p", None, None, ())),
@@ -121,7 +122,7 @@ def test_no_repr_shows_a_secret_or_a_text(spool: Spool) -> None:
     for method, payload in (
         ("connect", '(:url "http://HIDDEN@h" :token "HIDDEN" :root "/r")'),
         ("prompt", '(:session "s" :parts ((:kind text :text "HIDDEN")))'),
-        ("answer", '(:session "s" :permission "p" :answers ((:choices ("HIDDEN"))))'),
+        ("answer", '(:session "s" :permission "p" :answers (("HIDDEN")))'),
     ):
         call = call_of(f"daemon-{method}", payload, spool)
         assert "HIDDEN" not in repr(call) + repr(parse_call(call, spool))
@@ -187,12 +188,12 @@ def test_a_tool_with_all_it_has(spool: Spool) -> None:
         command=Capped("ls", 0),
         output=Capped("out", 7),
         revision=2,
-        diffs=(DiffInfo("/a", None, 3), DiffInfo("/b", 2, 4)),
+        diffs=(DiffInfo(0, "/a", None, 3), DiffInfo(1, "/b", 2, 4)),
         diffs_more=1,
         places=(FilePosition("/a", 3),),
         places_more=5,
     )
-    shape = plain(change.to_plist(spool))
+    shape = plain(to_plist(change, spool))
     assert [shape[key] for key in ("command", "command-more", "output", "output-more")] == ["ls", None, "out", 7]
     assert "input" not in shape
     assert [shape[key] for key in ("revision", "diffs-more", "places-more")] == [2, 1, 5]
@@ -311,7 +312,7 @@ def test_messages(message: Notification, method: str, shape: dict[str, Any], spo
 
 def test_a_long_text_of_a_conversation_goes_by_file(spool: Spool) -> None:
     text = "x" * (INLINE_TEXT_BYTES + 1)
-    shape = plain(TextChange("t", 5, voice="answer", text=text).to_plist(spool))
+    shape = plain(to_plist(TextChange("t", 5, voice="answer", text=text), spool))
     assert "text" not in shape
     assert spool.read(shape["text-file"]) == text
 
@@ -321,7 +322,7 @@ ACCESSORS: Final = Path(__file__).parents[3] / "qwen-companion-daemon-messages.e
 
 def keys_of(cls: type[Any]) -> set[str]:
     """Return the keys of the property list that an instance of `cls` becomes."""
-    keys = {"index"} if cls is DiffInfo else {"kind"} if issubclass(cls, Change) else set[str]()
+    keys = {"kind"} if issubclass(cls, Change) else set[str]()
     for field in dataclasses.fields(cls):
         keys.add(field.name.replace("_", "-"))
         if "Capped" in str(field.type):

@@ -15,7 +15,8 @@ from qwen_companion.daemon.messages import (
     SessionChoices,
     parse_call,
 )
-from qwen_companion.emacs.messages import DaemonCall, Plist
+from qwen_companion.emacs.messages import DaemonCall
+from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,6 @@ from qwen_companion.domain import (
     VisitedFile,
 )
 from qwen_companion.emacs.messages import (
-    INLINE_TEXT_BYTES,
     ChangeScope,
     Compare,
     Compared,
@@ -63,8 +62,8 @@ from qwen_companion.emacs.messages import (
     TurnChanges,
     Watch,
     parse_incoming,
-    read_sexp,
 )
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, read_sexp
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from support import as_dict

@@ -13,7 +13,8 @@ import pytest
 from sexpdata import dumps
 
 from qwen_companion.emacs import text_requests as requests
-from qwen_companion.emacs.messages import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES, Compare, Compared, Merge, Merged
+from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
+from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES
 from qwen_companion.emacs.text_requests import answer
 from support import PYTHON_DIRECTORY, Backend, Home, as_dict
 
