@@ -85,8 +85,9 @@ Its value is a list of property lists (:id :session :path :digest).")
 (defconst qwen-companion-backend--protocol 1
   "Number of the protocol spoken with the Python process.")
 
-(defconst qwen-companion-backend--start-limit 30
-  "Seconds a process may take until it can be called.")
+(defconst qwen-companion-backend--start-limit '(2 . 15)
+  "How long a process may take until it is ready: (SECONDS . COUNT).
+It is given up after COUNT turns of a timer of SECONDS.")
 
 (defconst qwen-companion-backend--restart-limit '(5 . 60)
   "At most so many restarts in so many seconds: (COUNT . SECONDS).")
@@ -111,11 +112,10 @@ The other half is in its `__main__.py'.")
                (:constructor qwen-companion-backend--make-connection)
                (:copier nil))
   "A Python process and the connection to it.
-MANAGER is that of EPC, nil until it is connected.  START-TIMER gives up
-on a process that does not come up, PING-TIMER asks it whether it is
-still running.  UNANSWERED counts the turns of PING-TIMER since it has
-answered."
-  process manager start-timer ping-timer (unanswered 0))
+MANAGER is that of EPC, nil until it is connected.  TIMER looks whether
+the process is ready, and then whether it is still running.  UNANSWERED
+counts the turns of TIMER since the start or the last answer."
+  process manager timer (unanswered 0))
 
 (cl-defstruct (qwen-companion-backend--server
                (:constructor qwen-companion-backend--make-server)
@@ -323,10 +323,9 @@ Signal a `file-error' that says what to do when that is impossible."
       (set-process-buffer errors nil)
       (kill-buffer buffer))
     (setq qwen-companion-backend--connection
-          (qwen-companion-backend--make-connection
-           :process process
-           :start-timer (run-at-time qwen-companion-backend--start-limit nil
-                                     #'qwen-companion-backend--give-up process)))
+          (qwen-companion-backend--make-connection :process process))
+    (qwen-companion-backend--later qwen-companion-backend--start-limit
+                                   #'qwen-companion-backend--await-start)
     (condition-case nil
         (process-send-string process (qwen-companion-backend--hello))
       ;; It is gone already: the sentinel says why.
@@ -462,6 +461,7 @@ debugger: its backtrace would show the secret."
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."
   (when-let* ((manager (qwen-companion-backend--manager)))
+    (qwen-companion-backend--check-timer)
     (condition-case err
         (progn
           (deferred:error
@@ -479,16 +479,34 @@ Return non-nil when the call was sent; answers come as calls of their own."
 
 ;; A stopped process, or one in an endless loop, does not end by itself, and
 ;; the CLIs wait for it.  Counted are turns of a timer, not seconds: while
-;; Emacs is busy, or the machine sleeps, none goes by.
+;; Emacs is busy, or the machine sleeps, none goes by, and the clock may be
+;; set.
+
+(defun qwen-companion-backend--later (limit function)
+  "Make FUNCTION the next turn of the timer, after the seconds of LIMIT."
+  ;; Not a timer that repeats: that would make up for turns Emacs had no
+  ;; time for, all at once.
+  (when-let* ((timer (qwen-companion-backend--connection-timer
+                      qwen-companion-backend--connection)))
+    (cancel-timer timer))
+  (setf (qwen-companion-backend--connection-timer
+         qwen-companion-backend--connection)
+        (run-at-time (car limit) nil function)))
 
 (defun qwen-companion-backend--ping-later ()
   "Ask the process in a while whether it is running."
-  ;; Not a timer that repeats: that would make up for turns Emacs had no
-  ;; time for, all at once.
-  (setf (qwen-companion-backend--connection-ping-timer
-         qwen-companion-backend--connection)
-        (run-at-time (car qwen-companion-backend--ping-limit) nil
-                     #'qwen-companion-backend--ping)))
+  (qwen-companion-backend--later qwen-companion-backend--ping-limit
+                                 #'qwen-companion-backend--ping))
+
+(defun qwen-companion-backend--check-timer ()
+  "Set the timer of the process anew if the clock was set back since.
+Timers of Emacs go by the clock: it would be due hours later."
+  (when (and (eq qwen-companion-backend--state 'ready)
+             (< (timer-until (qwen-companion-backend--connection-timer
+                              qwen-companion-backend--connection)
+                             nil)
+                (* -2 (car qwen-companion-backend--ping-limit))))
+    (qwen-companion-backend--ping-later)))
 
 (defun qwen-companion-backend--ping ()
   "Ask the process whether it is running; replace it when it hangs."
@@ -580,9 +598,7 @@ happens on its own, also when Emacs is about to exit."
   "Close the connection, if there is one, and forget it and its process."
   (when-let* ((connection qwen-companion-backend--connection))
     (setq qwen-companion-backend--connection nil)
-    (mapc #'cancel-timer
-          (delq nil (list (qwen-companion-backend--connection-start-timer connection)
-                          (qwen-companion-backend--connection-ping-timer connection))))
+    (cancel-timer (qwen-companion-backend--connection-timer connection))
     (when-let* ((manager (qwen-companion-backend--connection-manager connection)))
       (epc:stop-epc manager)
       (run-hooks 'qwen-companion-backend-disconnected-hook))))
@@ -645,14 +661,18 @@ happens on its own, also when Emacs is about to exit."
        (format "the Python process ended with status %d (%s); see M-x qwen-companion-log"
                status detail)))))
 
-(defun qwen-companion-backend--give-up (process)
-  "Fail if PROCESS is not ready in time."
-  (when (and (eq process (qwen-companion-backend--process))
-             (eq qwen-companion-backend--state 'starting))
-    (qwen-companion-backend--fail
-     (format "the Python process is not ready after %d s; see M-x qwen-companion-log"
-             qwen-companion-backend--start-limit)
-     t)))
+(defun qwen-companion-backend--await-start ()
+  "Fail if the process is still not ready after its turns."
+  (let ((connection qwen-companion-backend--connection))
+    (pcase-let ((`(,seconds . ,count) qwen-companion-backend--start-limit))
+      (if (< (cl-incf (qwen-companion-backend--connection-unanswered connection))
+             count)
+          (qwen-companion-backend--later qwen-companion-backend--start-limit
+                                         #'qwen-companion-backend--await-start)
+        (qwen-companion-backend--fail
+         (format "the Python process is not ready after %d s; see M-x qwen-companion-log"
+                 (* seconds count))
+         t)))))
 
 (defun qwen-companion-backend--fail (text &optional retry)
   "Stop everything, show TEXT and enter the state `error'.
@@ -714,8 +734,9 @@ The process does so itself, but it may have been killed."
 
 (defun qwen-companion-backend-on-serving (_payload)
   "Handle the `serving' message: the requests of CLIs are answered."
-  (cancel-timer (qwen-companion-backend--connection-start-timer
-                 qwen-companion-backend--connection))
+  (setf (qwen-companion-backend--connection-unanswered
+         qwen-companion-backend--connection)
+        0)
   (qwen-companion-backend--ping-later)
   (qwen-companion-backend--set-state 'ready)
   (when qwen-companion-backend--failure

@@ -420,7 +420,8 @@ known with inotify only."
   (let* ((file (qwen-companion-disk-watch-file watch))
          (time (gethash file qwen-companion-disk--open-files)))
     (and time
-         (or (< (- (float-time) time) qwen-companion-disk--idle-writer)
+         ;; The clock may have been set back since.
+         (or (< (abs (- (float-time) time)) qwen-companion-disk--idle-writer)
              (ignore (remhash file qwen-companion-disk--open-files))))))
 
 (defun qwen-companion-disk-new-name (watch)

@@ -362,7 +362,8 @@ Otherwise a key would ask whether to edit it before it is synchronised."
   "Return non-nil when the file of the current buffer may be incomplete.
 Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
   (let* ((since (qwen-companion-follow--link-since qwen-companion-follow--link))
-         (waited (if since (- (float-time) since) 0)))
+         ;; The clock may have been set back since.
+         (waited (if since (abs (- (float-time) since)) 0)))
     (or (and (< waited qwen-companion-disk-quiet-limit)
              (qwen-companion-disk-fresh-p (qwen-companion-follow--file-time)))
         (and (< waited qwen-companion-follow--writer-patience)

@@ -400,6 +400,23 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
               (should (eq process (qwen-companion-backend--process)))))
         (kill-buffer (process-buffer other))))))
 
+(ert-deftest qwen-companion-backend-test-the-clock-is-set ()
+  "Neither does a start count as failed, nor is a process that hangs missed."
+  (qwen-companion-test-with-process
+    (let ((qwen-companion-backend--ping-limit '(0.1 . 4)))
+      (qwen-companion-mode 1)
+      (let ((process (qwen-companion-backend--process)))
+        (qwen-companion-test-set-clock 3600)
+        (qwen-companion-backend-test--wait-ready)
+        (qwen-companion-test-set-clock -3600)
+        (should (eq process (qwen-companion-backend--process)))
+        (signal-process process 'STOP)
+        ;; What the user does next.
+        (qwen-companion-backend-call 'context nil)
+        (qwen-companion-test-wait-for
+         (not (eq process (qwen-companion-backend--process))))
+        (qwen-companion-backend-test--wait-ready)))))
+
 (ert-deftest qwen-companion-backend-test-no-python ()
   (qwen-companion-test-with-process
     (should (string-match-p
@@ -466,7 +483,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
 
 (ert-deftest qwen-companion-backend-test-silent-process ()
   (qwen-companion-test-with-process
-    (let* ((qwen-companion-backend--start-limit 0.3)
+    (let* ((qwen-companion-backend--start-limit '(0.1 . 3))
            (said (qwen-companion-backend-test--failure
                   (qwen-companion-backend-test--fake-python "exec sleep 60"))))
       (should (string-match-p "not ready after" said)))

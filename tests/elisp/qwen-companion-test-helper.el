@@ -123,6 +123,15 @@ of tests/limit.py, which only ends a hang."
                                       (process-name process)))
                     (process-list)))
 
+(defun qwen-companion-test-set-clock (seconds)
+  "Let it look to all timers as if the clock had been set by SECONDS.
+Forward, it is as after the machine has slept."
+  (dolist (timer (copy-sequence timer-list))
+    (cancel-timer timer)
+    (timer-set-time timer (time-subtract (timer--time timer) seconds)
+                    (timer--repeat-delay timer))
+    (timer-activate timer)))
+
 (defun qwen-companion-test-propose (file text &rest more)
   "Let a CLI propose TEXT for FILE; return the proposal.
 MORE are further keys and values of the payload."
