@@ -102,8 +102,9 @@ It is one line, with what the CLI has reported in it made harmless."
           ((< seconds 3600) (format "%d min" (/ seconds 60)))
           (t (format "%d h" (/ seconds 3600))))))
 
-(defun qwen-companion-layer-help ()
-  "Return what the connected CLIs are doing, a line for each; or nil."
+(defun qwen-companion-layer-help (&rest _)
+  "Return what the connected CLIs are doing, a line for each; or nil.
+It is fit for the text property `help-echo'."
   (let ((now (float-time)))
     (when-let* ((lines
                  (delq nil

@@ -81,10 +81,10 @@ Include the daemon's state and requests once its files are loaded."
           (cond ((> proposals 0)
                  (propertize (format " Qwen[%d!%d]" sessions proposals)
                              'face 'warning
-                             'help-echo (qwen-companion-layer-help)))
+                             'help-echo #'qwen-companion-layer-help))
                 ((> sessions 0)
                  (propertize (format " Qwen[%d]" sessions)
-                             'help-echo (qwen-companion-layer-help)))
+                             'help-echo #'qwen-companion-layer-help))
                 ((qwen-companion-roots-unreachable)
                  (propertize " Qwen:no-root" 'face 'warning
                              'help-echo (qwen-companion-roots-unreachable)))

@@ -130,7 +130,21 @@
             '(:id "j" :client "Gemini CLI")
             (qwen-companion-layer-test--session :mode "plan"))
     (should (equal "Qwen Code: idle\nQwen Code: mode plan"
-                   (qwen-companion-layer-help)))))
+                   (qwen-companion-layer-help)))
+    ;; The mode line is made after each command, and this costs more with
+    ;; each CLI: it is for the mouse only.
+    (cl-letf* (((symbol-function 'qwen-companion-state) (lambda () 'ready))
+               (described 0)
+               (describe (symbol-function 'qwen-companion-layer-describe))
+               ((symbol-function 'qwen-companion-layer-describe)
+                (lambda (&rest arguments)
+                  (cl-incf described)
+                  (apply describe arguments)))
+               (text (qwen-companion--lighter)))
+      (should (string-prefix-p " Qwen[3]" text))
+      (should (= 0 described))
+      (should (equal "Qwen Code: idle\nQwen Code: mode plan"
+                     (funcall (get-text-property 0 'help-echo text) nil nil 1))))))
 
 (ert-deftest qwen-companion-layer-test-the-process-has-the-environment-before ()
   "The Python process is to know the file that the user had named."
