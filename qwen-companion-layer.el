@@ -53,6 +53,15 @@
                                qwen-companion-layer--unreviewed-modes)))
                 (qwen-companion-backend-sessions))))
 
+(defun qwen-companion-layer-activity ()
+  "Return what needs to be known of the CLIs at a glance, a symbol or nil.
+`asking' when one asks in its terminal, else `working' when one works."
+  (let ((activities (mapcar (lambda (session)
+                              (qwen-companion-cli-state-activity
+                               (qwen-companion-session-state session)))
+                            (qwen-companion-backend-sessions))))
+    (car (or (memq 'asking activities) (memq 'working activities)))))
+
 (defun qwen-companion-layer-describe (session now)
   "Return what the CLI of SESSION is doing at NOW, in seconds; or nil.
 It is one line, with what the CLI has reported in it made harmless."

@@ -173,6 +173,8 @@ They are those of its `:type', a `choice' or a boolean.")
   (defconst qwen-companion-menu--groups
     '((("CLI"
         ("r" "Start, or go to it" qwen-companion-run)
+        ("s" "List" qwen-companion-sessions)
+        ("n" "Next that waits for you" qwen-companion-next-waiting)
         ("i" "What CLIs are told" qwen-companion-context)
         ("h" "Hide or show this file" qwen-companion-toggle-exclusion
          qwen-companion-menu--file-p))

@@ -53,6 +53,7 @@
 (require 'qwen-companion-review-list)
 (require 'qwen-companion-review-unified)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
 
 (defgroup qwen-companion nil
@@ -96,6 +97,10 @@ Include the daemon's state and requests once its files are loaded."
             (propertize (concat " no reviews: " mode) 'face 'warning
                         'help-echo
                         "A CLI is in an approval mode in which it writes files and asks nobody"))
+          (pcase (qwen-companion-layer-activity)
+            ('asking (propertize " asks" 'face 'warning
+                                 'help-echo "A CLI asks in its terminal; M-x qwen-companion-next-waiting goes there"))
+            ('working (propertize " working" 'help-echo (qwen-companion-layer-help))))
           (qwen-companion-follow-lighter)
           (when (featurep 'qwen-companion-daemon)
             (qwen-companion-daemon-lighter))
@@ -153,6 +158,7 @@ character, so each part with properties of its own is a string."
     (qwen-companion-attention-sessions-changed
      before (qwen-companion-backend-sessions)))
   (qwen-companion-follow-update)
+  (qwen-companion-session-list-refresh)
   (qwen-companion-inspector-changed)
   nil)
 
@@ -199,6 +205,7 @@ character, so each part with properties of its own is a string."
   (qwen-companion-inspector-forget)
   (qwen-companion-proposal-end-all)
   (qwen-companion-review-list-close)
+  (qwen-companion-session-list-close)
   (qwen-companion-disk-forget-all)
   (qwen-companion-attention-disable)
   (qwen-companion-follow-disable)

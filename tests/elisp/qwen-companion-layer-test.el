@@ -50,6 +50,19 @@
         (setq qwen-companion-settings-layer (not qwen-companion-settings-layer)))
       (should (equal '(all nil nil) (nreverse calls))))))
 
+;; A question matters more than work.
+(ert-deftest qwen-companion-layer-test-activity-in-the-mode-line ()
+  (let ((qwen-companion-backend--state 'ready)
+        (working (qwen-companion-layer-test--session :activity 'working))
+        (asking (qwen-companion-layer-test--session :activity 'asking))
+        (idle (qwen-companion-layer-test--session :activity 'idle)))
+    (pcase-dolist (`(,sessions ,expected)
+                   `(((,idle) " Qwen[1]") ((,working) " Qwen[1] working")
+                     ((,working ,asking) " Qwen[2] asks")))
+      (qwen-companion-layer-test--with-sessions sessions
+        (should (equal expected
+                       (substring-no-properties (qwen-companion--lighter))))))))
+
 (ert-deftest qwen-companion-layer-test-visited-files ()
   (let* ((file (make-temp-file "qwen-companion-layer-"))
          (link (concat file "-link"))

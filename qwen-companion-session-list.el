@@ -1,0 +1,319 @@
+;;; qwen-companion-session-list.el --- List of connected CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; The connected CLIs in a table that follows what they do, commands to go to
+;; one, and to the next that waits for the user.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'easymenu)
+(require 'seq)
+(require 'subr-x)
+(require 'tabulated-list)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-layer)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
+
+(defconst qwen-companion-session-list--period 5
+  "Seconds between two updates of the times in a list that is visible.")
+
+(defvar qwen-companion-session-list--timer nil
+  "Timer that updates the times, nil while no list is visible.")
+
+;;; What a row says
+
+(defun qwen-companion-session-list--proposals (session)
+  "Return the open proposals of SESSION, oldest first."
+  (seq-filter (lambda (proposal)
+                (equal (qwen-companion-session-id session)
+                       (qwen-companion-proposal-session proposal)))
+              (qwen-companion-proposals)))
+
+(defun qwen-companion-session-list-activity (session)
+  "Return what SESSION does, a symbol.
+One of `asking', `reviewing' (a proposal of it waits), `working', `done',
+`cancelled', and `connected' where the CLI does not tell."
+  (let ((activity (qwen-companion-cli-state-activity
+                   (qwen-companion-session-state session))))
+    (cond ((eq activity 'asking) 'asking)
+          ((qwen-companion-session-list--proposals session) 'reviewing)
+          ((eq activity 'idle) 'done)
+          (activity)
+          (t 'connected))))
+
+(defun qwen-companion-session-list--waiting-p (session)
+  "Return non-nil when SESSION waits for the user."
+  (memq (qwen-companion-session-list-activity session) '(asking reviewing)))
+
+(defun qwen-companion-session-list--since (session)
+  "Return for how long SESSION has done what it does, in seconds; or nil."
+  (when-let* ((since (qwen-companion-cli-state-since
+                      (qwen-companion-session-state session))))
+    (max 0 (- (float-time) (/ since 1000.0)))))
+
+(defun qwen-companion-session-list--project (session)
+  "Return the project of SESSION, a short name."
+  (let ((directory (qwen-companion-session-directory session)))
+    (if directory
+        (file-name-nondirectory
+         (directory-file-name (or (qwen-companion-roots-of directory) directory)))
+      "")))
+
+(defun qwen-companion-session-list--terminal (session)
+  "Return where the terminal of SESSION is, as text."
+  (let ((buffer (qwen-companion-terminal-session-buffer session)))
+    (cond (buffer (buffer-name buffer))
+          ((qwen-companion-session-pid session) "outside Emacs")
+          (t ""))))
+
+(defun qwen-companion-session-list--last (session)
+  "Return the question or the last prompt of SESSION, or what it does not tell."
+  (let ((state (qwen-companion-session-state session)))
+    (or (qwen-companion-cli-state-question state)
+        (qwen-companion-cli-state-prompt state)
+        (qwen-companion-session-no-hooks session)
+        "")))
+
+(defun qwen-companion-session-list--entry (session)
+  "Return the entry of SESSION in the list."
+  (let ((since (qwen-companion-session-list--since session))
+        (activity (qwen-companion-session-list-activity session)))
+    (list (qwen-companion-session-id session)
+          (vconcat
+           (mapcar #'qwen-companion-untrusted-text
+                   (list (string-trim
+                          (format "%s %s" (qwen-companion-session-client session)
+                                  (qwen-companion-session-version session)))
+                         (qwen-companion-session-list--project session)))
+           (list (propertize (symbol-name activity)
+                             'face (and (memq activity '(asking reviewing)) 'warning))
+                 (if since (qwen-companion-layer-duration since) ""))
+           (mapcar #'qwen-companion-untrusted-text
+                   (list (qwen-companion-session-list--terminal session)
+                         (qwen-companion-session-list--last session)))))))
+
+(defun qwen-companion-session-list--shorter-p (a b)
+  "Return non-nil when the session of entry A changed later than that of B."
+  (cl-flet ((since (entry)
+              (or (qwen-companion-cli-state-since
+                   (qwen-companion-session-state
+                    (qwen-companion-backend-session (car entry))))
+                  0)))
+    (> (since a) (since b))))
+
+;;; The list
+
+(defun qwen-companion-session-list--window ()
+  "Return a window of the list, or nil."
+  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
+    (get-buffer-window buffer t)))
+
+(defun qwen-companion-session-list-refresh (&rest _)
+  "Update the list if it is visible; point stays on its CLI."
+  (when-let* ((window (qwen-companion-session-list--window)))
+    (with-selected-window window
+      (revert-buffer))))
+
+(defun qwen-companion-session-list--update-timer (&rest _)
+  "Run the timer while the list is visible, and not else."
+  (let ((visible (qwen-companion-session-list--window)))
+    (cond ((and visible (not qwen-companion-session-list--timer))
+           (setq qwen-companion-session-list--timer
+                 (run-at-time qwen-companion-session-list--period
+                              qwen-companion-session-list--period
+                              #'qwen-companion-session-list--tick))
+           (qwen-companion-session-list-refresh))
+          ((and qwen-companion-session-list--timer (not visible))
+           (cancel-timer qwen-companion-session-list--timer)
+           (setq qwen-companion-session-list--timer nil)))))
+
+(defun qwen-companion-session-list--tick ()
+  "Update the times, or stop the timer when the list is hidden."
+  (qwen-companion-session-list--update-timer)
+  (qwen-companion-session-list-refresh))
+
+(defun qwen-companion-session-list--revert ()
+  "Compute the entries of the list."
+  (setq tabulated-list-entries
+        (or (mapcar #'qwen-companion-session-list--entry
+                    (qwen-companion-backend-sessions))
+            (list (list nil
+                        (vector (if (eq 'ready (qwen-companion-state))
+                                    "No CLI is connected"
+                                  "The companion is not running")
+                                "" "" "" "" ""))))))
+
+(defun qwen-companion-session-list--clean-up ()
+  "Remove the hook and the timer: the buffer of the list is being killed."
+  (remove-hook 'qwen-companion-proposal-changed-hook
+               #'qwen-companion-session-list-refresh)
+  (when qwen-companion-session-list--timer
+    (cancel-timer qwen-companion-session-list--timer)
+    (setq qwen-companion-session-list--timer nil)))
+
+(defun qwen-companion-session-list-close ()
+  "Kill the buffer of the list if there is one."
+  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
+    (kill-buffer buffer)))
+
+(defun qwen-companion-session-list--at-point ()
+  "Return the session on the line at point, or signal a `user-error'."
+  (or (qwen-companion-backend-session (tabulated-list-get-id))
+      (user-error "There is no connected CLI on this line")))
+
+(defun qwen-companion-session-list--go-to (session)
+  "Select the terminal of SESSION."
+  (pop-to-buffer
+   (or (qwen-companion-terminal-session-buffer session)
+       (user-error "This CLI is in a terminal outside of Emacs, process %s"
+                   (or (qwen-companion-session-pid session) "unknown")))))
+
+(defun qwen-companion-session-list-visit ()
+  "Go to the terminal of the CLI at point."
+  (interactive nil qwen-companion-sessions-mode)
+  (qwen-companion-session-list--go-to (qwen-companion-session-list--at-point)))
+
+(defun qwen-companion-session-list-visit-clicked (event)
+  "Go to the terminal of the CLI that was clicked with EVENT."
+  (interactive "e" qwen-companion-sessions-mode)
+  (mouse-set-point event)
+  (qwen-companion-session-list-visit))
+
+(defun qwen-companion-session-list-review ()
+  "Go to the oldest review of the CLI at point."
+  (interactive nil qwen-companion-sessions-mode)
+  (qwen-companion-diff-open
+   (or (car (qwen-companion-session-list--proposals
+             (qwen-companion-session-list--at-point)))
+       (user-error "Nothing to review: no proposal of this CLI waits"))))
+
+(defun qwen-companion-session-list-end ()
+  "End the CLI at point, after a question."
+  (interactive nil qwen-companion-sessions-mode)
+  (let* ((session (qwen-companion-session-list--at-point))
+         (id (qwen-companion-session-id session))
+         (pid (or (qwen-companion-session-pid session)
+                  (user-error "The process of this CLI is not known; end it in its terminal"))))
+    (when (yes-or-no-p
+           (format "End %s, process %d%s? "
+                   (qwen-companion-untrusted-text (qwen-companion-session-client session))
+                   pid
+                   (if (eq 'working (qwen-companion-session-list-activity session))
+                       ", in the middle of its work"
+                     "")))
+      ;; While it is connected the number is that of its process.
+      (unless (qwen-companion-backend-session id)
+        (user-error "That CLI has ended already"))
+      (signal-process pid 'SIGTERM))))
+
+(defvar qwen-companion-sessions-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "RET") #'qwen-companion-session-list-visit)
+    (define-key map [mouse-2] #'qwen-companion-session-list-visit-clicked)
+    (define-key map "r" #'qwen-companion-session-list-review)
+    (define-key map "k" #'qwen-companion-session-list-end)
+    map)
+  "Keymap of the list of connected CLIs.")
+
+(define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
+  "Major mode of the list of connected CLIs.
+
+\\{qwen-companion-sessions-mode-map}"
+  :interactive nil
+  (setq tabulated-list-format
+        [("CLI" 20 t) ("Project" 14 t) ("State" 10 t)
+         ("Since" 7 qwen-companion-session-list--shorter-p)
+         ("Terminal" 20 t) ("Last" 0 t)]
+        tabulated-list-padding 1)
+  (tabulated-list-init-header)
+  (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
+  (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
+  (add-hook 'window-buffer-change-functions
+            #'qwen-companion-session-list--update-timer nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
+
+(easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
+  "Menu of the list of connected CLIs."
+  '("Session"
+    ["Go to Its Terminal" qwen-companion-session-list-visit]
+    ["Go to Its Review" qwen-companion-session-list-review]
+    ["End It" qwen-companion-session-list-end]))
+
+;;;###autoload
+(defun qwen-companion-sessions ()
+  "List the connected CLIs, with what each of them does.
+The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
+\\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
+  (interactive)
+  (let ((buffer (get-buffer-create qwen-companion-session-list--buffer-name)))
+    (with-current-buffer buffer
+      (unless (derived-mode-p 'qwen-companion-sessions-mode)
+        (qwen-companion-sessions-mode)))
+    (pop-to-buffer buffer)
+    (qwen-companion-session-list--update-timer)
+    (revert-buffer)))
+
+;;; Going to one
+
+(declare-function qwen-companion-chat-answer "qwen-companion-chat-permissions"
+                  (&optional number))
+(declare-function qwen-companion-chat-permissions-lighter
+                  "qwen-companion-chat-permissions" ())
+
+(defvar qwen-companion-session-list--last nil
+  "Id of the session to which `qwen-companion-next-waiting' went last.")
+
+(defun qwen-companion-session-list--rotate (sessions)
+  "Return SESSIONS beginning after that which was gone to last."
+  (let ((rest (cl-member qwen-companion-session-list--last sessions
+                         :key #'qwen-companion-session-id :test #'equal)))
+    (append (cdr rest) (cl-set-difference sessions (cdr rest)))))
+
+;;;###autoload
+(defun qwen-companion-next-waiting ()
+  "Go to the next CLI that waits for you: to its question or its review.
+Again, to the one after it.  Where no CLI waits, go to a chat that does."
+  (interactive)
+  (let ((session (car (qwen-companion-session-list--rotate
+                       (seq-filter #'qwen-companion-session-list--waiting-p
+                                   (qwen-companion-backend-sessions))))))
+    (cond (session
+           (setq qwen-companion-session-list--last (qwen-companion-session-id session))
+           (if (eq 'asking (qwen-companion-session-list-activity session))
+               (qwen-companion-session-list--go-to session)
+             (qwen-companion-diff-open
+              (car (qwen-companion-session-list--proposals session)))))
+          ((qwen-companion-proposals) (qwen-companion-review))
+          ((and (featurep 'qwen-companion-chat-permissions)
+                (not (string-empty-p (qwen-companion-chat-permissions-lighter))))
+           (qwen-companion-chat-answer))
+          (t (user-error "No CLI and no chat waits for you")))))
+
+(provide 'qwen-companion-session-list)
+;;; qwen-companion-session-list.el ends here

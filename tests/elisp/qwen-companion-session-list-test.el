@@ -1,0 +1,153 @@
+;;; qwen-companion-session-list-test.el --- Tests of the list of CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What the list of connected CLIs says, its keys, and the way to the next
+;; that waits.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-test-helper)
+
+(defvar qwen-companion-session-list-test--sessions nil
+  "The connected CLIs of a test.")
+
+(defmacro qwen-companion-session-list-test--with (sessions &rest body)
+  "Run BODY with SESSIONS connected, the file a.txt, and the list shown."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-backend
+     (qwen-companion-test-with-files '(("a.txt" "one\n"))
+       (let ((qwen-companion-session-list-test--sessions ,sessions)
+             (qwen-companion-diff-arrival 'command)
+             (qwen-companion-session-list--last nil)
+             (qwen-companion-backend--state 'ready))
+         (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                    (lambda () qwen-companion-session-list-test--sessions)))
+           (save-window-excursion
+             (qwen-companion-sessions)
+             (unwind-protect
+                 (progn ,@body)
+               (qwen-companion-session-list-close))))))))
+
+(defun qwen-companion-session-list-test--session (id &rest keys)
+  "Return a session ID with KEYS."
+  (append keys (list :id id :client "Qwen Code" :version "0.24.4")))
+
+(defun qwen-companion-session-list-test--rows ()
+  "Return the rows of the list, without the columns' widths."
+  (with-current-buffer "*qwen-companion sessions*"
+    (mapcar (lambda (line) (replace-regexp-in-string "  +" "|" (string-trim line)))
+            (split-string (buffer-string) "\n" t))))
+
+(ert-deftest qwen-companion-session-list-test-says-what-each-does ()
+  (let ((now (truncate (* 1000 (float-time)))))
+    (qwen-companion-session-list-test--with
+        (list (qwen-companion-session-list-test--session
+               "a" :directory "/home/me/site" :pid 12
+               :state (list :activity 'working :since (- now 130500) :prompt "Do\nit"))
+              (qwen-companion-session-list-test--session
+               "b" :directory "/home/me/lib"
+               :state (list :activity 'asking :since now :question "Run make?"))
+              (qwen-companion-session-list-test--session "c" :no-hooks "it is old"))
+      (should (equal '("Qwen Code 0.24.4|site|working|2 min|outside Emacs|Do\\nit"
+                       "Qwen Code 0.24.4|lib|asking|0 s|Run make?"
+                       "Qwen Code 0.24.4|connected|it is old")
+                     (qwen-companion-session-list-test--rows)))
+      (should (eq 'warning (get-text-property
+                            0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
+
+(ert-deftest qwen-companion-session-list-test-follows ()
+  "Point stays on its CLI when others come and go, and the list with none says so."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session "a")
+            (qwen-companion-session-list-test--session "b"))
+    (goto-char (point-min))
+    (forward-line)
+    (should (equal "b" (tabulated-list-get-id)))
+    (setq qwen-companion-session-list-test--sessions
+          (cdr qwen-companion-session-list-test--sessions))
+    (qwen-companion-session-list-refresh)
+    (should (equal "b" (tabulated-list-get-id)))
+    (setq qwen-companion-session-list-test--sessions nil)
+    (qwen-companion-session-list-refresh)
+    (should (equal '("No CLI is connected") (qwen-companion-session-list-test--rows)))
+    (should-error (qwen-companion-session-list-visit) :type 'user-error)
+    (bury-buffer)
+    (qwen-companion-session-list--tick)
+    (should-not qwen-companion-session-list--timer)))
+
+(ert-deftest qwen-companion-session-list-test-reviews ()
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session "a")
+            (qwen-companion-session-list-test--session
+             "s" :state '(:activity working)))
+    (goto-char (point-min))
+    (should-error (qwen-companion-session-list-review) :type 'user-error)
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
+      (should (equal "Qwen Code 0.24.4|reviewing"
+                     (nth 1 (qwen-companion-session-list-test--rows))))
+      (forward-line)
+      (qwen-companion-session-list-review)
+      (should (eq 'shown (qwen-companion-proposal-state proposal))))))
+
+(ert-deftest qwen-companion-session-list-test-next-waiting ()
+  "Each in turn, whatever it waits for; an error where none does."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session "a" :state '(:activity asking))
+            (qwen-companion-session-list-test--session "b" :state '(:activity working))
+            (qwen-companion-session-list-test--session "c" :state '(:activity asking)))
+    (let ((terminals '(("a" . "terminal a") ("c" . "terminal c"))))
+      (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
+                 (lambda (session)
+                   (get-buffer-create
+                    (cdr (assoc (qwen-companion-session-id session) terminals))))))
+        (let (seen)
+          (dotimes (_ 3)
+            (qwen-companion-next-waiting)
+            (push (buffer-name (window-buffer (selected-window))) seen))
+          (should (equal '("terminal a" "terminal c" "terminal a") seen)))
+        (setq qwen-companion-session-list-test--sessions
+              (list (qwen-companion-session-list-test--session
+                     "b" :state '(:activity idle))))
+        (should-error (qwen-companion-next-waiting) :type 'user-error)
+        (mapc (lambda (terminal) (kill-buffer (cdr terminal))) terminals)))))
+
+(ert-deftest qwen-companion-session-list-test-end ()
+  "After a question, and not what has gone meanwhile."
+  (let ((process (start-process "sleep" nil "sleep" "600")))
+    (set-process-query-on-exit-flag process nil)
+    (unwind-protect
+        (qwen-companion-session-list-test--with
+            (list (qwen-companion-session-list-test--session
+                   "a" :pid (process-id process)))
+          (goto-char (point-min))
+          (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+            (qwen-companion-session-list-end)
+            (should (process-live-p process)))
+          (cl-letf (((symbol-function 'yes-or-no-p)
+                     (lambda (_)
+                       (setq qwen-companion-session-list-test--sessions nil)
+                       t)))
+            (should-error (qwen-companion-session-list-end) :type 'user-error)
+            (should (process-live-p process)))
+          (setq qwen-companion-session-list-test--sessions
+                (list (qwen-companion-session-list-test--session
+                       "a" :pid (process-id process))))
+          (qwen-companion-session-list-refresh)
+          (goto-char (point-min))
+          (cl-letf (((symbol-function 'yes-or-no-p) #'always))
+            (qwen-companion-session-list-end)
+            (while (process-live-p process)
+              (accept-process-output process))
+            (should (equal 15 (process-exit-status process)))))
+      (delete-process process))))
+
+(provide 'qwen-companion-session-list-test)
+;;; qwen-companion-session-list-test.el ends here
