@@ -39,9 +39,14 @@
 (defconst qwen-companion-conflicts-labels '("yours" "before" "on disk")
   "Labels of the three texts of a conflict.")
 
+(defconst qwen-companion-conflicts-undo-labels '("yours" "before" "undone")
+  "Labels of the three texts of a conflict with what is undone.")
+
 (defconst qwen-companion-conflicts--marker
-  (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels))
-    (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> %s\\)$" mine base theirs))
+  (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels)
+              (`(,_ ,_ ,undone) qwen-companion-conflicts-undo-labels))
+    (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> \\(?:%s\\|%s\\)\\)$"
+            mine base theirs undone))
   "Matches a line that marks a conflict of ours.")
 
 (defconst qwen-companion-conflicts--delay 0.2
@@ -180,9 +185,22 @@ saving continues."
       (run-at-time 0 nil #'qwen-companion-conflicts-show (current-buffer))
       (user-error
        (substitute-command-keys
-        "%s has %d conflict%s with what was written to disk: resolve first (\\[smerge-next] goes on to the next), or \\[universal-argument] \\[save-buffer] to save the markers")
-       (buffer-name) count (if (= count 1) "" "s")))))
+        "%s has %d conflict%s with what %s: resolve first (\\[smerge-next] goes on to the next), or \\[universal-argument] \\[save-buffer] to save the markers")
+       (buffer-name) count (if (= count 1) "" "s")
+       (qwen-companion-conflicts--other-side)))))
   nil)
+
+(defun qwen-companion-conflicts--other-side ()
+  "Return in words with what the text of the current buffer is in conflict."
+  (save-excursion
+    (save-restriction
+      (widen)
+      (goto-char (point-min))
+      (let ((case-fold-search nil))
+        (if (re-search-forward
+             (format "^>>>>>>> %s$" (nth 2 qwen-companion-conflicts-undo-labels)) nil t)
+            "was undone"
+          "was written to disk")))))
 
 ;;; Leading there
 
@@ -217,7 +235,7 @@ saving continues."
     (let ((count (qwen-companion-conflicts--state-count state)))
       (propertize (format " %d conflict%s" count (if (= count 1) "" "s"))
                   'face 'warning
-                  'help-echo "Your unsaved text and what was written to disk change the same lines; not saved before that is resolved\nmouse-1: go to the first conflict"
+                  'help-echo "Your text and what was written to disk or undone change the same lines; not saved before that is resolved\nmouse-1: go to the first conflict"
                   'mouse-face 'mode-line-highlight
                   'local-map qwen-companion-conflicts--mode-line-map))))
 

@@ -38,8 +38,15 @@
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
-(defvar-local qwen-companion-hunks-view-dropped-word "dropped"
-  "What the header of a dropped hunk says of it.")
+(defvar-local qwen-companion-hunks-view-note-function
+    #'qwen-companion-hunks-view--note
+  "Function that returns what the header of a hunk says of it, or nil.
+It gets the difference and the hunk.")
+
+(defun qwen-companion-hunks-view--note (_difference hunk)
+  "Return what the header of HUNK says of it, or nil."
+  (and (qwen-companion-hunks-dropped-p hunk)
+       (propertize " dropped, u brings it back" 'face 'warning)))
 
 (defconst qwen-companion-hunks-view--run-limit 1000
   "Lines after which the rest of a run of removed or added lines is left out.")
@@ -66,7 +73,7 @@
          (limit (unless (qwen-companion-hunks-hunk-whole hunk)
                   qwen-companion-hunks-view--run-limit))
          (line (qwen-companion-hunks-view--first-line hunk)))
-    (insert (qwen-companion-hunks-view--hunk-header hunk))
+    (insert (qwen-companion-hunks-view--hunk-header difference hunk))
     (dolist (change (qwen-companion-hunks-hunk-changes hunk))
       (qwen-companion-hunks-view--draw-context
        difference line (qwen-companion-hunks-change-old change))
@@ -109,8 +116,8 @@ NEW-COUNT is the number of proposed lines, dropped or not."
                    into more
                    finally return (+ count more)))))
 
-(defun qwen-companion-hunks-view--hunk-header (hunk)
-  "Return the header line of HUNK."
+(defun qwen-companion-hunks-view--hunk-header (difference hunk)
+  "Return the header line of HUNK of DIFFERENCE."
   (pcase-let ((`(,old ,old-count ,new ,new-count)
                (qwen-companion-hunks-view-extent hunk)))
     (concat
@@ -119,9 +126,7 @@ NEW-COUNT is the number of proposed lines, dropped or not."
       (format "@@ -%d,%d +%d,%d @@" (if (zerop old-count) (1- old) old) old-count
               (if (zerop new-count) (1- new) new) new-count)
       'face 'diff-hunk-header)
-     (and (qwen-companion-hunks-dropped-p hunk)
-          (propertize (format " %s, u brings it back" qwen-companion-hunks-view-dropped-word)
-                      'face 'warning))
+     (funcall qwen-companion-hunks-view-note-function difference hunk)
      "\n")))
 
 (defun qwen-companion-hunks-view--draw-context (difference line end)
@@ -192,7 +197,7 @@ out, insert a button for these.  SOURCE is where the lines come from:
       (while (and difference
                   (eq difference (qwen-companion-hunks-view-difference-at (point)))
                   (setq hunk (qwen-companion-hunks-view-hunk-at (point))))
-        (let ((head (qwen-companion-hunks-view--hunk-header hunk))
+        (let ((head (qwen-companion-hunks-view--hunk-header difference hunk))
               (end (line-beginning-position 2)))
           (unless (string= head (buffer-substring-no-properties (point) end))
             (delete-region (point) end)
@@ -348,7 +353,7 @@ These are as in `qwen-companion-hunks-view--draw-run'."
   (let* ((difference (qwen-companion-hunks-view-difference-at start))
          (old (qwen-companion-hunks-old difference))
          (new (qwen-companion-hunks-new difference)))
-    (pcase kind
+    (pcase (and (buffer-live-p old) (buffer-live-p new) kind)
       ('context
        (qwen-companion-hunks-view--copy-colours old what 'diff-context start end))
       ((and 'removed
@@ -424,6 +429,8 @@ process compares the words, and the lines are coloured again after that."
                   start (aref words (+ index 2)) (aref words (+ index 3))
                   'diff-refine-added)))
        ((and (null words)
+             (buffer-live-p (qwen-companion-hunks-old
+                             (qwen-companion-hunks-view-difference-at position)))
              (< (- (qwen-companion-hunks-view--run-end position)
                    (qwen-companion-hunks-view--run-start before))
                 qwen-companion-hunks-view--refine-limit))

@@ -131,6 +131,37 @@ Emacs, in a tmux, or whose process is not known."
                       (process-list)))
            (qwen-companion-session-ancestors session)))
 
+(declare-function vterm-send-string "ext:vterm" (string &optional paste-p))
+(declare-function vterm-send-return "ext:vterm" ())
+
+(defconst qwen-companion-terminal--paste-pause 0.5
+  "Seconds between a text that is pasted and the key that sends it.
+A CLI takes a return that comes sooner for a part of the text.")
+
+(defun qwen-companion-terminal-send-prompt (buffer prompt)
+  "Paste PROMPT into the terminal BUFFER and send it there with return.
+Control characters in it, which could end the paste, are left out."
+  (let ((text (replace-regexp-in-string "[\u0000-\u0008\u000B-\u001F\u007F-\u009F]" ""
+                                        prompt t t))
+        (process (get-buffer-process buffer)))
+    (unless (process-live-p process)
+      (user-error "The program in %s has ended" (buffer-name buffer)))
+    (with-current-buffer buffer
+      (if (derived-mode-p 'vterm-mode)
+          (vterm-send-string text t)
+        (process-send-string process (concat "\e[200~" text "\e[201~"))))
+    (run-at-time qwen-companion-terminal--paste-pause nil
+                 #'qwen-companion-terminal--send-return buffer)))
+
+(defun qwen-companion-terminal--send-return (buffer)
+  "Press return in the terminal BUFFER if its program is still there."
+  (when (and (buffer-live-p buffer)
+             (process-live-p (get-buffer-process buffer)))
+    (with-current-buffer buffer
+      (if (derived-mode-p 'vterm-mode)
+          (vterm-send-return)
+        (process-send-string (get-buffer-process buffer) "\r")))))
+
 ;;; Waiting for the discovery files
 
 (defvar qwen-companion-terminal--waiting nil

@@ -1,0 +1,455 @@
+;;; qwen-companion-changes-file.el --- What an agent changed in a file  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; The texts of a file before and after a turn, or another stretch of the
+;; journal, as a difference with hunks; which of these are undone; and
+;; undoing them.
+;;
+;; Whether a hunk is undone is not written down anywhere: what is in the file
+;; now is compared with what the agent left, so it is right also after a
+;; restart, or when the user has undone something by other means.
+;;
+;; To undo hunks of a file the bytes that the agent left are cut into lines,
+;; some of which are exchanged for those of the baseline.  No decoded text
+;; gets back into a file that way.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-merge)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+(cl-defstruct (qwen-companion-changes-file (:copier nil))
+  "What was changed in a file in a stretch of the journal.
+ROOT is the workspace root and PATH the file.  SCOPE, TURN and SESSION
+are what the journal is asked for.  STATE is nil at first, then
+`loading', and finally `ready', `binary' (not a text) or `failed', with
+REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
+where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
+its old name if it was renamed.  DIFFERENCE is that of the texts, in
+which hunks that are undone are dropped.  MIXED is non-nil when edits of
+the user's are among the changes.  VERSION grows with each change."
+  root path scope turn session state reason before after before-mode
+  after-mode from difference mixed (version 0))
+
+(defun qwen-companion-changes-file-forget (file)
+  "Kill the buffers of FILE; what is still being computed is dropped."
+  (when-let* ((difference (qwen-companion-changes-file-difference file)))
+    (dolist (buffer (list (qwen-companion-hunks-old difference)
+                          (qwen-companion-hunks-new difference)))
+      (when (buffer-live-p buffer)
+        (kill-buffer buffer))))
+  (cl-incf (qwen-companion-changes-file-version file))
+  (setf (qwen-companion-changes-file-difference file) nil
+        (qwen-companion-changes-file-state file) nil))
+
+;;; Loading
+
+(defun qwen-companion-changes-file-request (file)
+  "Return what to ask the journal for about FILE, a property list."
+  (list :root (qwen-companion-changes-file-root file)
+        :path (qwen-companion-changes-file-path file)
+        :scope (qwen-companion-changes-file-scope file)
+        :turn (qwen-companion-changes-file-turn file)
+        :session (qwen-companion-changes-file-session file)))
+
+(defun qwen-companion-changes-file-load (file callback)
+  "Get the texts of FILE and their difference; return at once.
+Call CALLBACK without arguments whenever the state of FILE has changed.
+What was shown before stays until then."
+  (let ((version (cl-incf (qwen-companion-changes-file-version file))))
+    (unless (qwen-companion-changes-file-difference file)
+      (setf (qwen-companion-changes-file-state file) 'loading))
+    (qwen-companion-journal-ask
+     'journal-texts (qwen-companion-changes-file-request file)
+     (lambda (reply)
+       (if (/= version (qwen-companion-changes-file-version file))
+           (qwen-companion-journal-drop-texts reply)
+         (qwen-companion-changes-file--loaded file reply callback))))))
+
+(defun qwen-companion-changes-file--loaded (file reply callback)
+  "Read the texts of FILE in REPLY and have them compared.
+CALLBACK is as in `qwen-companion-changes-file-load'."
+  (if-let* ((reason (qwen-companion-journal-error reply)))
+      (qwen-companion-changes-file--end file 'failed callback reason)
+    (let ((before (qwen-companion-journal-take-bytes
+                   (qwen-companion-journal-reply-before-file reply)))
+          (after (qwen-companion-journal-take-bytes
+                  (qwen-companion-journal-reply-after-file reply)))
+          (same nil))
+      (setq same (and (qwen-companion-changes-file-difference file)
+                      (equal before (qwen-companion-changes-file-before file))
+                      (equal after (qwen-companion-changes-file-after file))))
+      (setf (qwen-companion-changes-file-before-mode file)
+            (qwen-companion-journal-reply-before-mode reply)
+            (qwen-companion-changes-file-after-mode file)
+            (qwen-companion-journal-reply-after-mode reply)
+            (qwen-companion-changes-file-from file)
+            (qwen-companion-journal-reply-from reply)
+            (qwen-companion-changes-file-mixed file)
+            (qwen-companion-journal-reply-mixed reply)
+            (qwen-companion-changes-file-before file) before
+            (qwen-companion-changes-file-after file) after)
+      (cond
+       ((not (and (qwen-companion-undo-text-p before)
+                  (qwen-companion-undo-text-p after)))
+        (qwen-companion-changes-file--end file 'binary callback))
+       (same
+        (qwen-companion-changes-file--compare-again file callback))
+       (t
+        (qwen-companion-changes-file--compare file callback))))))
+
+(defun qwen-companion-changes-file--compare-again (file callback)
+  "Find out again what is undone of FILE, whose texts have not changed.
+CALLBACK is as in `qwen-companion-changes-file-load'.  Changes that the
+user has split stay so."
+  (let ((difference (qwen-companion-changes-file-difference file)))
+    (setf (qwen-companion-changes-file-state file) 'loading
+          (qwen-companion-changes-file-difference file) nil)
+    (dolist (change (qwen-companion-hunks-changes difference))
+      (when (qwen-companion-hunks-change-text change)
+        (qwen-companion-hunks-restore
+         difference (make-qwen-companion-hunks-hunk :changes (list change)))))
+    (qwen-companion-changes-file--compare-with-present
+     file difference (qwen-companion-changes-file--coding file) callback)))
+
+(defun qwen-companion-changes-file--end (file state callback &optional reason)
+  "Set STATE and REASON of FILE and call CALLBACK."
+  (cl-incf (qwen-companion-changes-file-version file))
+  (setf (qwen-companion-changes-file-state file) state
+        (qwen-companion-changes-file-reason file) reason)
+  (funcall callback))
+
+(defun qwen-companion-changes-file--compare (file callback)
+  "Compare the texts of FILE, which have been read.
+CALLBACK is as in `qwen-companion-changes-file-load'."
+  (let* ((path (qwen-companion-changes-file-path file))
+         (coding (qwen-companion-changes-file--coding file))
+         (version (qwen-companion-changes-file-version file))
+         (old (qwen-companion-changes-file--make-buffer
+               "before" path (qwen-companion-changes-file-before file) coding))
+         (new (qwen-companion-changes-file--make-buffer
+               "after" path (qwen-companion-changes-file-after file) coding))
+         (difference (make-qwen-companion-hunks :old old :new new))
+         (buffers (list old new)))
+    (qwen-companion-changes-file--hide-line-ends buffers)
+    (qwen-companion-hunks-compare
+     difference
+     (lambda (done)
+       (cond
+        ((/= version (qwen-companion-changes-file-version file))
+         (mapc #'kill-buffer buffers))
+        ((not done)
+         (mapc #'kill-buffer buffers)
+         (qwen-companion-changes-file--end file 'failed callback
+                                           "the texts could not be compared"))
+        (t
+         (qwen-companion-changes-file--compare-with-present
+          file difference coding callback)))))))
+
+(defun qwen-companion-changes-file--make-buffer (name path bytes coding)
+  "Return a new hidden buffer for NAME of PATH with BYTES decoded by CODING."
+  (with-current-buffer
+      (generate-new-buffer
+       (format " *qwen-companion %s: %s*" name
+               (file-name-nondirectory (qwen-companion-untrusted-path path)))
+       t)
+    (buffer-disable-undo)
+    (insert (decode-coding-string (or bytes "") coding))
+    (qwen-companion-untrusted-set-major-mode path)
+    (set-buffer-modified-p nil)
+    (current-buffer)))
+
+(defun qwen-companion-changes-file--coding (file)
+  "Return the coding system to show FILE in; it leaves line ends alone."
+  (let* ((bytes (or (qwen-companion-changes-file-after file)
+                    (qwen-companion-changes-file-before file)
+                    ""))
+         (buffer (find-buffer-visiting (qwen-companion-changes-file-path file)))
+         (named (and buffer (buffer-local-value 'buffer-file-coding-system buffer)))
+         (coding
+          (cl-find-if
+           (lambda (coding)
+             (and coding
+                  (not (memq (coding-system-type coding) '(undecided raw-text)))
+                  (not (string-match-p
+                        qwen-companion-backend-not-unicode
+                        (decode-coding-string bytes coding)))))
+           (list named
+                 (cond ((string-prefix-p "\xef\xbb\xbf" bytes) 'utf-8-with-signature)
+                       ((string-prefix-p "\xff\xfe" bytes) 'utf-16le-with-signature)
+                       ((string-prefix-p "\xfe\xff" bytes) 'utf-16be-with-signature))
+                 'utf-8
+                 (detect-coding-string bytes t)))))
+    (coding-system-change-eol-conversion (or coding 'iso-latin-1) 'unix)))
+
+(defun qwen-companion-changes-file--hide-line-ends (buffers)
+  "Make CR LF an LF in BUFFERS if all lines in all of them end so."
+  (let ((ends (mapcar (lambda (buffer)
+                        (with-current-buffer buffer (qwen-companion-disk-line-end)))
+                      buffers)))
+    (when (equal '("\r\n") (delete-dups (delq nil ends)))
+      (dolist (buffer buffers)
+        (with-current-buffer buffer
+          (when (qwen-companion-disk-line-end)
+            (qwen-companion-disk-convert-line-ends "\n")))))))
+
+;;; What is undone
+
+(defun qwen-companion-changes-file--compare-with-present (file difference coding callback)
+  "Drop those changes of DIFFERENCE, of FILE, that are undone in its file now.
+CODING is how the file is decoded; CALLBACK is as in
+`qwen-companion-changes-file-load'."
+  (let* ((version (qwen-companion-changes-file-version file))
+         (present (qwen-companion-changes-file--present file coding))
+         (new (qwen-companion-hunks-new difference)))
+    (qwen-companion-changes-file--hide-line-ends (list present))
+    (qwen-companion-merge-compare
+     new present
+     (lambda (found)
+       (unwind-protect
+           (if (or (/= version (qwen-companion-changes-file-version file))
+                   (not (buffer-live-p new)))
+               (mapc #'kill-buffer
+                     (cl-remove-if-not
+                      #'buffer-live-p
+                      (list (qwen-companion-hunks-old difference) new)))
+             (unless (eq found 'failed)
+               (dolist (change (qwen-companion-changes-file--undone
+                                difference found present))
+                 (qwen-companion-changes-file--drop difference change)))
+             (qwen-companion-changes-file-forget file)
+             (setf (qwen-companion-changes-file-difference file) difference)
+             (qwen-companion-changes-file--end file 'ready callback))
+         (kill-buffer present))))))
+
+(defun qwen-companion-changes-file--present (file coding)
+  "Return a new buffer with what is in FILE now, unsaved text included.
+CODING is how its bytes are decoded."
+  (let* ((path (qwen-companion-changes-file-path file))
+         (from (qwen-companion-changes-file-from file))
+         (path (if (and from (not (file-exists-p path)) (file-exists-p from))
+                   from
+                 path))
+         (visiting (find-buffer-visiting path)))
+    (with-current-buffer (generate-new-buffer " *qwen-companion present*" t)
+      (buffer-disable-undo)
+      (cond
+       ((and visiting (buffer-modified-p visiting))
+        (insert (with-current-buffer visiting
+                  (save-restriction
+                    (widen)
+                    (buffer-substring-no-properties (point-min) (point-max))))))
+       ((file-readable-p path)
+        (qwen-companion-disk-insert path coding t)))
+      (current-buffer))))
+
+(defun qwen-companion-changes-file--undone (difference found present)
+  "Return the changes of DIFFERENCE that are undone in the buffer PRESENT.
+FOUND are the hunks by which that differs from the new text."
+  (cl-remove-if-not
+   (lambda (change)
+     (qwen-companion-changes-file--undone-p difference change found present))
+   (qwen-companion-hunks-changes difference)))
+
+(defun qwen-companion-changes-file--undone-p (difference change found present)
+  "Return non-nil when CHANGE of DIFFERENCE is undone in the buffer PRESENT.
+FOUND is as in `qwen-companion-changes-file--undone'."
+  (let* ((from (qwen-companion-hunks-change-new change))
+         (to (+ from (qwen-companion-hunks-change-new-count change)))
+         (near (cl-remove-if-not
+                (pcase-lambda (`(,start ,count . ,_))
+                  (and (<= start to) (>= (+ start count) from)))
+                found)))
+    (when near
+      (pcase-let* ((`(,first ,_ ,present-first ,_) (car near))
+                   (`(,last ,last-count ,present-last ,present-count) (car (last near)))
+                   (start (min from first))
+                   (end (max to (+ last last-count)))
+                   (present-start (- present-first (- first start)))
+                   (present-end (+ present-last present-count
+                                   (- end (+ last last-count))))
+                   (text (qwen-companion-hunks-lines
+                          present present-start (- present-end present-start)))
+                   (others (cl-remove-if-not
+                            (lambda (other)
+                              (and (not (eq other change))
+                                   (<= start (qwen-companion-hunks-change-new other))
+                                   (<= (+ (qwen-companion-hunks-change-new other)
+                                          (qwen-companion-hunks-change-new-count other))
+                                       end)))
+                            (qwen-companion-hunks-changes difference))))
+        (cl-some (lambda (more)
+                   (equal text (qwen-companion-changes-file--without
+                                difference (cons change more) start end)))
+                 (qwen-companion-changes-file--subsets others))))))
+
+(defun qwen-companion-changes-file--subsets (list)
+  "Return the subsets of LIST; of a long one, the empty one and itself."
+  (if (> (length list) 4)
+      (list nil list)
+    (let ((all (list nil)))
+      (dolist (one list all)
+        (setq all (append all (mapcar (apply-partially #'cons one) all)))))))
+
+(defun qwen-companion-changes-file--without (difference undone start end)
+  "Return the lines from START up to END of the new text, without UNDONE.
+These are changes of DIFFERENCE, none of which is dropped."
+  (let ((new (qwen-companion-hunks-new difference))
+        (line start)
+        (parts nil))
+    (dolist (change (qwen-companion-hunks-changes difference))
+      (when (memq change undone)
+        (push (qwen-companion-hunks-lines
+               new line (- (qwen-companion-hunks-change-new change) line))
+              parts)
+        (push (qwen-companion-hunks-disk-lines difference change) parts)
+        (setq line (+ (qwen-companion-hunks-change-new change)
+                      (qwen-companion-hunks-change-new-count change)))))
+    (push (qwen-companion-hunks-lines new line (- end line)) parts)
+    (apply #'concat (nreverse parts))))
+
+(defun qwen-companion-changes-file--drop (difference change)
+  "Drop CHANGE of DIFFERENCE alone."
+  (qwen-companion-hunks-drop
+   difference (make-qwen-companion-hunks-hunk :changes (list change))))
+
+;;; Undoing
+
+(defun qwen-companion-changes-file-changes (file)
+  "Return the changes of FILE in order; it must be `ready'."
+  (qwen-companion-hunks-changes (qwen-companion-changes-file-difference file)))
+
+(defun qwen-companion-changes-file--bytes (file dropped-p)
+  "Return the bytes that the agent left in FILE without some of its changes.
+DROPPED-P is a predicate for these.  nil means that there is no file."
+  (let* ((before (qwen-companion-changes-file-before file))
+         (after (qwen-companion-changes-file-after file))
+         (changes (qwen-companion-changes-file-changes file))
+         (dropped (cl-count-if dropped-p changes)))
+    (cond
+     ((= dropped 0) after)
+     ((= dropped (length changes)) before)
+     (t
+      (let* ((coding (qwen-companion-undo-lossless-coding (or after before)))
+             (old (qwen-companion-changes-file--split before coding))
+             (new (qwen-companion-changes-file--split after coding))
+             (old-line 1)
+             (new-line 0)
+             (parts nil))
+        (cl-flet ((take (lines from count)
+                    (dotimes (index count)
+                      (push (aref lines (+ from index)) parts))))
+          (dolist (change changes)
+            (let ((old-at (qwen-companion-hunks-change-old change))
+                  (old-count (qwen-companion-hunks-change-old-count change))
+                  (new-count (qwen-companion-hunks-proposed-count change)))
+              (take new new-line (- old-at old-line))
+              (cl-incf new-line (- old-at old-line))
+              (if (funcall dropped-p change)
+                  (take old (1- old-at) old-count)
+                (take new new-line new-count))
+              (cl-incf new-line new-count)
+              (setq old-line (+ old-at old-count))))
+          (take new new-line (- (length new) new-line)))
+        (encode-coding-string
+         (qwen-companion-changes-file--join (nreverse parts)) coding t))))))
+
+(defun qwen-companion-changes-file--split (bytes coding)
+  "Return the lines of BYTES, decoded by CODING, with their ends; a vector."
+  (let ((text (decode-coding-string (or bytes "") coding t))
+        (start 0)
+        (lines nil))
+    (while (< start (length text))
+      (let ((end (1+ (or (string-search "\n" text start) (1- (length text))))))
+        (push (substring text start end) lines)
+        (setq start end)))
+    (vconcat (nreverse lines))))
+
+(defun qwen-companion-changes-file--join (lines)
+  "Return LINES as one text; only the last of them may lack its end."
+  (let ((end (if (and lines (string-suffix-p "\r\n" (car lines))) "\r\n" "\n")))
+    (mapconcat #'identity
+               (cl-loop for (line . rest) on lines
+                        collect (if (and rest (not (string-suffix-p "\n" line)))
+                                    (concat line end)
+                                  line))
+               "")))
+
+(defun qwen-companion-changes-file-swap (file changes label)
+  "Undo CHANGES of FILE, or bring them back if they are undone.
+All of them are undone, or none.  LABEL says what is done, for the
+journal.  Return what has become of it, see `qwen-companion-undo-run'."
+  (let* ((undo (not (qwen-companion-hunks-change-text (car changes))))
+         (difference (qwen-companion-changes-file-difference file))
+         (base (qwen-companion-changes-file--bytes
+                file #'qwen-companion-hunks-change-text))
+         (target (qwen-companion-changes-file--bytes
+                  file (lambda (change)
+                         (if (memq change changes)
+                             undo
+                           (qwen-companion-hunks-change-text change)))))
+         (before-mode (qwen-companion-changes-file-before-mode file))
+         (after-mode (qwen-companion-changes-file-after-mode file))
+         (result
+          (cdar (qwen-companion-undo-run
+                 (list (make-qwen-companion-undo-step
+                        :root (qwen-companion-changes-file-root file)
+                        :path (qwen-companion-changes-file-path file)
+                        :base base :target target
+                        :base-mode (and base (or after-mode before-mode))
+                        :target-mode (and target (or after-mode before-mode))))
+                 (qwen-companion-changes-file-turn file) label))))
+    (when (memq result '(written unsaved same))
+      (qwen-companion-changes-file--note file difference changes undo))
+    result))
+
+(defun qwen-companion-changes-file--note (file difference changes undo)
+  "Note that CHANGES of FILE are undone, or if UNDO is nil that they are back.
+Do nothing if that has been found out meanwhile, or is about to be:
+DIFFERENCE is what FILE had before."
+  (when (and (eq 'ready (qwen-companion-changes-file-state file))
+             (eq difference (qwen-companion-changes-file-difference file)))
+    (dolist (change changes)
+      (when (eq undo (null (qwen-companion-hunks-change-text change)))
+        (let ((hunk (make-qwen-companion-hunks-hunk :changes (list change))))
+          (if undo
+              (qwen-companion-hunks-drop difference hunk)
+            (qwen-companion-hunks-restore difference hunk)))))
+    (cl-incf (qwen-companion-changes-file-version file))))
+
+(defun qwen-companion-changes-file-key (file change)
+  "Return the string by which the journal knows CHANGE of FILE as seen."
+  (let ((difference (qwen-companion-changes-file-difference file)))
+    (secure-hash 'sha1
+                 (encode-coding-string
+                  (concat (qwen-companion-hunks-disk-lines difference change)
+                          "\0"
+                          (qwen-companion-hunks-proposed-lines difference change))
+                  'utf-8-emacs-unix))))
+
+(provide 'qwen-companion-changes-file)
+;;; qwen-companion-changes-file.el ends here

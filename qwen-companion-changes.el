@@ -1,0 +1,1778 @@
+;;; qwen-companion-changes.el --- Everything the agents did, turn by turn  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; `qwen-companion-changes' shows what CLIs have changed, by turns or over a
+;; longer stretch, whoever approved it and by whatever tool.  Changes are
+;; looked at, marked as seen, commented on, undone and brought back: a region
+;; of lines, a hunk, a file or a turn.
+;;
+;; The buffer is made of items: the heading of a turn, that of a file, and
+;; its hunks.  Each has a key and a signature; an update replaces only those
+;; whose signature has changed, so that point, the windows and what is looked
+;; at stay where they are while a CLI is at work.  Folded items are not in
+;; the buffer.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'diff-mode)
+(require 'easymenu)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-changes-file)
+(require 'qwen-companion-compare)
+(require 'qwen-companion-conflicts)
+(require 'qwen-companion-hunks)
+(require 'qwen-companion-hunks-view)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-undo)
+(require 'qwen-companion-untrusted)
+
+(defface qwen-companion-changes-turn
+  '((t :inherit bold))
+  "Face of the prompt that began a turn."
+  :group 'qwen-companion)
+
+(defface qwen-companion-changes-label
+  '((t :inherit shadow))
+  "Face of what is said about a turn or a file."
+  :group 'qwen-companion)
+
+(defface qwen-companion-changes-comment
+  '((t :inherit (font-lock-comment-face bold)))
+  "Face of the user's comments on changes."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-changes--buffer-name "*qwen-companion changes*")
+
+(defconst qwen-companion-changes--delay 0.1
+  "Seconds during which news are collected before the buffer is updated.")
+
+(defconst qwen-companion-changes--page-lines 1000
+  "Lines of a file after which no more hunks are shown until RET asks for them.")
+
+(defconst qwen-companion-changes--context 3
+  "Lines of context around hunks at first.")
+
+(cl-defstruct (qwen-companion-changes--group
+               (:constructor qwen-companion-changes--make-group)
+               (:copier nil))
+  "Files that are shown below one heading.
+ID is a turn's id, or a list (SCOPE ROOT).  SCOPE, TURN and SESSION are
+what the journal is asked for; ROOT is the workspace root, and FILES is a
+list in the form of `qwen-companion-changed-file-path'."
+  id scope turn session root files)
+
+(cl-defstruct (qwen-companion-changes--comment
+               (:constructor qwen-companion-changes--make-comment)
+               (:copier nil))
+  "A comment on a line.
+GROUP and PATH are where the line is shown; ROOT is the workspace root
+and CLI the session of the turn.  SOURCE is the kind of line with its
+numbers in both texts, (KIND OLD . NEW).  LINE is its text with the sign,
+TEXT what the user has to say."
+  group path root cli source line text)
+
+(defvar-local qwen-companion-changes--scope 'turns
+  "What is shown: `turns', `look', `commit', (since TURN) or (session ID).")
+(defvar-local qwen-companion-changes--client nil
+  "The client whose turns are shown, a string, or nil for all.")
+(defvar-local qwen-companion-changes--all nil
+  "Non-nil to show also what was seen when the buffer was opened.")
+(defvar-local qwen-companion-changes--seen nil
+  "Hash table of what was seen then: (TURN . PATH) to t or a list of keys.")
+(defvar-local qwen-companion-changes--unfolded nil
+  "Keys of the headings that are unfolded.")
+(defvar-local qwen-companion-changes--fresh nil
+  "Non-nil until turns have been shown: the newest one is unfolded then.")
+(defvar-local qwen-companion-changes--views nil
+  "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
+(defvar-local qwen-companion-changes--nets nil
+  "Alist of roots and the files that the journal has told for the scope.
+The cdr is a list of files, or a string, the reason why there is none.")
+(defvar-local qwen-companion-changes--net-request nil
+  "Number of the last request for the files of the scope.")
+(defvar-local qwen-companion-changes--lines qwen-companion-changes--context
+  "Lines of context around hunks.")
+(defvar-local qwen-companion-changes--whole nil
+  "Keys of the files all of whose hunks are shown.")
+(defvar-local qwen-companion-changes--comments nil
+  "The comments that have not been sent.")
+(defvar-local qwen-companion-changes--items nil
+  "The items in the buffer in order: (KEY SIGNATURE . MARKER).")
+(defvar-local qwen-companion-changes--timer nil
+  "Timer that updates the buffer soon, or nil.")
+
+;;; What is to be shown
+
+(defun qwen-companion-changes--buffer ()
+  "Return the buffer of changes, or nil."
+  (get-buffer qwen-companion-changes--buffer-name))
+
+(defun qwen-companion-changes--shown-turns ()
+  "Return the turns of the client that is shown, newest first."
+  (cl-remove-if-not
+   (lambda (turn)
+     (and (or (null qwen-companion-changes--client)
+              (equal qwen-companion-changes--client (qwen-companion-turn-client turn))
+              (eq 'user (qwen-companion-turn-who turn)))
+          (or (qwen-companion-turn-files turn)
+              (qwen-companion-turn-notes turn)
+              (null (qwen-companion-turn-end turn)))))
+   (qwen-companion-journal-turns)))
+
+(defun qwen-companion-changes--groups ()
+  "Return the groups to show in order."
+  (if (eq qwen-companion-changes--scope 'turns)
+      (delq nil (mapcar #'qwen-companion-changes--turn-group
+                        (qwen-companion-changes--shown-turns)))
+    (mapcar
+     (pcase-lambda (`(,root . ,files))
+       (qwen-companion-changes--make-group
+        :id (list qwen-companion-changes--scope root)
+        :scope (car (ensure-list qwen-companion-changes--scope))
+        :turn (and (eq 'since (car-safe qwen-companion-changes--scope))
+                   (cadr qwen-companion-changes--scope))
+        :session (and (eq 'session (car-safe qwen-companion-changes--scope))
+                      (cadr qwen-companion-changes--scope))
+        :root root
+        :files files))
+     qwen-companion-changes--nets)))
+
+(defun qwen-companion-changes--turn-group (turn)
+  "Return the group of TURN without what was seen, or nil if that is all."
+  (let* ((id (qwen-companion-turn-id turn))
+         (files (qwen-companion-turn-files turn))
+         (shown (cl-remove-if
+                 (lambda (file)
+                   (and (not qwen-companion-changes--all)
+                        (eq t (gethash (cons id (qwen-companion-changed-file-path file))
+                                       qwen-companion-changes--seen))))
+                 files)))
+    (when (or shown (null files))
+      (qwen-companion-changes--make-group
+       :id id :scope 'turn :turn id :session (qwen-companion-turn-session turn)
+       :root (qwen-companion-turn-root turn) :files shown))))
+
+(defun qwen-companion-changes--note-seen ()
+  "Remember what has been seen: it is not shown from now on."
+  (setq qwen-companion-changes--seen (make-hash-table :test #'equal))
+  (dolist (turn (qwen-companion-journal-turns))
+    (dolist (file (qwen-companion-turn-files turn))
+      (puthash (cons (qwen-companion-turn-id turn)
+                     (qwen-companion-changed-file-path file))
+               (or (and (qwen-companion-changed-file-seen file) t)
+                   (qwen-companion-changed-file-seen-hunks file))
+               qwen-companion-changes--seen))))
+
+(defun qwen-companion-changes--seen-keys (group path &optional now)
+  "Return the keys of the hunks seen in PATH of GROUP when the buffer opened.
+With NOW non-nil, return those seen by now."
+  (let ((turn (qwen-companion-changes--group-turn group)))
+    (if (and turn (eq 'turn (qwen-companion-changes--group-scope group)) (not now))
+        (let ((seen (gethash (cons turn path) qwen-companion-changes--seen)))
+          (and (listp seen) seen))
+      (cl-loop for turn in (qwen-companion-journal-turns)
+               for file = (qwen-companion-changes--file-of turn path)
+               append (qwen-companion-changed-file-seen-hunks file)))))
+
+(defun qwen-companion-changes--file-of (turn path)
+  "Return the file PATH of TURN, or nil."
+  (cl-find path (qwen-companion-turn-files turn)
+           :key #'qwen-companion-changed-file-path :test #'equal))
+
+(defun qwen-companion-changes--roots ()
+  "Return the roots of all turns."
+  (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns))))
+
+(defun qwen-companion-changes--request-nets ()
+  "Ask for the files of the scope, unless that is single turns."
+  (let ((scope qwen-companion-changes--scope)
+        (buffer (current-buffer))
+        (number (setq qwen-companion-changes--net-request
+                      (1+ (or qwen-companion-changes--net-request 0)))))
+    (unless (eq scope 'turns)
+      (dolist (root (if-let* ((turn (and (eq 'since (car-safe scope))
+                                         (qwen-companion-journal-turn (cadr scope)))))
+                        (list (qwen-companion-turn-root turn))
+                      (qwen-companion-changes--roots)))
+        (qwen-companion-journal-ask
+         'journal-files
+         (list :root root
+               :scope (car (ensure-list scope))
+               :turn (and (eq 'since (car-safe scope)) (cadr scope))
+               :session (and (eq 'session (car-safe scope)) (cadr scope)))
+         (lambda (reply)
+           (when (buffer-live-p buffer)
+             (with-current-buffer buffer
+               (when (= number qwen-companion-changes--net-request)
+                 (setf (alist-get root qwen-companion-changes--nets nil nil #'equal)
+                       (or (qwen-companion-journal-error reply)
+                           (qwen-companion-journal-reply-files reply)))
+                 (qwen-companion-changes--update))))))))))
+
+;;; In words
+
+(defun qwen-companion-changes--arrow (key)
+  "Return the sign of the heading KEY: is it unfolded?"
+  (let ((open (member key qwen-companion-changes--unfolded)))
+    (if (char-displayable-p ?▸)
+        (if open "▾ " "▸ ")
+      (if open "v " "> "))))
+
+(defun qwen-companion-changes--label (text)
+  "Return TEXT in the face of labels."
+  (propertize text 'face 'qwen-companion-changes-label))
+
+(defun qwen-companion-changes--counts (files)
+  "Return how many lines were added and deleted in FILES, as text."
+  (concat
+   (propertize (format "+%d" (apply #'+ (mapcar #'qwen-companion-changed-file-added files)))
+               'face 'diff-indicator-added)
+   " "
+   (propertize (format "-%d" (apply #'+ (mapcar #'qwen-companion-changed-file-deleted files)))
+               'face 'diff-indicator-removed)))
+
+(defun qwen-companion-changes--pad (text width)
+  "Return TEXT filled up with blanks to WIDTH columns."
+  (concat text (make-string (max 0 (- width (string-width text))) ?\s)))
+
+(defun qwen-companion-changes--time (milliseconds)
+  "Return the time MILLISECONDS as text, with the day if it is not today's."
+  (let ((time (seconds-to-time (/ milliseconds 1000.0))))
+    (if (equal (format-time-string "%F" time) (format-time-string "%F"))
+        (format-time-string "%H:%M" time)
+      (format-time-string "%m-%d %H:%M" time))))
+
+(defun qwen-companion-changes--heading (group)
+  "Return the heading of GROUP."
+  (let* ((id (qwen-companion-changes--group-id group))
+         (files (qwen-companion-changes--group-files group))
+         (files (and (listp files) files))
+         (turn (and (stringp id) (qwen-companion-journal-turn id))))
+    (concat
+     (propertize
+      (concat
+       (qwen-companion-changes--arrow (list 'group id))
+       (when turn
+         (concat (qwen-companion-changes--time (qwen-companion-turn-start turn)) "  "))
+       (qwen-companion-changes--pad (qwen-companion-changes--counts files) 9)
+       (qwen-companion-changes--label
+        (format "  %d file%s  " (length files) (if (= 1 (length files)) " " "s")))
+       (if turn
+           (qwen-companion-changes--turn-words turn files)
+         (propertize (qwen-companion-changes--scope-words)
+                     'face 'qwen-companion-changes-turn))
+       (when (cdr (qwen-companion-changes--roots))
+         (qwen-companion-changes--label
+          (concat "  " (file-name-nondirectory
+                        (directory-file-name
+                         (qwen-companion-untrusted-path
+                          (qwen-companion-changes--group-root group))))))))
+      'mouse-face 'highlight 'follow-link t)
+     "\n")))
+
+(defun qwen-companion-changes--turn-words (turn files)
+  "Return what the heading of TURN says besides numbers; FILES are shown."
+  (let ((client (qwen-companion-turn-client turn))
+        (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
+    (concat
+     (qwen-companion-changes--label
+      (concat (cond ((eq 'user (qwen-companion-turn-who turn)) "you")
+                    ((string-empty-p (or client "")) "a CLI")
+                    (t (car (split-string (qwen-companion-untrusted-line client)
+                                          " [0-9]"))))
+              "  "))
+     (cond ((null (qwen-companion-turn-end turn))
+            (propertize "working  " 'face 'warning))
+           ((qwen-companion-turn-undone-by turn)
+            (propertize "undone  " 'face 'warning)))
+     (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
+                 'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
+                           'qwen-companion-changes-label
+                         'qwen-companion-changes-turn))
+     (when (and files (cl-every #'qwen-companion-changed-file-seen files))
+       (qwen-companion-changes--label "  seen")))))
+
+(defun qwen-companion-changes--scope-words ()
+  "Return what is shown, in words."
+  (pcase qwen-companion-changes--scope
+    ('turns "Turns")
+    ('look "Not seen yet")
+    ('commit "Since the last commit")
+    (`(session ,_) "This session")
+    (`(since ,id)
+     (let ((prompt (qwen-companion-untrusted-line
+                    (or (qwen-companion-turn-prompt (qwen-companion-journal-turn id))
+                        ""))))
+       (concat "Since: " (truncate-string-to-width prompt 40 nil nil t))))))
+
+(defun qwen-companion-changes--name (path root)
+  "Return PATH below ROOT for a reader."
+  (let ((root (file-name-as-directory root)))
+    (qwen-companion-untrusted-text
+     (if (string-prefix-p root path)
+         (substring path (length root))
+       (abbreviate-file-name path)))))
+
+(defun qwen-companion-changes--file-heading (group file)
+  "Return the heading of FILE in GROUP."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (root (qwen-companion-changes--group-root group))
+         (key (qwen-companion-changes--file-key group path))
+         (view (gethash (cons (qwen-companion-changes--group-id group) path)
+                        qwen-companion-changes--views))
+         (tools (delete-dups (mapcar #'car (qwen-companion-changed-file-by file)))))
+    (concat
+     (propertize
+      (concat
+       "  " (qwen-companion-changes--arrow key)
+       (propertize (qwen-companion-changes--name path root)
+                   'face (if (qwen-companion-changed-file-seen file)
+                             'qwen-companion-changes-label
+                           'diff-file-header))
+       "  "
+       (pcase (qwen-companion-changed-file-kind file)
+         ('added (propertize "new  " 'face 'diff-indicator-added))
+         ('deleted (propertize "deleted  " 'face 'diff-indicator-removed))
+         ('renamed
+          (concat "was " (qwen-companion-changes--name
+                          (or (qwen-companion-changed-file-from file) "?") root)
+                  "  "))
+         ('mode "mode  "))
+       (if (qwen-companion-changed-file-binary file)
+           "not a text"
+         (qwen-companion-changes--counts (list file)))
+       (qwen-companion-changes--label
+        (concat
+         (when tools
+           (concat "  " (qwen-companion-untrusted-line (string-join tools ", "))))
+         (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
+         (when (qwen-companion-changed-file-mixed file) "  with edits of yours")
+         (when (qwen-companion-changed-file-seen file) "  seen")))
+       (when (and view (qwen-companion-changes--all-undone-p view))
+         (propertize "  undone" 'face 'warning)))
+      'mouse-face 'highlight 'follow-link t)
+     "\n")))
+
+(defun qwen-companion-changes--all-undone-p (view)
+  "Return non-nil when all that was changed in the file of VIEW is undone."
+  (and (eq 'ready (qwen-companion-changes-file-state view))
+       (qwen-companion-changes-file-changes view)
+       (cl-every #'qwen-companion-hunks-change-text
+                 (qwen-companion-changes-file-changes view))))
+
+(defun qwen-companion-changes--hunk-note (difference hunk)
+  "Return what the header of HUNK of DIFFERENCE says of it, or nil."
+  (let* ((place (qwen-companion-changes--drawing))
+         (view (and place (gethash place qwen-companion-changes--views))))
+    (concat
+     (when (qwen-companion-hunks-dropped-p hunk)
+       (propertize " undone, u brings it back" 'face 'warning))
+     (when (and view
+                (eq difference (qwen-companion-changes-file-difference view))
+                (qwen-companion-changes--hunk-seen-p
+                 view hunk (qwen-companion-changes--seen-keys
+                            (qwen-companion-changes--group-of (car place))
+                            (cdr place) t)))
+       (qwen-companion-changes--label " seen")))))
+
+(defvar qwen-companion-changes--drawn-place nil
+  "The (GROUP . PATH) whose hunks are being drawn.")
+
+(defun qwen-companion-changes--drawing ()
+  "Return the (GROUP . PATH) of what is being drawn, or of what is at point."
+  (or qwen-companion-changes--drawn-place
+      (pcase (qwen-companion-changes--key-at (point))
+        (`(,(or 'file 'body) ,group ,path) (cons group path)))))
+
+(defun qwen-companion-changes--hunk-seen-p (view hunk keys)
+  "Return non-nil when all changes of HUNK of VIEW are among KEYS."
+  (and keys
+       (cl-every (lambda (change)
+                   (member (qwen-companion-changes-file-key view change) keys))
+                 (qwen-companion-hunks-hunk-changes hunk))))
+
+;;; Items
+
+(defun qwen-companion-changes--file-key (group path)
+  "Return the key of the heading of PATH in GROUP."
+  (list 'file (qwen-companion-changes--group-id group) path))
+
+(defun qwen-companion-changes--group-of (id)
+  "Return the group ID that is shown, or nil."
+  (cl-find id (qwen-companion-changes--groups)
+           :key #'qwen-companion-changes--group-id :test #'equal))
+
+(defun qwen-companion-changes--wanted-items ()
+  "Return what is to be shown: a list of (KEY SIGNATURE . INSERT).
+INSERT is a text, or a function that inserts one at point."
+  (let ((groups (qwen-companion-changes--groups)))
+    (when (and qwen-companion-changes--fresh groups)
+      (setq qwen-companion-changes--fresh nil)
+      (push (list 'group (qwen-companion-changes--group-id (car groups)))
+            qwen-companion-changes--unfolded))
+    (or (mapcan #'qwen-companion-changes--group-items groups)
+        (let ((text (concat (qwen-companion-changes--nothing) "\n")))
+          (list (cons '(nothing) (cons text text)))))))
+
+(defun qwen-companion-changes--nothing ()
+  "Return why there is nothing to show."
+  (cond
+   ((not (eq 'ready (qwen-companion-state)))
+    (format "The companion is not ready (%s)." (qwen-companion-state)))
+   ((not (eq qwen-companion-changes--scope 'turns))
+    (if qwen-companion-changes--nets "Nothing was changed." "Asking..."))
+   ((hash-table-empty-p qwen-companion-changes--seen)
+    "No CLI has changed a file yet.")
+   (t "All changes have been seen; v a shows them.")))
+
+(defun qwen-companion-changes--group-items (group)
+  "Return the items of GROUP, see `qwen-companion-changes--wanted-items'."
+  (let* ((id (qwen-companion-changes--group-id group))
+         (key (list 'group id))
+         (heading (qwen-companion-changes--heading group))
+         (files (qwen-companion-changes--group-files group))
+         (turn (and (stringp id) (qwen-companion-journal-turn id))))
+    (cons
+     (cons key (cons heading heading))
+     (when (member key qwen-companion-changes--unfolded)
+       (append
+        (cl-loop for note in (qwen-companion-turn-notes turn)
+                 for text = (qwen-companion-changes--label
+                             (concat "    " (qwen-companion-untrusted-line note) "\n"))
+                 collect (cons (list 'note id note) (cons text text)))
+        (if (stringp files)
+            (let ((text (concat "    " files "\n")))
+              (list (cons (list 'note id files) (cons text text))))
+          (mapcan (lambda (file)
+                    (qwen-companion-changes--file-items group file))
+                  files)))))))
+
+(defun qwen-companion-changes--file-items (group file)
+  "Return the items of FILE in GROUP."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (key (qwen-companion-changes--file-key group path))
+         (heading (qwen-companion-changes--file-heading group file)))
+    (cons
+     (cons key (cons heading heading))
+     (when (member key qwen-companion-changes--unfolded)
+       (let ((view (qwen-companion-changes--view group path)))
+         (list
+          (cons (list 'body (qwen-companion-changes--group-id group) path)
+                (cons (list (qwen-companion-changes-file-version view)
+                            (qwen-companion-changes-file-state view)
+                            qwen-companion-changes--lines
+                            qwen-companion-changes--all
+                            (and (member key qwen-companion-changes--whole) t)
+                            (qwen-companion-changes--seen-keys group path t))
+                      (lambda ()
+                        (qwen-companion-changes--insert-body group view))))))))))
+
+(defun qwen-companion-changes--view (group path)
+  "Return the texts of PATH in GROUP; they are asked for if they are not there."
+  (let ((place (cons (qwen-companion-changes--group-id group) path)))
+    (or (gethash place qwen-companion-changes--views)
+        (let ((view (make-qwen-companion-changes-file
+                     :root (qwen-companion-changes--group-root group)
+                     :path path
+                     :scope (qwen-companion-changes--group-scope group)
+                     :turn (qwen-companion-changes--group-turn group)
+                     :session (qwen-companion-changes--group-session group))))
+          (puthash place view qwen-companion-changes--views)
+          (qwen-companion-changes--load view)
+          view))))
+
+(defun qwen-companion-changes--load (view)
+  "Load VIEW, which is shown in the current buffer, and update it then."
+  (let ((buffer (current-buffer)))
+    (qwen-companion-changes-file-load
+     view
+     (lambda ()
+       (when (buffer-live-p buffer)
+         (with-current-buffer buffer
+           (qwen-companion-changes--update-soon)))))))
+
+(defun qwen-companion-changes--insert-body (group view)
+  "Insert the hunks of VIEW in GROUP, or why there are none."
+  (let ((path (qwen-companion-changes-file-path view)))
+    (pcase (qwen-companion-changes-file-state view)
+      ('ready (qwen-companion-changes--insert-hunks group view))
+      ('failed
+       (insert (propertize (format "    %s; g tries again\n"
+                                   (qwen-companion-changes-file-reason view))
+                           'face 'warning)))
+      ('binary
+       (insert (qwen-companion-changes--label
+                (format "    Not a text: %s, was %s.  k undoes all of it.\n"
+                        (qwen-companion-changes--size
+                         (qwen-companion-changes-file-after view))
+                        (qwen-companion-changes--size
+                         (qwen-companion-changes-file-before view))))))
+      (_ (insert (qwen-companion-changes--label "    Comparing...\n"))))
+    (qwen-companion-changes--show-comments group path)))
+
+(defun qwen-companion-changes--size (bytes)
+  "Return how long BYTES are, in words; nil means that there was no file."
+  (if bytes (format "%d bytes" (length bytes)) "not there"))
+
+(defun qwen-companion-changes--hunks (group view)
+  "Return (SHOWN . COUNT): the hunks of VIEW in GROUP, and how many were seen."
+  (let* ((difference (qwen-companion-changes-file-difference view))
+         (all (qwen-companion-hunks-group
+               (qwen-companion-hunks-changes difference)
+               qwen-companion-changes--lines
+               (qwen-companion-hunks-line-count
+                (qwen-companion-hunks-old difference))))
+         (keys (and (not qwen-companion-changes--all)
+                    (qwen-companion-changes--seen-keys
+                     group (qwen-companion-changes-file-path view))))
+         (shown (cl-remove-if (lambda (hunk)
+                                (qwen-companion-changes--hunk-seen-p view hunk keys))
+                              all)))
+    (cons shown (- (length all) (length shown)))))
+
+(defun qwen-companion-changes--insert-hunks (group view)
+  "Insert the hunks of VIEW in GROUP."
+  (pcase-let* ((difference (qwen-companion-changes-file-difference view))
+               (path (qwen-companion-changes-file-path view))
+               (key (qwen-companion-changes--file-key group path))
+               (`(,hunks . ,seen) (qwen-companion-changes--hunks group view))
+               (qwen-companion-changes--drawn-place
+                (cons (qwen-companion-changes--group-id group) path))
+               (limit (if (member key qwen-companion-changes--whole)
+                          most-positive-fixnum
+                        qwen-companion-changes--page-lines))
+               (start (line-number-at-pos nil t)))
+    (when (and (null hunks) (= seen 0))
+      (insert (qwen-companion-changes--label
+               (format "    %s\n"
+                       (if (eq (qwen-companion-changes-file-before-mode view)
+                               (qwen-companion-changes-file-after-mode view))
+                           "The texts do not differ."
+                         (format "It is %s now, and was %s."
+                                 (or (qwen-companion-changes-file-after-mode view) "gone")
+                                 (or (qwen-companion-changes-file-before-mode view)
+                                     "not there")))))))
+    (while (and hunks (< (- (line-number-at-pos nil t) start) limit))
+      (qwen-companion-hunks-view-draw difference (pop hunks)))
+    (when hunks
+      (qwen-companion-hunks-view-draw-button
+       (format "%d more hunk%s: RET here shows them"
+               (length hunks) (if (cdr hunks) "s" ""))
+       (lambda ()
+         (push key qwen-companion-changes--whole)
+         (qwen-companion-changes--update))))
+    (when (> seen 0)
+      (insert (qwen-companion-changes--label
+               (format "    %d hunk%s seen: v a shows %s\n" seen
+                       (if (= seen 1) "" "s") (if (= seen 1) "it" "them")))))))
+
+;;; Updating
+
+(defun qwen-companion-changes--update-soon ()
+  "Update the current buffer in a moment if it is in a window."
+  (when (and (not qwen-companion-changes--timer)
+             (get-buffer-window (current-buffer) 0))
+    (let ((buffer (current-buffer)))
+      (setq qwen-companion-changes--timer
+            (run-at-time qwen-companion-changes--delay nil
+                         (lambda ()
+                           (when (buffer-live-p buffer)
+                             (with-current-buffer buffer
+                               (setq qwen-companion-changes--timer nil)
+                               (qwen-companion-changes--update)))))))))
+
+(defun qwen-companion-changes--update ()
+  "Bring the current buffer up to date.
+Only what has changed is replaced; point, the mark and the windows stay."
+  (let ((wanted (qwen-companion-changes--wanted-items)))
+    (unless (and (= (length wanted) (length qwen-companion-changes--items))
+                 (cl-every (lambda (item old)
+                             (and (equal (car item) (car old))
+                                  (equal (cadr item) (cadr old))))
+                           wanted qwen-companion-changes--items))
+      (let ((inhibit-read-only t)
+            (places (mapcar
+                     (lambda (window)
+                       (list window
+                             (qwen-companion-changes--place (window-point window))
+                             (and (< (point-min) (window-start window))
+                                  (qwen-companion-changes--place (window-start window)))))
+                     (get-buffer-window-list nil nil t)))
+            (point (qwen-companion-changes--place (point)))
+            (before (mapcar #'car qwen-companion-changes--items)))
+        (with-silent-modifications
+          (qwen-companion-changes--replace-items wanted))
+        (qwen-companion-untrusted-show-bidi-controls)
+        (set-buffer-modified-p nil)
+        (goto-char (qwen-companion-changes--position point before))
+        (pcase-dolist (`(,window ,point ,start) places)
+          (set-window-point window (qwen-companion-changes--position point before))
+          (when start
+            (set-window-start window
+                              (qwen-companion-changes--position start before) t)))))))
+
+(defun qwen-companion-changes--replace-items (wanted)
+  "Make the items WANTED those of the current buffer.
+Items that stay are not touched."
+  (let ((old qwen-companion-changes--items)
+        (keys (make-hash-table :test #'equal))
+        (new nil))
+    (dolist (item wanted)
+      (puthash (car item) t keys))
+    (cl-flet ((remove-first ()
+                (let ((end (if (cdr old) (cddr (cadr old)) (point-max))))
+                  (delete-region (cddr (car old)) end)
+                  (set-marker (cddr (pop old)) nil))))
+      (pcase-dolist (`(,key ,signature . ,insert) wanted)
+        (remhash key keys)
+        ;; What is gone, or comes later.
+        (while (and old (not (equal key (car (car old))))
+                    (or (not (gethash (car (car old)) keys))
+                        (assoc key (cdr old))))
+          (remove-first))
+        (if (and old (equal key (car (car old)))
+                 (equal signature (cadr (car old))))
+            (push (pop old) new)
+          (when (and old (equal key (car (car old))))
+            (remove-first))
+          (goto-char (if old (cddr (car old)) (point-max)))
+          (let ((start (point)))
+            (if (stringp insert) (insert insert) (funcall insert))
+            (when old
+              (set-marker (cddr (car old)) (point)))
+            (push (cons key (cons signature (copy-marker start))) new))))
+      (while old
+        (remove-first)))
+    (setq qwen-companion-changes--items (nreverse new))))
+
+(defun qwen-companion-changes--item-at (position)
+  "Return the item at POSITION: (KEY SIGNATURE . MARKER), or nil."
+  (let (found)
+    (cl-loop for item in qwen-companion-changes--items
+             while (<= (cddr item) position)
+             do (setq found item))
+    found))
+
+(defun qwen-companion-changes--key-at (position)
+  "Return the key of the item at POSITION, or nil."
+  (car (qwen-companion-changes--item-at position)))
+
+(defun qwen-companion-changes--place (position)
+  "Return the place of POSITION as (KEY LINES COLUMN), or nil."
+  (when-let* ((item (qwen-companion-changes--item-at position)))
+    (save-excursion
+      (goto-char position)
+      (list (car item)
+            (count-lines (cddr item) (line-beginning-position))
+            (current-column)))))
+
+(defun qwen-companion-changes--position (place before)
+  "Return the position of PLACE now.
+BEFORE are the keys of the items there were.  If that of PLACE has gone,
+it is the nearest one."
+  (pcase-let* ((`(,key ,lines ,column) place)
+               (item (assoc key qwen-companion-changes--items)))
+    (cond
+     ((null key) (point-min))
+     (item
+      (let ((end (cl-loop for (this next) on qwen-companion-changes--items
+                          when (eq this item)
+                          return (if next (cddr next) (point-max)))))
+        (save-excursion
+          (goto-char (cddr item))
+          (forward-line lines)
+          (when (>= (point) end)
+            (goto-char (max (cddr item) (1- end)))
+            (forward-line 0))
+          (move-to-column column)
+          (point))))
+     (t
+      (let ((rest (member key before)))
+        (or (cl-some (lambda (key)
+                       (when-let* ((item (assoc key qwen-companion-changes--items)))
+                         (marker-position (cddr item))))
+                     (append (reverse (butlast before (length rest))) rest))
+            (point-min)))))))
+
+(defun qwen-companion-changes--changed (paths)
+  "Update what is shown of PATHS, files, or all if that is t."
+  (when-let* ((buffer (qwen-companion-changes--buffer)))
+    (with-current-buffer buffer
+      (when (and (eq paths t) (hash-table-empty-p qwen-companion-changes--seen))
+        (qwen-companion-changes--note-seen))
+      (qwen-companion-changes--reload paths)
+      (qwen-companion-changes--request-nets)
+      (qwen-companion-changes--update-soon))))
+
+(defun qwen-companion-changes--reload (paths)
+  "Load what is shown of PATHS again, all if that is t; forget what is not shown."
+  (maphash
+   (lambda (place view)
+     (when (or (eq paths t) (member (cdr place) paths))
+       (if (member (list 'file (car place) (cdr place)) qwen-companion-changes--unfolded)
+           (qwen-companion-changes--load view)
+         (qwen-companion-changes-file-forget view)
+         (remhash place qwen-companion-changes--views))))
+   qwen-companion-changes--views))
+
+(defun qwen-companion-changes--state-changed (state)
+  "Show that STATE is that of the companion now; close when it is off."
+  (if (eq state 'off)
+      (qwen-companion-changes-close)
+    (when-let* ((buffer (qwen-companion-changes--buffer)))
+      (with-current-buffer buffer
+        (qwen-companion-changes--update-soon)))))
+
+(defun qwen-companion-changes--window-changed (&rest _)
+  "Update the buffer: it may have come into a window."
+  (when-let* ((buffer (qwen-companion-changes--buffer)))
+    (with-current-buffer buffer
+      (qwen-companion-changes--update-soon))))
+
+;;; What is at point
+
+(defun qwen-companion-changes--group-at-point ()
+  "Return the group at point, or signal a `user-error'."
+  (or (when-let* ((key (qwen-companion-changes--key-at (point))))
+        (qwen-companion-changes--group-of (cadr key)))
+      (user-error "There is no turn here")))
+
+(defun qwen-companion-changes--path-at-point ()
+  "Return the file at point, or nil on the heading of a turn."
+  (pcase (qwen-companion-changes--key-at (point))
+    (`(,(or 'file 'body) ,_ ,path) path)))
+
+(defun qwen-companion-changes--view-at-point (&optional any)
+  "Return the view at point, or nil on the heading of a turn or a folded file.
+Signal a `user-error' if it is still being loaded, unless ANY is non-nil."
+  (pcase (qwen-companion-changes--key-at (point))
+    (`(,(or 'file 'body) ,group ,path)
+     (when-let* ((view (gethash (cons group path) qwen-companion-changes--views)))
+       (when (and (not any) (eq 'loading (qwen-companion-changes-file-state view)))
+         (user-error "Still comparing; try again in a moment"))
+       view))))
+
+(defun qwen-companion-changes--current-view (view)
+  "Return VIEW unless what is drawn of it at point is out of date.
+Signal a `user-error' then, having updated the buffer."
+  (unless (eq (qwen-companion-hunks-view-difference-at (point))
+              (qwen-companion-changes-file-difference view))
+    (qwen-companion-changes--update)
+    (user-error "This has just changed; look at what is shown now"))
+  view)
+
+;;; Moving and folding
+
+(defun qwen-companion-changes--starts ()
+  "Return the positions of the headings and hunks, from the top."
+  (let (starts)
+    (dolist (item qwen-companion-changes--items)
+      (pcase (car item)
+        (`(,(or 'group 'file) . ,_) (push (marker-position (cddr item)) starts))))
+    (save-excursion
+      (goto-char (point-min))
+      (when (qwen-companion-hunks-view-hunk-at (point))
+        (push (point) starts))
+      (while (qwen-companion-hunks-view-goto-hunk (point) nil)
+        (push (point) starts)))
+    (sort starts #'<)))
+
+(defun qwen-companion-changes-next (&optional count)
+  "Go to the next turn, file or hunk, or COUNT of them on."
+  (interactive "p" qwen-companion-changes-mode)
+  (let ((count (or count 1)))
+    (dotimes (_ (abs count))
+      (goto-char
+       (or (if (> count 0)
+               (cl-find-if (lambda (start) (> start (point)))
+                           (qwen-companion-changes--starts))
+             (cl-find-if (lambda (start) (< start (point)))
+                         (reverse (qwen-companion-changes--starts))))
+           (user-error "There is nothing %s"
+                       (if (> count 0) "below" "above")))))))
+
+(defun qwen-companion-changes-previous (&optional count)
+  "Go to the previous turn, file or hunk, or COUNT of them back."
+  (interactive "p" qwen-companion-changes-mode)
+  (qwen-companion-changes-next (- (or count 1))))
+
+(defun qwen-companion-changes-toggle-fold ()
+  "Fold or unfold the turn or file at point."
+  (interactive nil qwen-companion-changes-mode)
+  (let ((key (pcase (qwen-companion-changes--key-at (point))
+               ((and `(,(or 'group 'file) . ,_) key) key)
+               (`(body ,group ,path) (list 'file group path))
+               (`(note ,group ,_) (list 'group group))
+               (_ (user-error "There is nothing to fold here")))))
+    ;; What point is in may be about to go.
+    (goto-char (cddr (assoc key qwen-companion-changes--items)))
+    (setq qwen-companion-changes--unfolded
+          (if (member key qwen-companion-changes--unfolded)
+              (remove key qwen-companion-changes--unfolded)
+            (cons key qwen-companion-changes--unfolded)))
+    (qwen-companion-changes--update)))
+
+(defun qwen-companion-changes-visit ()
+  "Visit the line at point in its file, in another window.
+On the heading of a turn, fold or unfold it; on a button, push it."
+  (interactive nil qwen-companion-changes-mode)
+  (if-let* ((press (get-text-property (point) 'qwen-companion-hunks-view-action)))
+      (funcall press)
+    (if-let* ((path (qwen-companion-changes--path-at-point)))
+        (let* ((hunk (qwen-companion-hunks-view-hunk-at (point)))
+               (line (and hunk (cdr (qwen-companion-hunks-view-lines-at))))
+               (text (and hunk
+                          (memq (car-safe (qwen-companion-hunks-view-source-at (point)))
+                                '(context added))
+                          (buffer-substring-no-properties
+                           (min (line-end-position) (1+ (line-beginning-position)))
+                           (line-end-position)))))
+          (unless (file-exists-p path)
+            (user-error "%s is not there any more; k undoes a deletion"
+                        (qwen-companion-untrusted-path path)))
+          (pop-to-buffer (find-file-noselect path))
+          (when line
+            (qwen-companion-changes--goto-line line text)))
+      (qwen-companion-changes-toggle-fold))))
+
+(defun qwen-companion-changes-visit-clicked (event)
+  "Fold, unfold or visit what was clicked with EVENT."
+  (interactive "e" qwen-companion-changes-mode)
+  (mouse-set-point event)
+  (if (memq (car-safe (qwen-companion-changes--key-at (point))) '(file note))
+      (qwen-companion-changes-toggle-fold)
+    (qwen-companion-changes-visit)))
+
+(defun qwen-companion-changes--goto-line (line text)
+  "Go to LINE of the current buffer, or to the nearest with TEXT if that moved."
+  (widen)
+  (push-mark nil t)
+  (goto-char (point-min))
+  (forward-line (1- line))
+  (when text
+    (let* ((pattern (concat "^" (regexp-quote text) "$"))
+           (case-fold-search nil)
+           (below (save-excursion (and (re-search-forward pattern nil t)
+                                       (match-beginning 0))))
+           (above (save-excursion (and (re-search-backward pattern nil t)
+                                       (match-beginning 0)))))
+      (cond ((and below above)
+             (goto-char (if (< (- (point) above) (- below (point))) above below)))
+            ((or below above) (goto-char (or below above)))))))
+
+;;; What is shown
+
+(defun qwen-companion-changes--show (scope)
+  "Show SCOPE, see `qwen-companion-changes--scope'."
+  (unless (equal scope qwen-companion-changes--scope)
+    (qwen-companion-changes--forget-views)
+    (setq qwen-companion-changes--scope scope
+          qwen-companion-changes--nets nil
+          qwen-companion-changes--fresh t))
+  (qwen-companion-changes--request-nets)
+  (qwen-companion-changes--update)
+  (qwen-companion-changes--update-header))
+
+(defun qwen-companion-changes--forget-views ()
+  "Forget all texts."
+  (maphash (lambda (_place view) (qwen-companion-changes-file-forget view))
+           qwen-companion-changes--views)
+  (clrhash qwen-companion-changes--views))
+
+(defun qwen-companion-changes--turn-at-point ()
+  "Return the turn at point, else the newest one of an agent."
+  (or (let ((id (cadr (qwen-companion-changes--key-at (point)))))
+        (and (stringp id) (qwen-companion-journal-turn id)))
+      (cl-find 'agent (qwen-companion-changes--shown-turns)
+               :key #'qwen-companion-turn-who)
+      (user-error "No CLI has changed a file yet")))
+
+(defun qwen-companion-changes-show-turns ()
+  "Show the turns one by one."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--show 'turns))
+
+(defun qwen-companion-changes-show-since ()
+  "Show what was changed since the turn at point began, or the newest one."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--show
+   (list 'since (qwen-companion-turn-id (qwen-companion-changes--turn-at-point)))))
+
+(defun qwen-companion-changes-show-session ()
+  "Show what was changed in the session of the turn at point, or the newest one."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--show
+   (list 'session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point)))))
+
+(defun qwen-companion-changes-show-unseen ()
+  "Show what was changed since you looked last: all that is not seen."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--show 'look))
+
+(defun qwen-companion-changes-show-since-commit ()
+  "Show what is different from the last commit, whoever changed it."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--show 'commit))
+
+(defun qwen-companion-changes-toggle-seen ()
+  "Show also what has been seen, or only the rest."
+  (interactive nil qwen-companion-changes-mode)
+  (setq qwen-companion-changes--all (not qwen-companion-changes--all))
+  (unless qwen-companion-changes--all
+    (qwen-companion-changes--note-seen))
+  (qwen-companion-changes--update)
+  (qwen-companion-changes--update-header)
+  (message (if qwen-companion-changes--all "Seen changes are shown too"
+             "Only unseen changes are shown")))
+
+(defun qwen-companion-changes-toggle-client ()
+  "Show the turns of the CLI at point only, or those of all CLIs."
+  (interactive nil qwen-companion-changes-mode)
+  (setq qwen-companion-changes--client
+        (and (not qwen-companion-changes--client)
+             (qwen-companion-turn-client (qwen-companion-changes--turn-at-point))))
+  (qwen-companion-changes--update)
+  (qwen-companion-changes--update-header))
+
+(defun qwen-companion-changes-more-context (&optional count)
+  "Show COUNT more lines of context around the hunks, one by default."
+  (interactive "p" qwen-companion-changes-mode)
+  (setq qwen-companion-changes--lines
+        (max 0 (+ qwen-companion-changes--lines (or count 1))))
+  (qwen-companion-changes--update)
+  (message "%d lines of context" qwen-companion-changes--lines))
+
+(defun qwen-companion-changes-less-context (&optional count)
+  "Show COUNT fewer lines of context around the hunks, one by default."
+  (interactive "p" qwen-companion-changes-mode)
+  (qwen-companion-changes-more-context (- (or count 1))))
+
+(defun qwen-companion-changes--revert (&rest _)
+  "Load everything again; what has been seen is not shown any more."
+  (qwen-companion-changes--note-seen)
+  (qwen-companion-changes--reload t)
+  (qwen-companion-changes--request-nets)
+  (qwen-companion-changes--update))
+
+;;; Undoing
+
+(defun qwen-companion-changes-undo ()
+  "Undo the hunk at point, the region's lines, the file or the turn.
+What you have changed since stays.  With a turn, say first what is going
+to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-back] brings it back."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--act t))
+
+(defun qwen-companion-changes-bring-back ()
+  "Bring back the hunk at point, the region's lines, the file or the turn."
+  (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-changes--act nil))
+
+(defun qwen-companion-changes--act (undo)
+  "Undo what is at point or in the region; bring it back if UNDO is nil."
+  (when (eq 'commit qwen-companion-changes--scope)
+    (user-error "The journal has no turn for this; v t shows the turns"))
+  (cond
+   ((use-region-p)
+    (let ((start (region-beginning)) (end (region-end)))
+      (goto-char start)
+      (deactivate-mark)
+      (qwen-companion-changes--act-on-lines start end undo)))
+   ((qwen-companion-hunks-view-hunk-at (point))
+    (qwen-companion-changes--act-on-changes
+     (qwen-companion-changes--current-view (qwen-companion-changes--view-at-point))
+     (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))
+     undo))
+   (t
+    (qwen-companion-changes--act-on-files
+     (qwen-companion-changes--group-at-point)
+     (qwen-companion-changes--path-at-point)
+     undo))))
+
+(defun qwen-companion-changes--act-on-changes (view changes undo)
+  "Undo CHANGES of VIEW, or bring them back if UNDO is nil."
+  (let* ((path (qwen-companion-changes-file-path view))
+         (name (file-name-nondirectory (qwen-companion-untrusted-path path)))
+         (changes (cl-remove-if
+                   (lambda (change)
+                     (eq undo (and (qwen-companion-hunks-change-text change) t)))
+                   changes))
+         (deletes (and undo
+                       (null (qwen-companion-changes-file-before view))
+                       (null (cl-set-difference
+                              (qwen-companion-changes-file-changes view) changes)))))
+    (unless changes
+      (user-error (if undo "This is undone already; u brings it back"
+                    "This is not undone; k undoes it")))
+    (qwen-companion-undo-confirm
+     (list path) (if undo "undo" "bring back")
+     (and deletes (format "Delete %s, which the agent made" name)))
+    (let ((result (qwen-companion-changes-file-swap
+                   view changes
+                   (format "%s %d change%s of %s"
+                           (if undo "Undo" "Bring back") (length changes)
+                           (if (cdr changes) "s" "") name))))
+      (qwen-companion-changes--update)
+      (qwen-companion-changes--report (list (cons path result)) undo))))
+
+(defun qwen-companion-changes--act-on-files (group path undo)
+  "Undo what was done to PATH in GROUP, or bring it back if UNDO is nil.
+PATH nil means all files of GROUP."
+  (let* ((files (if path
+                    (list (cl-find path (qwen-companion-changes--group-files group)
+                                   :key #'qwen-companion-changed-file-path
+                                   :test #'equal))
+                  (qwen-companion-changes--all-files group)))
+         (paths (mapcar #'qwen-companion-changed-file-path files))
+         (kinds (mapcar #'qwen-companion-changed-file-kind files)))
+    (unless files
+      (user-error "No file was changed here"))
+    (qwen-companion-undo-confirm
+     paths (if undo "undo" "bring back")
+     (and (or (null path) (memq (if undo 'added 'deleted) kinds))
+          (qwen-companion-changes--plan group files undo)))
+    (let* ((steps (mapcar (lambda (path)
+                            (qwen-companion-changes--step group path undo))
+                          paths))
+           (turn (or (qwen-companion-changes--group-turn group)
+                     (qwen-companion-changes--newest-turn paths)))
+           (results (qwen-companion-undo-run
+                     steps turn
+                     (format "%s %s" (if undo "Undo" "Bring back")
+                             (if path
+                                 (file-name-nondirectory
+                                  (qwen-companion-untrusted-path path))
+                               (qwen-companion-changes--title group))))))
+      (qwen-companion-changes--reload paths)
+      (qwen-companion-changes--update)
+      (qwen-companion-changes--report results undo))))
+
+(defun qwen-companion-changes--all-files (group)
+  "Return all files of GROUP, those that were seen too."
+  (let ((turn (qwen-companion-journal-turn (qwen-companion-changes--group-turn group))))
+    (if (and turn (eq 'turn (qwen-companion-changes--group-scope group)))
+        (qwen-companion-turn-files turn)
+      (let ((files (qwen-companion-changes--group-files group)))
+        (and (listp files) files)))))
+
+(defun qwen-companion-changes--newest-turn (paths)
+  "Return the id of the newest turn in which one of PATHS was changed, or nil."
+  (cl-loop for turn in (qwen-companion-journal-turns)
+           when (cl-some (lambda (path) (qwen-companion-changes--file-of turn path)) paths)
+           return (qwen-companion-turn-id turn)))
+
+(defun qwen-companion-changes--title (group)
+  "Return the prompt of the turn of GROUP, or the name of the scope."
+  (let* ((id (qwen-companion-changes--group-id group))
+         (turn (and (stringp id) (qwen-companion-journal-turn id)))
+         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
+    (cond ((not turn) (qwen-companion-changes--scope-words))
+          ((string-empty-p prompt)
+           (format "the turn of %s"
+                   (qwen-companion-changes--time (qwen-companion-turn-start turn))))
+          (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
+
+(defun qwen-companion-changes--plan (group files undo)
+  "Return what undoing FILES of GROUP will do, or bringing them back."
+  (let ((parts nil))
+    (pcase-dolist (`(,verb . ,kinds)
+                   (if undo
+                       '(("change back" modified mode) ("delete" added)
+                         ("make again" deleted) ("rename back" renamed))
+                     '(("change again" modified mode) ("make again" added)
+                       ("delete" deleted) ("rename again" renamed))))
+      (when-let* ((these (cl-remove-if-not
+                          (lambda (file)
+                            (memq (qwen-companion-changed-file-kind file) kinds))
+                          files)))
+        (push (format "%s %s" verb
+                      (if (cdr these)
+                          (format "%d files" (length these))
+                        (file-name-nondirectory
+                         (qwen-companion-untrusted-path
+                          (qwen-companion-changed-file-path (car these))))))
+              parts)))
+    (format "%s %s: %s" (if undo "Undo" "Bring back")
+            (qwen-companion-changes--title group)
+            (string-join (nreverse parts) ", "))))
+
+(defun qwen-companion-changes--step (group path undo)
+  "Return the step that undoes PATH of GROUP, or brings it back if UNDO is nil."
+  (qwen-companion-undo-step-from-reply
+   (qwen-companion-changes--group-root group) path
+   (qwen-companion-journal-await
+    'journal-texts
+    (list :root (qwen-companion-changes--group-root group)
+          :path path
+          :scope (qwen-companion-changes--group-scope group)
+          :turn (qwen-companion-changes--group-turn group)
+          :session (qwen-companion-changes--group-session group)))
+   (not undo)))
+
+(defun qwen-companion-changes--report (results undo)
+  "Say what has become of the files, RESULTS of `qwen-companion-undo-run'.
+UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
+  (let* ((done (cl-count-if (lambda (result) (memq (cdr result) '(written same)))
+                            results))
+         (unsaved (rassq 'unsaved results))
+         (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
+         (kept (cl-remove-if-not (lambda (result) (stringp (cdr result))) results))
+         (parts
+          (delq nil
+                (list
+                 (when (> done 0)
+                   (format "%s%s" (if undo "Undone" "Brought back")
+                           (if (cdr results) (format " in %d files" done) "")))
+                 (when unsaved
+                   (format "%s in %s, which is not saved"
+                           (if undo "undone" "brought back")
+                           (file-name-nondirectory
+                            (qwen-companion-untrusted-path (car unsaved)))))
+                 (when conflicts
+                   (format "%d conflict%s with your edits, nothing written there before you resolve %s: %s"
+                           (length conflicts) (if (cdr conflicts) "s" "")
+                           (if (cdr conflicts) "them" "it")
+                           (qwen-companion-changes--names conflicts)))
+                 (when kept
+                   (format "left alone: %s"
+                           (mapconcat
+                            (lambda (result)
+                              (format "%s (%s)"
+                                      (file-name-nondirectory
+                                       (qwen-companion-untrusted-path (car result)))
+                                      (qwen-companion-untrusted-line (cdr result))))
+                            (seq-take kept 3) ", "))))))
+         (text (string-join parts "; ")))
+    (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
+      (display-buffer buffer)
+      (qwen-companion-conflicts-show buffer))
+    (if (and kept (not (or unsaved conflicts (> done 0))))
+        (user-error "%s" (concat (upcase (substring text 0 1)) (substring text 1)))
+      (message "%s" (concat (upcase (substring text 0 1)) (substring text 1))))))
+
+(defun qwen-companion-changes--names (results)
+  "Return the names of the files in RESULTS, a few of them."
+  (mapconcat (lambda (result)
+               (file-name-nondirectory (qwen-companion-untrusted-path (car result))))
+             (seq-take results 3) ", "))
+
+(defun qwen-companion-changes--act-on-lines (start end undo)
+  "Undo the changed lines from START to END, or bring them back if UNDO is nil.
+They are of one file."
+  (let* ((view (progn
+                 (qwen-companion-changes--first-hunk start end)
+                 (qwen-companion-changes--current-view
+                  (qwen-companion-changes--view-at-point))))
+         (changes (qwen-companion-changes--select-lines view start end)))
+    (unless changes
+      (user-error "No line in the region was changed"))
+    (qwen-companion-changes--act-on-changes view changes undo)))
+
+(defun qwen-companion-changes--first-hunk (start end)
+  "Go to the first hunk between START and END, or signal a `user-error'."
+  (goto-char start)
+  (unless (or (qwen-companion-hunks-view-hunk-at (point))
+              (and (qwen-companion-hunks-view-goto-hunk (point) nil)
+                   (< (point) end)))
+    (user-error "There is no hunk in the region")))
+
+(defun qwen-companion-changes--select-lines (view start end)
+  "Return the changes of VIEW on the lines from START to END.
+A change that is there in part is split, so that the rest stays."
+  (let ((difference (qwen-companion-changes-file-difference view))
+        (selected nil))
+    (save-excursion
+      (goto-char start)
+      (forward-line 0)
+      (while (< (point) end)
+        (when (eq difference (qwen-companion-hunks-view-difference-at (point)))
+          (pcase (qwen-companion-hunks-view-source-at (point))
+            (`(,(and kind (or 'removed 'added 'dropped)) ,change . ,index)
+             (let ((place (if (eq kind 'removed)
+                              (cons index 0)
+                            (cons (qwen-companion-hunks-change-old-count change) index)))
+                   (after (if (eq kind 'removed)
+                              (cons (1+ index) 0)
+                            (cons (qwen-companion-hunks-change-old-count change)
+                                  (1+ index)))))
+               (if-let* ((cell (assq change selected)))
+                   (setcdr (cdr cell) after)
+                 (push (cons change (cons place after)) selected))))))
+        (forward-line 1)))
+    (mapcar (pcase-lambda (`(,change . (,from . ,to)))
+              (qwen-companion-changes--part difference change from to))
+            (nreverse selected))))
+
+(defun qwen-companion-changes--part (difference change from to)
+  "Split from CHANGE of DIFFERENCE the lines FROM to TO, and return these.
+Both are (REMOVED . ADDED), the numbers of lines before them."
+  (let ((all (cons (qwen-companion-hunks-change-old-count change)
+                   (qwen-companion-hunks-proposed-count change))))
+    (unless (equal to all)
+      (qwen-companion-hunks-split difference change (car to) (cdr to)))
+    (if (equal from '(0 . 0))
+        change
+      (qwen-companion-hunks-split difference change (car from) (cdr from)))))
+
+;;; Seen
+
+(defun qwen-companion-changes-mark-seen (&optional unseen)
+  "Mark the hunk, file or turn at point as seen and go on to the next.
+It stays on the screen until the next time.  With a prefix argument
+UNSEEN, mark it as not seen."
+  (interactive "P" qwen-companion-changes-mode)
+  (let* ((group (qwen-companion-changes--group-at-point))
+         (path (qwen-companion-changes--path-at-point))
+         (hunk (qwen-companion-hunks-view-hunk-at (point)))
+         (view (and hunk (qwen-companion-changes--current-view
+                          (qwen-companion-changes--view-at-point))))
+         (keys (and hunk
+                    (mapcar (apply-partially #'qwen-companion-changes-file-key view)
+                            (qwen-companion-hunks-hunk-changes hunk)))))
+    (dolist (turn (qwen-companion-changes--turns-of group path))
+      (qwen-companion-backend-call
+       'journal-seen (list :turn turn :path path :hunks keys :seen (not unseen))))
+    (if unseen
+        (message "Not seen")
+      (message "Seen")
+      (ignore-error user-error
+        (qwen-companion-changes--skip-item group path hunk)))))
+
+(defun qwen-companion-changes--skip-item (group path hunk)
+  "Go to what follows PATH of GROUP, or its HUNK, at the same level."
+  (cond
+   (hunk (qwen-companion-changes-next))
+   (t
+    (let* ((key (if path
+                    (qwen-companion-changes--file-key group path)
+                  (list 'group (qwen-companion-changes--group-id group))))
+           (rest (cdr (member (assoc key qwen-companion-changes--items)
+                              qwen-companion-changes--items)))
+           (next (cl-find-if (lambda (item)
+                               (memq (car (car item)) (if path '(group file) '(group))))
+                             rest)))
+      (when next
+        (goto-char (cddr next)))))))
+
+(defun qwen-companion-changes--turns-of (group path)
+  "Return the ids of the turns of GROUP that have changed PATH, nil for any file."
+  (if (eq 'turn (qwen-companion-changes--group-scope group))
+      (list (qwen-companion-changes--group-turn group))
+    (cl-loop for turn in (qwen-companion-journal-turns)
+             when (and (equal (qwen-companion-turn-root turn)
+                              (qwen-companion-changes--group-root group))
+                       (or (null path) (qwen-companion-changes--file-of turn path)))
+             collect (qwen-companion-turn-id turn))))
+
+;;; Comparing and copying
+
+(defun qwen-companion-changes--file-at-point ()
+  "Return the group and the file at point, (GROUP . PATH), or signal an error."
+  (cons (qwen-companion-changes--group-at-point)
+        (or (qwen-companion-changes--path-at-point)
+            (user-error "There is no file here; TAB unfolds a turn"))))
+
+(defun qwen-companion-changes-ediff ()
+  "Compare the file at point with its text before the turn, in Ediff."
+  (interactive nil qwen-companion-changes-mode)
+  (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
+               (step (qwen-companion-changes--step group path t))
+               (windows (current-window-configuration)))
+    (when (qwen-companion-undo-step-binary step)
+      (user-error "%s is not a text" (qwen-companion-untrusted-path path)))
+    (unless (file-exists-p path)
+      (user-error "%s is not there any more; k undoes a deletion"
+                  (qwen-companion-untrusted-path path)))
+    (let* ((current (find-file-noselect path))
+           (before (qwen-companion-changes--before-buffer
+                    path (or (qwen-companion-undo-step-target step) "")
+                    (buffer-local-value 'buffer-file-coding-system current))))
+      (condition-case err
+          (qwen-companion-compare-with-ediff
+           (list before current)
+           (lambda ()
+             (ediff-buffers
+              before current
+              (list (lambda ()
+                      (add-hook 'ediff-after-quit-hook-internal
+                                (lambda ()
+                                  (when (buffer-live-p before)
+                                    (kill-buffer before))
+                                  (set-window-configuration windows))
+                                nil t))))))
+        (error
+         (kill-buffer before)
+         (set-window-configuration windows)
+         (user-error "Ediff cannot compare them: %s" (error-message-string err)))))))
+
+(defun qwen-companion-changes--before-buffer (path bytes coding)
+  "Return a read-only buffer with BYTES of PATH, decoded by CODING."
+  (with-current-buffer (generate-new-buffer
+                        (format "*before: %s*"
+                                (file-name-nondirectory
+                                 (qwen-companion-untrusted-path path))))
+    (insert (decode-coding-string bytes (or coding 'utf-8)))
+    (qwen-companion-untrusted-set-major-mode path)
+    (set-buffer-modified-p nil)
+    (setq buffer-read-only t)
+    (current-buffer)))
+
+(defun qwen-companion-changes-compare-with-proposal ()
+  "Show how the file at point was written other than the CLI had proposed."
+  (interactive nil qwen-companion-changes-mode)
+  (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
+               (name (qwen-companion-untrusted-path path))
+               (_ (unless (eq 'turn (qwen-companion-changes--group-scope group))
+                    (user-error "Proposals belong to turns; v t shows these")))
+               (reply (qwen-companion-journal-await
+                       'journal-texts
+                       (list :root (qwen-companion-changes--group-root group)
+                             :path path :scope 'turn
+                             :turn (qwen-companion-changes--group-turn group))))
+               (proposed (qwen-companion-journal-take-bytes
+                          (qwen-companion-journal-reply-proposed-file reply)))
+               (after (qwen-companion-journal-take-bytes
+                       (qwen-companion-journal-reply-after-file reply))))
+    (qwen-companion-journal-drop-texts reply)
+    (if (null proposed)
+        (message "%s was written as proposed, or without a proposal" name)
+      (qwen-companion-compare-run
+       (decode-coding-string proposed 'utf-8) (decode-coding-string (or after "") 'utf-8)
+       "LC_ALL=C diff -a -u --label proposed --label written -- \"$1\" \"$2\""
+       (lambda (output)
+         (if (string-empty-p output)
+             (message "%s was written as proposed" name)
+           (display-buffer (qwen-companion-compare-make-buffer path output))))))))
+
+(defun qwen-companion-changes-copy-patch ()
+  "Copy the hunk, file or turn at point as a patch.
+What is undone is left out."
+  (interactive nil qwen-companion-changes-mode)
+  (let* ((group (qwen-companion-changes--group-at-point))
+         (path (qwen-companion-changes--path-at-point))
+         (hunk (qwen-companion-hunks-view-hunk-at (point)))
+         (patch
+          (if hunk
+              (qwen-companion-changes--patch
+               group (qwen-companion-changes--current-view
+                      (qwen-companion-changes--view-at-point))
+               (list hunk))
+            (mapconcat
+             (lambda (path)
+               (qwen-companion-changes--patch
+                group (qwen-companion-changes--await-view group path)))
+             (if path
+                 (list path)
+               (mapcar #'qwen-companion-changed-file-path
+                       (qwen-companion-changes--all-files group)))
+             ""))))
+    (when (string-empty-p patch)
+      (user-error "There is nothing to copy here"))
+    (kill-new patch)
+    (message "Copied a patch of %d lines" (cl-count ?\n patch))))
+
+(defun qwen-companion-changes--await-view (group path)
+  "Return the view of PATH in GROUP when it is loaded."
+  (let ((view (qwen-companion-changes--view group path))
+        (end (+ (float-time) 10)))
+    (while (and (eq 'loading (qwen-companion-changes-file-state view))
+                (< (float-time) end))
+      (accept-process-output nil 0.05))
+    (unless (memq (qwen-companion-changes-file-state view) '(ready binary))
+      (user-error "%s: %s" (qwen-companion-untrusted-path path)
+                  (or (qwen-companion-changes-file-reason view)
+                      "still comparing; try again in a moment")))
+    view))
+
+(defun qwen-companion-changes--patch (group view &optional hunks)
+  "Return the changes of VIEW in GROUP as a patch, or only HUNKS."
+  (let* ((root (file-name-as-directory (qwen-companion-changes--group-root group)))
+         (name (lambda (prefix path)
+                 (let ((name (concat prefix (file-relative-name path root))))
+                   (if (string-match-p "[[:cntrl:]\"\\]" name)
+                       (let ((print-escape-newlines t)
+                             (print-escape-control-characters t))
+                         (prin1-to-string name))
+                     name))))
+         (path (qwen-companion-changes-file-path view))
+         (from (or (qwen-companion-changes-file-from view) path)))
+    (if (not (eq 'ready (qwen-companion-changes-file-state view)))
+        (format "Binary files %s and %s differ\n"
+                (funcall name "a/" from) (funcall name "b/" path))
+      (let ((difference (qwen-companion-changes-file-difference view))
+            (hunks (cl-remove-if
+                    #'qwen-companion-hunks-dropped-p
+                    (or hunks
+                        (qwen-companion-hunks-group
+                         (qwen-companion-changes-file-changes view)
+                         (max 3 qwen-companion-changes--lines)
+                         (qwen-companion-hunks-line-count
+                          (qwen-companion-hunks-old
+                           (qwen-companion-changes-file-difference view))))))))
+        (if (null hunks)
+            ""
+          (with-temp-buffer
+            (insert "--- "
+                    (if (qwen-companion-changes-file-before view)
+                        (funcall name "a/" from)
+                      "/dev/null")
+                    "\n+++ "
+                    (if (qwen-companion-changes-file-after view)
+                        (funcall name "b/" path)
+                      "/dev/null")
+                    "\n")
+            (dolist (hunk hunks)
+              (setf (qwen-companion-hunks-hunk-whole hunk) t)
+              (qwen-companion-hunks-view-draw difference hunk))
+            (buffer-substring-no-properties (point-min) (point-max))))))))
+
+;;; Comments
+
+(defun qwen-companion-changes-comment ()
+  "Note a comment on the line at point; an empty one removes it.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends all comments to the CLI."
+  (interactive nil qwen-companion-changes-mode)
+  (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
+               (_ (unless (qwen-companion-hunks-view-hunk-at (point))
+                    (user-error "Comments belong to lines; TAB unfolds the file")))
+               (source (qwen-companion-changes--source-at-point))
+               (id (qwen-companion-changes--group-id group))
+               (known (cl-find-if
+                       (lambda (comment)
+                         (and (equal id (qwen-companion-changes--comment-group comment))
+                              (equal path (qwen-companion-changes--comment-path comment))
+                              (equal source (qwen-companion-changes--comment-source comment))))
+                       qwen-companion-changes--comments))
+               (text (string-trim
+                      (read-string
+                       (format "Comment on %s:%d: "
+                               (file-name-nondirectory (qwen-companion-untrusted-path path))
+                               (cddr source))
+                       (and known (qwen-companion-changes--comment-text known))))))
+    (setq qwen-companion-changes--comments
+          (delq known qwen-companion-changes--comments))
+    (unless (string-empty-p text)
+      (setq qwen-companion-changes--comments
+            (append qwen-companion-changes--comments
+                    (list (qwen-companion-changes--make-comment
+                           :group id :path path
+                           :root (qwen-companion-changes--group-root group)
+                           :cli (qwen-companion-changes--cli-of group path)
+                           :source source
+                           :line (buffer-substring-no-properties
+                                  (line-beginning-position) (line-end-position))
+                           :text text)))))
+    (qwen-companion-changes--show-comments group path)
+    (qwen-companion-changes--update-header)))
+
+(defun qwen-companion-changes--cli-of (group path)
+  "Return the id of the session that has changed PATH in GROUP, or nil."
+  (cl-loop for id in (qwen-companion-changes--turns-of group path)
+           thereis (qwen-companion-turn-cli (qwen-companion-journal-turn id))))
+
+(defun qwen-companion-changes--source-at-point ()
+  "Return the kind of the line at point and its numbers: (KIND OLD . NEW)."
+  (cons (or (car (qwen-companion-hunks-view-source-at (point))) 'header)
+        (qwen-companion-hunks-view-lines-at)))
+
+(defun qwen-companion-changes--show-comments (group path)
+  "Show the comments on lines of PATH in GROUP.
+Those whose line is not there are shown below the heading of the file."
+  (let* ((id (qwen-companion-changes--group-id group))
+         (item (assoc (list 'body id path) qwen-companion-changes--items))
+         (start (and item (marker-position (cddr item)))))
+    (when start
+      (let ((end (cl-loop for (this next) on qwen-companion-changes--items
+                          when (eq this item)
+                          return (if next (marker-position (cddr next)) (point-max)))))
+        (remove-overlays start end 'qwen-companion-changes-comment t)
+        (dolist (comment qwen-companion-changes--comments)
+          (when (and (equal id (qwen-companion-changes--comment-group comment))
+                     (equal path (qwen-companion-changes--comment-path comment)))
+            (save-excursion
+              (goto-char start)
+              (while (and (< (point) end)
+                          (not (and (qwen-companion-hunks-view-hunk-at (point))
+                                    (equal (qwen-companion-changes--comment-source comment)
+                                           (qwen-companion-changes--source-at-point)))))
+                (forward-line 1))
+              (when (>= (point) end)
+                (goto-char start))
+              (let ((overlay (make-overlay (line-beginning-position)
+                                           (min (point-max) (1+ (line-end-position))))))
+                (overlay-put overlay 'qwen-companion-changes-comment t)
+                (overlay-put overlay 'evaporate t)
+                (overlay-put
+                 overlay 'after-string
+                 (propertize (concat "    "
+                                     (qwen-companion-changes--comment-text comment) "\n")
+                             'face 'qwen-companion-changes-comment))))))))))
+
+(defun qwen-companion-changes-send-comments ()
+  "Send all comments to the CLI as one prompt, with places and quoted lines.
+It is pasted into the CLI's terminal and sent.  If the CLI runs in no
+terminal of this Emacs, copy the prompt instead, so that you can paste
+it."
+  (interactive nil qwen-companion-changes-mode)
+  (unless qwen-companion-changes--comments
+    (user-error "There are no comments; c notes one on the line at point"))
+  (let* ((prompt (qwen-companion-changes--prompt qwen-companion-changes--comments))
+         (count (length qwen-companion-changes--comments))
+         (session (qwen-companion-changes--comments-session))
+         (terminal (and session (qwen-companion-terminal-session-buffer session))))
+    (if (not terminal)
+        (progn
+          (kill-new prompt)
+          (message "The CLI is in no terminal of this Emacs: %d comment%s copied, paste %s there"
+                   count (if (= count 1) "" "s") (if (= count 1) "it" "them")))
+      (when (eq 'asking (qwen-companion-cli-state-activity
+                         (qwen-companion-session-state session)))
+        (user-error "The CLI is asking something in %s; answer that first"
+                    (buffer-name terminal)))
+      (qwen-companion-terminal-send-prompt terminal prompt)
+      (message "%d comment%s sent to %s" count (if (= count 1) "" "s")
+               (buffer-name terminal)))
+    (setq qwen-companion-changes--comments nil)
+    (remove-overlays nil nil 'qwen-companion-changes-comment t)
+    (qwen-companion-changes--update-header)))
+
+(defun qwen-companion-changes--prompt (comments)
+  "Return COMMENTS as one prompt."
+  (concat
+   "Comments on your changes:\n"
+   (mapconcat
+    (lambda (comment)
+      (format "\n%s:%d\n> %s\n%s\n"
+              (qwen-companion-untrusted-text
+               (file-relative-name (qwen-companion-changes--comment-path comment)
+                                   (qwen-companion-changes--comment-root comment)))
+              (cddr (qwen-companion-changes--comment-source comment))
+              (qwen-companion-untrusted-text
+               (qwen-companion-changes--comment-line comment) t)
+              (qwen-companion-changes--comment-text comment)))
+    comments "")))
+
+(defun qwen-companion-changes--comments-session ()
+  "Return the connected CLI that gets the comments, or nil.
+Ask which one if it cannot be told."
+  (let* ((sessions (qwen-companion-backend-sessions))
+         (ids (delete-dups
+               (delq nil (mapcar #'qwen-companion-changes--comment-cli
+                                 qwen-companion-changes--comments))))
+         (known (delq nil (mapcar #'qwen-companion-backend-session ids)))
+         (roots (mapcar #'qwen-companion-changes--comment-root
+                        qwen-companion-changes--comments))
+         (near (cl-remove-if-not
+                (lambda (session)
+                  (when-let* ((directory (qwen-companion-session-directory session)))
+                    (cl-some (lambda (root)
+                               (string-prefix-p (file-name-as-directory root)
+                                                (file-name-as-directory directory)))
+                             roots)))
+                sessions))
+         (candidates (or known near)))
+    (if (null (cdr candidates))
+        (car candidates)
+      (let ((names (mapcar
+                    (lambda (session)
+                      (cons (format "%s %s"
+                                    (qwen-companion-untrusted-line
+                                     (or (qwen-companion-session-client session) "CLI"))
+                                    (or (qwen-companion-session-pid session) ""))
+                            session))
+                    candidates)))
+        (cdr (assoc (completing-read "Send the comments to: " names nil t) names))))))
+
+;;; The mode
+
+(defvar qwen-companion-changes-mode-map
+  (let ((map (make-sparse-keymap)))
+    (pcase-dolist (`(,key . ,command)
+                   '(("n" . qwen-companion-changes-next)
+                     ("p" . qwen-companion-changes-previous)
+                     ("TAB" . qwen-companion-changes-toggle-fold)
+                     ("RET" . qwen-companion-changes-visit)
+                     ("k" . qwen-companion-changes-undo)
+                     ("u" . qwen-companion-changes-bring-back)
+                     ("s" . qwen-companion-changes-mark-seen)
+                     ("e" . qwen-companion-changes-ediff)
+                     ("c" . qwen-companion-changes-comment)
+                     ("C-c C-c" . qwen-companion-changes-send-comments)
+                     ("w" . qwen-companion-changes-copy-patch)
+                     ("=" . qwen-companion-changes-compare-with-proposal)
+                     ("+" . qwen-companion-changes-more-context)
+                     ("-" . qwen-companion-changes-less-context)
+                     ("v t" . qwen-companion-changes-show-turns)
+                     ("v f" . qwen-companion-changes-show-since)
+                     ("v s" . qwen-companion-changes-show-session)
+                     ("v l" . qwen-companion-changes-show-unseen)
+                     ("v c" . qwen-companion-changes-show-since-commit)
+                     ("v a" . qwen-companion-changes-toggle-seen)
+                     ("v o" . qwen-companion-changes-toggle-client)))
+      (define-key map (kbd key) command))
+    (define-key map [mouse-2] #'qwen-companion-changes-visit-clicked)
+    map)
+  "Keymap of the buffer of changes.")
+
+(easy-menu-define qwen-companion-changes-menu qwen-companion-changes-mode-map
+  "Menu of the buffer of changes."
+  '("Changes"
+    ["Fold or Unfold" qwen-companion-changes-toggle-fold]
+    ["Visit the Line" qwen-companion-changes-visit]
+    "---"
+    ["Undo Hunk, Region, File or Turn" qwen-companion-changes-undo]
+    ["Bring It Back" qwen-companion-changes-bring-back]
+    ["Mark as Seen" qwen-companion-changes-mark-seen]
+    "---"
+    ["Comment on the Line" qwen-companion-changes-comment]
+    ["Send the Comments" qwen-companion-changes-send-comments
+     :active qwen-companion-changes--comments]
+    "---"
+    ["Ediff with the Text Before" qwen-companion-changes-ediff]
+    ["Compare with the Proposal" qwen-companion-changes-compare-with-proposal]
+    ["Copy as Patch" qwen-companion-changes-copy-patch]
+    "---"
+    ("Show"
+     ["Turns" qwen-companion-changes-show-turns
+      :style radio :selected (eq 'turns qwen-companion-changes--scope)]
+     ["From This Turn On" qwen-companion-changes-show-since
+      :style radio :selected (eq 'since (car-safe qwen-companion-changes--scope))]
+     ["This Session" qwen-companion-changes-show-session
+      :style radio :selected (eq 'session (car-safe qwen-companion-changes--scope))]
+     ["Since the Last Look" qwen-companion-changes-show-unseen
+      :style radio :selected (eq 'look qwen-companion-changes--scope)]
+     ["Since the Last Commit" qwen-companion-changes-show-since-commit
+      :style radio :selected (eq 'commit qwen-companion-changes--scope)]
+     "---"
+     ["Seen Changes Too" qwen-companion-changes-toggle-seen
+      :style toggle :selected qwen-companion-changes--all]
+     ["One CLI Only" qwen-companion-changes-toggle-client
+      :style toggle :selected qwen-companion-changes--client])))
+
+(define-derived-mode qwen-companion-changes-mode special-mode "Changes"
+  "Major mode of the buffer of what agents have changed.
+
+\\{qwen-companion-changes-mode-map}"
+  :group 'qwen-companion
+  :interactive nil
+  (buffer-disable-undo)
+  (setq-local bidi-paragraph-direction 'left-to-right
+              truncate-lines t
+              qwen-companion-hunks-view-note-function #'qwen-companion-changes--hunk-note
+              imenu-create-index-function #'qwen-companion-changes--index
+              revert-buffer-function #'qwen-companion-changes--revert)
+  (setq qwen-companion-changes--views (make-hash-table :test #'equal)
+        qwen-companion-changes--fresh t)
+  (qwen-companion-changes--note-seen)
+  (jit-lock-register #'qwen-companion-hunks-view-fontify)
+  (add-hook 'window-buffer-change-functions
+            #'qwen-companion-changes--window-changed nil t)
+  (add-hook 'kill-buffer-hook #'qwen-companion-changes--clean-up nil t)
+  (qwen-companion-changes--update-header))
+
+(defun qwen-companion-changes--update-header ()
+  "Show the scope, the number of comments and the keys in the header line."
+  (setq header-line-format
+        (qwen-companion-untrusted-mode-line
+         (concat
+          " " (qwen-companion-changes--scope-words)
+          (when qwen-companion-changes--client
+            (concat ", " (qwen-companion-untrusted-line qwen-companion-changes--client)))
+          (when qwen-companion-changes--all ", seen too")
+          (when qwen-companion-changes--comments
+            (substitute-command-keys
+             (format "  %d comment%s: \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends"
+                     (length qwen-companion-changes--comments)
+                     (if (cdr qwen-companion-changes--comments) "s" ""))))
+          "   "
+          (mapconcat
+           (pcase-lambda (`(,command . ,label))
+             (substitute-command-keys
+              (format "\\<qwen-companion-changes-mode-map>\\[%s] %s" command label)))
+           '((qwen-companion-changes-toggle-fold . "fold")
+             (qwen-companion-changes-undo . "undo")
+             (qwen-companion-changes-bring-back . "bring back")
+             (qwen-companion-changes-mark-seen . "seen")
+             (qwen-companion-changes-comment . "comment")
+             (qwen-companion-changes-visit . "file")
+             (describe-mode . "all keys"))
+           "  "))))
+  (force-mode-line-update))
+
+(defun qwen-companion-changes--index ()
+  "Return the turns and files for Imenu."
+  (cl-loop for (key _ . marker) in qwen-companion-changes--items
+           when (memq (car key) '(group file))
+           collect (cons (save-excursion
+                           (goto-char marker)
+                           (string-trim (buffer-substring-no-properties
+                                         (point) (line-end-position))))
+                         marker)))
+
+(defun qwen-companion-changes--clean-up ()
+  "Stop updating: the buffer of changes is being killed."
+  (when qwen-companion-changes--timer
+    (cancel-timer qwen-companion-changes--timer)
+    (setq qwen-companion-changes--timer nil))
+  (remove-hook 'qwen-companion-journal-changed-functions
+               #'qwen-companion-changes--changed)
+  (remove-hook 'qwen-companion-state-functions
+               #'qwen-companion-changes--state-changed)
+  (qwen-companion-journal-watch 'changes nil)
+  (qwen-companion-changes--forget-views))
+
+(defun qwen-companion-changes-close ()
+  "Kill the buffer of changes if there is one."
+  (when-let* ((buffer (qwen-companion-changes--buffer)))
+    (quit-windows-on buffer)
+    (kill-buffer buffer)))
+
+;;;###autoload
+(defun qwen-companion-changes ()
+  "Show what CLIs have changed, turn by turn, the newest one first.
+Whatever mode a CLI worked in and whoever approved, edits and shell
+commands alike.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
+hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  What you have
+marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time."
+  (interactive)
+  (when (eq (qwen-companion-state) 'off)
+    (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
+  (let ((buffer (qwen-companion-changes--buffer)))
+    (if buffer
+        (with-current-buffer buffer
+          (qwen-companion-changes--note-seen))
+      (setq buffer (get-buffer-create qwen-companion-changes--buffer-name))
+      (with-current-buffer buffer
+        (qwen-companion-changes-mode))
+      (add-hook 'qwen-companion-journal-changed-functions
+                #'qwen-companion-changes--changed)
+      (add-hook 'qwen-companion-state-functions
+                #'qwen-companion-changes--state-changed)
+      (qwen-companion-journal-watch 'changes t))
+    (pop-to-buffer buffer)
+    (qwen-companion-changes--update)))
+
+(provide 'qwen-companion-changes)
+;;; qwen-companion-changes.el ends here

@@ -1,0 +1,261 @@
+;;; qwen-companion-journal.el --- Ask the journal of the agents' changes  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; The Python process keeps a journal: which turn of which CLI changed which
+;; file, and the bytes before and after.  Here are the list of turns, kept up
+;; to date while something shows it, requests to the journal and their
+;; answers, and the reports of what the user's own commands have written.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-untrusted)
+
+;;; The turns
+
+(defvar qwen-companion-journal--turns (make-hash-table :test #'equal)
+  "The turns by their ids, while they are watched.")
+
+(defvar qwen-companion-journal--watchers nil
+  "Symbols for what shows the turns or what is in them.")
+
+(defvar qwen-companion-journal-changed-functions nil
+  "Abnormal hook run when turns have changed.
+Each function gets a list of the files that were changed in them, or t
+for all files.")
+
+(defun qwen-companion-journal-turns ()
+  "Return the turns, newest first, each in the form of `qwen-companion-turn-id'."
+  (sort (hash-table-values qwen-companion-journal--turns)
+        (lambda (a b)
+          (let ((one (qwen-companion-turn-start a))
+                (other (qwen-companion-turn-start b)))
+            (if (= one other)
+                (string> (qwen-companion-turn-id a) (qwen-companion-turn-id b))
+              (> one other))))))
+
+(defun qwen-companion-journal-turn (id)
+  "Return the turn ID, or nil."
+  (gethash id qwen-companion-journal--turns))
+
+(defun qwen-companion-journal-on-turns (payload)
+  "Handle the `journal-turns' message PAYLOAD: turns have changed."
+  (let ((reset (qwen-companion-journal-turns-reset payload))
+        paths)
+    (when reset
+      (clrhash qwen-companion-journal--turns))
+    (dolist (id (qwen-companion-journal-turns-gone payload))
+      (when-let* ((turn (qwen-companion-journal-turn id)))
+        (setq paths (nconc (mapcar #'qwen-companion-changed-file-path
+                                   (qwen-companion-turn-files turn))
+                           paths))
+        (remhash id qwen-companion-journal--turns)))
+    (dolist (turn (qwen-companion-journal-turns-turns payload))
+      (setq paths (nconc (mapcar #'qwen-companion-changed-file-path
+                                 (qwen-companion-turn-files turn))
+                         (copy-sequence (qwen-companion-turn-files-gone turn))
+                         paths))
+      (qwen-companion-journal--keep turn))
+    (when qwen-companion-journal--watchers
+      (run-hook-with-args 'qwen-companion-journal-changed-functions
+                          (or reset (delete-dups paths)))))
+  nil)
+
+(defun qwen-companion-journal--keep (turn)
+  "Keep TURN; files of it that are known already stay unless they are gone."
+  (let* ((id (qwen-companion-turn-id turn))
+         (files (qwen-companion-turn-files turn))
+         (named (append (mapcar #'qwen-companion-changed-file-path files)
+                        (qwen-companion-turn-files-gone turn)))
+         (others (cl-remove-if
+                  (lambda (file)
+                    (member (qwen-companion-changed-file-path file) named))
+                  (qwen-companion-turn-files (qwen-companion-journal-turn id)))))
+    (puthash id
+             (plist-put (copy-sequence turn) :files
+                        (sort (append others files)
+                              (lambda (a b)
+                                (string< (qwen-companion-changed-file-path a)
+                                         (qwen-companion-changed-file-path b)))))
+             qwen-companion-journal--turns)))
+
+(defun qwen-companion-journal-watch (watcher on)
+  "Keep the turns up to date for WATCHER, a symbol, if ON is non-nil.
+With nil, stop that for WATCHER."
+  (let ((before (and qwen-companion-journal--watchers t)))
+    (setq qwen-companion-journal--watchers
+          (if on
+              (cl-adjoin watcher qwen-companion-journal--watchers)
+            (delq watcher qwen-companion-journal--watchers)))
+    (let ((now (and qwen-companion-journal--watchers t)))
+      (unless (eq before now)
+        (unless now
+          (clrhash qwen-companion-journal--turns))
+        (qwen-companion-backend-call 'journal-watch (list :on now))))))
+
+(defun qwen-companion-journal-resend ()
+  "Tell a new Python process that the turns are watched."
+  (when qwen-companion-journal--watchers
+    (qwen-companion-backend-call 'journal-watch '(:on t))))
+
+;;; Requests
+
+(defvar qwen-companion-journal--requests nil
+  "Alist of the unanswered requests: (ID . CALLBACK).")
+
+(defvar qwen-companion-journal--last-id 0
+  "Number of the last request.")
+
+(defconst qwen-companion-journal--limit 10
+  "Seconds that a command waits for an answer; it can be quit.")
+
+(defun qwen-companion-journal-ask (method payload callback)
+  "Call METHOD of the journal with PAYLOAD; return at once.
+CALLBACK gets the answer, in the form of `qwen-companion-journal-reply-id'.
+One that failed has an error text."
+  (let ((id (cl-incf qwen-companion-journal--last-id)))
+    (push (cons id callback) qwen-companion-journal--requests)
+    (unless (and (qwen-companion-backend-connected-p)
+                 (qwen-companion-backend-call method (append (list :id id) payload)))
+      (run-at-time 0 nil #'qwen-companion-journal--fail id))))
+
+(defun qwen-companion-journal--fail (id)
+  "Answer the request ID, if it is pending, with an error."
+  (qwen-companion-journal-on-reply
+   (list :id id :error "the companion's process is not running; see M-x qwen-companion-log")))
+
+(defun qwen-companion-journal-on-reply (payload)
+  "Handle the `journal-reply' message PAYLOAD: pass it to its callback."
+  (let* ((id (qwen-companion-journal-reply-id payload))
+         (callback (alist-get id qwen-companion-journal--requests)))
+    (setq qwen-companion-journal--requests
+          (assq-delete-all id qwen-companion-journal--requests))
+    (if callback
+        (funcall callback payload)
+      (qwen-companion-journal-drop-texts payload)))
+  nil)
+
+(defun qwen-companion-journal-fail-all ()
+  "Fail all pending requests: their Python process is gone."
+  (dolist (id (mapcar #'car qwen-companion-journal--requests))
+    (run-at-time 0 nil #'qwen-companion-journal--fail id)))
+
+(defun qwen-companion-journal-await (method payload &optional limit)
+  "Call METHOD of the journal with PAYLOAD and return the answer.
+Signal a `user-error' with the reason when there is none, after LIMIT
+seconds at the latest.  For commands only: it waits."
+  (let ((reply nil)
+        (end (+ (float-time) (or limit qwen-companion-journal--limit))))
+    (qwen-companion-journal-ask method payload (lambda (answer) (setq reply answer)))
+    (while (and (not reply) (< (float-time) end))
+      (accept-process-output nil 0.05))
+    (cond
+     ((not reply)
+      (user-error "The companion does not answer; try again in a moment"))
+     ((qwen-companion-journal-reply-error reply)
+      (user-error "%s" (qwen-companion-journal-error reply)))
+     (t reply))))
+
+(defun qwen-companion-journal-error (reply)
+  "Return the error text of REPLY, as a sentence without its period, or nil."
+  (when-let* ((text (qwen-companion-journal-reply-error reply)))
+    (let ((text (qwen-companion-untrusted-line text)))
+      (concat (upcase (substring text 0 (min 1 (length text))))
+              (substring text (min 1 (length text)))))))
+
+;;; Bytes
+
+(defun qwen-companion-journal-take-bytes (file)
+  "Return the bytes of FILE, one of the spool, and delete it; nil for nil."
+  (when file
+    (unless (file-in-directory-p file (qwen-companion-backend-spool))
+      (error "A file outside the private directory"))
+    (prog1 (with-temp-buffer
+             (set-buffer-multibyte nil)
+             (let ((file-name-handler-alist nil))
+               (insert-file-contents-literally file))
+             (buffer-string))
+      (delete-file file))))
+
+(defun qwen-companion-journal-drop-texts (reply)
+  "Delete the files of REPLY, which nobody reads."
+  (dolist (file (list (qwen-companion-journal-reply-before-file reply)
+                      (qwen-companion-journal-reply-after-file reply)
+                      (qwen-companion-journal-reply-proposed-file reply)))
+    (when (and file (qwen-companion-backend-spool)
+               (file-in-directory-p file (qwen-companion-backend-spool)))
+      (delete-file file))))
+
+;;; What the user's commands write
+
+(defvar qwen-companion-journal-inhibit nil
+  "Non-nil while saves are not reported one by one.")
+
+(defun qwen-companion-journal--saved ()
+  "Report that the user has saved the current buffer."
+  (when (and buffer-file-name
+             (not qwen-companion-journal-inhibit)
+             (not (file-remote-p buffer-file-name))
+             (qwen-companion-journal--below-root-p buffer-file-name))
+    (qwen-companion-journal-wrote (list (expand-file-name buffer-file-name)))))
+
+(defun qwen-companion-journal--below-root-p (file)
+  "Return non-nil when FILE, or its true name, is below a published root."
+  (cl-some (lambda (root)
+             (or (string-prefix-p (file-name-as-directory root) file)
+                 (string-prefix-p (file-name-as-directory (file-truename root))
+                                  (expand-file-name buffer-file-truename))))
+           (qwen-companion-roots-published)))
+
+(defun qwen-companion-journal-wrote (paths &optional undo-of label)
+  "Report that a command of the user has written PATHS.
+UNDO-OF non-nil is the turn that this undoes, and LABEL says so."
+  (qwen-companion-backend-call
+   'journal-wrote (append (list :paths paths)
+                          (and undo-of (list :undo-of undo-of :label label)))))
+
+;;; On and off
+
+(defconst qwen-companion-journal--hooks
+  '((after-save-hook . qwen-companion-journal--saved)
+    (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)
+    (qwen-companion-backend-disconnected-hook . qwen-companion-journal-fail-all))
+  "The hooks in use while the mode is on: (HOOK . FUNCTION).")
+
+(defun qwen-companion-journal-enable ()
+  "Begin to report what the user saves."
+  (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
+    (add-hook hook function)))
+
+(defun qwen-companion-journal-disable ()
+  "Stop reporting, and forget the turns and all requests."
+  (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
+    (remove-hook hook function))
+  (setq qwen-companion-journal--watchers nil
+        qwen-companion-journal--requests nil)
+  (clrhash qwen-companion-journal--turns))
+
+(provide 'qwen-companion-journal)
+;;; qwen-companion-journal.el ends here

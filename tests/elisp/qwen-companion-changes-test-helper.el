@@ -1,0 +1,336 @@
+;;; qwen-companion-changes-test-helper.el --- A journal for tests  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Stands in for the journal of the Python process, and for its merging: the
+;; turns are in a variable, git merges.  What the answers look like is checked
+;; by the Python tests and those in tests/e2e.
+
+;;; Code:
+
+(require 'qwen-companion-test-helper)
+(require 'qwen-companion-changes)
+
+(defvar qwen-companion-changes-test-turns nil
+  "The turns of the journal, newest first, as they are told to Emacs.")
+
+(defvar qwen-companion-changes-test-texts nil
+  "Hash table of the texts: (TURN . PATH) to (BEFORE . AFTER), bytes or nil.")
+
+(defvar qwen-companion-changes-test-disk nil
+  "Hash table of what was on disk last: path to bytes.")
+
+(defvar qwen-companion-changes-test-busy nil
+  "What the answers to `journal-busy' say, one after the other.")
+
+(defvar qwen-companion-changes-test-hold nil
+  "Non-nil to keep answers until `qwen-companion-changes-test-release'.")
+
+(defvar qwen-companion-changes-test--held nil)
+
+(defmacro qwen-companion-changes-test-with (files &rest body)
+  "Run BODY with FILES, a journal without turns and an orderly frame."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-changes-test-turns nil)
+             (qwen-companion-changes-test-texts (make-hash-table :test #'equal))
+             (qwen-companion-changes-test-disk (make-hash-table :test #'equal))
+             (qwen-companion-changes-test-busy nil)
+             (qwen-companion-changes-test-hold nil)
+             (qwen-companion-changes-test--held nil)
+             (qwen-companion-backend--state 'ready)
+             (inhibit-message t))
+         (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'always)
+                   ((symbol-function 'qwen-companion-backend-call)
+                    #'qwen-companion-changes-test--call)
+                   ((symbol-function 'qwen-companion-roots-published)
+                    (lambda () (list (directory-file-name directory))))
+                   ((symbol-function 'qwen-companion-merge-compare)
+                    (lambda (old new callback)
+                      (funcall callback (qwen-companion-test-compare old new))))
+                   ((symbol-function 'qwen-companion-merge-texts)
+                    #'qwen-companion-changes-test--merge))
+           (unwind-protect
+               (save-window-excursion
+                 (delete-other-windows)
+                 (switch-to-buffer (get-buffer-create "*elsewhere*"))
+                 (qwen-companion-journal-enable)
+                 ,@body)
+             (qwen-companion-changes-close)
+             (qwen-companion-journal-disable)))))))
+
+(defun qwen-companion-changes-test-bytes (path)
+  "Return the bytes of the file PATH, nil without one."
+  (when (file-exists-p path)
+    (with-temp-buffer
+      (set-buffer-multibyte nil)
+      (insert-file-contents-literally path)
+      (buffer-string))))
+
+(defun qwen-companion-changes-test-write (path bytes)
+  "Put BYTES into the file PATH; delete it if they are nil."
+  (if (null bytes)
+      (delete-file path)
+    (make-directory (file-name-directory (expand-file-name path)) t)
+    (let ((coding-system-for-write 'no-conversion))
+      (write-region bytes nil path nil 'silent))))
+
+(defun qwen-companion-changes-test--spool (bytes)
+  "Return a new file of the spool with BYTES; nil for nil."
+  (when bytes
+    (let ((file (make-temp-file (expand-file-name "bytes-" (qwen-companion-backend-spool)))))
+      (qwen-companion-changes-test-write file bytes)
+      file)))
+
+(defun qwen-companion-changes-test-turn (id changes &rest more)
+  "Add a turn ID in which an agent writes CHANGES: (NAME TEXT) or (NAME nil).
+A text may be followed by further keys of the file.  MORE are keys of the
+turn.  The files are written and Emacs is told."
+  (let ((root (directory-file-name default-directory))
+        files)
+    (pcase-dolist (`(,name ,text . ,keys) changes)
+      (let* ((path (expand-file-name name))
+             (from (plist-get keys :from))
+             (before (qwen-companion-changes-test-bytes
+                      (if from (expand-file-name from) path)))
+             (after (and text (encode-coding-string text 'utf-8-unix))))
+        (when from
+          (delete-file from)
+          (setq keys (plist-put (copy-sequence keys) :from (expand-file-name from))))
+        (qwen-companion-changes-test-write path after)
+        (puthash (cons id path) (cons before after) qwen-companion-changes-test-texts)
+        (puthash path after qwen-companion-changes-test-disk)
+        (push (append keys
+                      (list :path path
+                            :kind (cond (from 'renamed) ((null before) 'added)
+                                        ((null after) 'deleted) (t 'modified))
+                            :added 1 :deleted 1 :by '(("edit" nil))))
+              files)))
+    (qwen-companion-changes-test-add
+     (append more
+             (list :id id :root root :session "conversation" :client "Qwen Code 0.24.4"
+                   :who 'agent :source 'hooks :prompt (concat "Prompt of " id)
+                   :start (* 1000.0 (+ (float-time) (length qwen-companion-changes-test-turns)))
+                   :end 1 :files (nreverse files))))))
+
+(defun qwen-companion-changes-test-add (turn)
+  "Add TURN, or what has changed of it, and tell Emacs."
+  (setq qwen-companion-changes-test-turns
+        (cons turn (cl-remove (plist-get turn :id) qwen-companion-changes-test-turns
+                              :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
+  (qwen-companion-journal-on-turns (list :turns (list turn))))
+
+(defun qwen-companion-changes-test--call (method payload)
+  "Answer the call of METHOD with PAYLOAD like the Python process."
+  (push (cons method payload) qwen-companion-test-calls)
+  (if (and qwen-companion-changes-test-hold (plist-get payload :id))
+      (push (cons method payload) qwen-companion-changes-test--held)
+    (qwen-companion-changes-test--answer method payload))
+  t)
+
+(defun qwen-companion-changes-test-release ()
+  "Answer what was held, and hold nothing any more."
+  (setq qwen-companion-changes-test-hold nil)
+  (pcase-dolist (`(,method . ,payload)
+                 (reverse (cl-shiftf qwen-companion-changes-test--held nil)))
+    (qwen-companion-changes-test--answer method payload)))
+
+(defun qwen-companion-changes-test--answer (method payload)
+  "Answer the call of METHOD with PAYLOAD."
+  (let ((id (plist-get payload :id))
+        (path (plist-get payload :path))
+        (turn (plist-get payload :turn)))
+    (pcase method
+      ('journal-watch
+       (when (plist-get payload :on)
+         (qwen-companion-journal-on-turns
+          (list :reset t :turns qwen-companion-changes-test-turns))))
+      ('journal-texts
+       (qwen-companion-journal-on-reply
+        (append (list :id id)
+                (qwen-companion-changes-test--texts path turn (plist-get payload :scope)))))
+      ('journal-files
+       (qwen-companion-journal-on-reply
+        (list :id id
+              :files (cl-remove-duplicates
+                      (cl-loop for turn in (reverse qwen-companion-changes-test-turns)
+                               append (plist-get turn :files))
+                      :key (lambda (file) (plist-get file :path)) :test #'equal))))
+      ('journal-busy
+       (qwen-companion-journal-on-reply
+        (list :id id :busy (pop qwen-companion-changes-test-busy))))
+      ('journal-spans
+       (qwen-companion-journal-on-reply (list :id id :spans nil)))
+      ('journal-seen
+       (let ((known (cl-find turn qwen-companion-changes-test-turns
+                             :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
+         (qwen-companion-changes-test-add
+          (plist-put
+           (copy-sequence known) :files
+           (mapcar
+            (lambda (file)
+              (cond
+               ((and path (not (equal path (plist-get file :path)))) file)
+               ((plist-get payload :hunks)
+                (plist-put (copy-sequence file) :seen-hunks
+                           (append (plist-get payload :hunks)
+                                   (plist-get file :seen-hunks))))
+               (t (plist-put (copy-sequence file) :seen (plist-get payload :seen)))))
+            (plist-get known :files))))))
+      ('journal-wrote
+       (qwen-companion-changes-test--wrote payload)))))
+
+(defun qwen-companion-changes-test--texts (path turn scope)
+  "Return the keys of the answer about PATH in TURN or SCOPE."
+  (let* ((ids (if (eq scope 'turn)
+                  (list turn)
+                (cl-loop for turn in qwen-companion-changes-test-turns
+                         for id = (plist-get turn :id)
+                         when (gethash (cons id path) qwen-companion-changes-test-texts)
+                         collect id)))
+         (newest (gethash (cons (car ids) path) qwen-companion-changes-test-texts))
+         (oldest (gethash (cons (car (last ids)) path) qwen-companion-changes-test-texts))
+         (file (cl-loop for turn in qwen-companion-changes-test-turns
+                        thereis (and (equal (plist-get turn :id) (car ids))
+                                     (cl-find path (plist-get turn :files)
+                                              :key (lambda (file) (plist-get file :path))
+                                              :test #'equal)))))
+    (if (null newest)
+        (list :error "that is not in the journal any more")
+      (list :before-file (qwen-companion-changes-test--spool (car oldest))
+            :after-file (qwen-companion-changes-test--spool (cdr newest))
+            :before-mode (and (car oldest) 'file)
+            :after-mode (and (cdr newest) 'file)
+            :from (plist-get file :from)
+            :proposed-file (qwen-companion-changes-test--spool
+                            (plist-get file :proposed))))))
+
+(defun qwen-companion-changes-test--wrote (payload)
+  "Note what was written, PAYLOAD; an undo becomes a turn."
+  (let ((undo-of (plist-get payload :undo-of))
+        (id (format "undo-%d" (length qwen-companion-changes-test-turns)))
+        files)
+    (dolist (path (plist-get payload :paths))
+      (let ((before (gethash path qwen-companion-changes-test-disk))
+            (after (qwen-companion-changes-test-bytes path)))
+        (puthash path after qwen-companion-changes-test-disk)
+        (when undo-of
+          (puthash (cons id path) (cons before after) qwen-companion-changes-test-texts)
+          (push (list :path path
+                      :kind (cond ((null before) 'added) ((null after) 'deleted)
+                                  (t 'modified))
+                      :added 0 :deleted 0 :seen t)
+                files))))
+    (when undo-of
+      (qwen-companion-changes-test-add
+       (list :id id :root (directory-file-name default-directory) :who 'user
+             :source 'undo :prompt (plist-get payload :label) :undone-of undo-of
+             :start (* 1000.0 (+ 100 (float-time)
+                                 (length qwen-companion-changes-test-turns)))
+             :end 1 :files files)))))
+
+;;; Merging
+
+(defun qwen-companion-changes-test--merge (base mine theirs labels callback)
+  "Stand in for `qwen-companion-merge-texts', which has these arguments.
+BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
+  (cl-flet ((text (it) (if (bufferp it)
+                           (with-current-buffer it
+                             (save-restriction (widen) (buffer-string)))
+                         it)))
+    (let* ((mine (text mine))
+           (theirs (text theirs))
+           (merged (if base
+                       (qwen-companion-changes-test--merge-file
+                        (text base) mine theirs labels)
+                     (cons theirs 0)))
+           (result (car merged))
+           (prefix (let ((end (compare-strings mine nil nil result nil nil)))
+                     (if (eq t end) (length mine) (1- (abs end)))))
+           (suffix 0))
+      (while (and (< suffix (- (min (length mine) (length result)) prefix))
+                  (eq (aref mine (- (length mine) suffix 1))
+                      (aref result (- (length result) suffix 1))))
+        (cl-incf suffix))
+      (funcall callback
+               (make-qwen-companion-merge-result
+                :edits (if (equal mine result)
+                           []
+                         (vector prefix (- (length mine) suffix)
+                                 prefix (- (length result) suffix)))
+                :text-buffer (unless (equal result theirs)
+                               (with-current-buffer (generate-new-buffer " *result*" t)
+                                 (insert result)
+                                 (current-buffer)))
+                :conflicts (cdr merged))))))
+
+(defun qwen-companion-changes-test--merge-file (base mine theirs labels)
+  "Return (TEXT . CONFLICTS), what git merges of BASE, MINE and THEIRS with LABELS."
+  (let ((files (mapcar (lambda (text)
+                         (let ((file (make-temp-file "merge"))
+                               (coding-system-for-write 'utf-8-unix))
+                           (write-region text nil file nil 'silent)
+                           file))
+                       (list mine base theirs)))
+        (default-directory temporary-file-directory)
+        (coding-system-for-read 'utf-8-unix))
+    (unwind-protect
+        (with-temp-buffer
+          (let ((status (apply #'call-process "git" nil '(t nil) nil
+                               "merge-file" "-p" "--diff3"
+                               (append (cl-mapcan (lambda (label) (list "-L" label)) labels)
+                                       files))))
+            (cons (buffer-string) (if (numberp status) (min status 127) 1))))
+      (mapc #'delete-file files))))
+
+;;; Looking and pressing
+
+(defun qwen-companion-changes-test-press (&rest keys)
+  "Press KEYS in the selected window."
+  (dolist (key keys)
+    (set-buffer (window-buffer))
+    (call-interactively (key-binding (kbd key)))
+    (set-buffer (window-buffer))))
+
+(defun qwen-companion-changes-test-open ()
+  "Go to the buffer of changes."
+  (qwen-companion-changes)
+  (set-buffer (window-buffer)))
+
+(defun qwen-companion-changes-test-settle ()
+  "Let the buffer of changes show what it was told."
+  (with-current-buffer qwen-companion-changes--buffer-name
+    (when qwen-companion-changes--timer
+      (cancel-timer qwen-companion-changes--timer)
+      (setq qwen-companion-changes--timer nil))
+    (qwen-companion-changes--update)))
+
+(defun qwen-companion-changes-test-goto (text)
+  "Go to the beginning of the line with TEXT in the selected window."
+  (set-buffer (window-buffer))
+  (goto-char (point-min))
+  (unless (search-forward text nil t)
+    (ert-fail (list "Not shown:" text (buffer-string))))
+  (forward-line 0)
+  (set-window-point nil (point)))
+
+(defun qwen-companion-changes-test-unfold (file)
+  "Unfold FILE and go to its first hunk."
+  (qwen-companion-changes-test-goto file)
+  (qwen-companion-changes-test-press "TAB")
+  (qwen-companion-changes-test-settle)
+  (qwen-companion-hunks-view-goto-hunk (point) nil)
+  (set-window-point nil (point)))
+
+(defun qwen-companion-changes-test-text ()
+  "Return the text of the buffer of changes."
+  (with-current-buffer qwen-companion-changes--buffer-name
+    (buffer-substring-no-properties (point-min) (point-max))))
+
+(provide 'qwen-companion-changes-test-helper)
+;;; qwen-companion-changes-test-helper.el ends here
