@@ -184,7 +184,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
     (current-buffer)))
 
 (defun qwen-companion-changes-file--coding (file)
-  "Return the coding system to show FILE in; it leaves line ends alone."
+  "Return the coding system to show FILE in, without one for line ends."
   (let* ((bytes (or (qwen-companion-changes-file-after file)
                     (qwen-companion-changes-file-before file)
                     ""))
@@ -220,7 +220,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
 ;;; What is undone
 
 (defun qwen-companion-changes-file--compare-with-present (file difference coding callback)
-  "Drop those changes of DIFFERENCE, of FILE, that are undone in its file now.
+  "Drop each change of DIFFERENCE, of FILE, that is undone in its file now.
 CODING is how the file is decoded; CALLBACK is as in
 `qwen-companion-changes-file-load'."
   (let* ((version (qwen-companion-changes-file-version file))
@@ -268,7 +268,7 @@ CODING is how its bytes are decoded."
       (current-buffer))))
 
 (defun qwen-companion-changes-file--undone (difference found present)
-  "Return the changes of DIFFERENCE that are undone in the buffer PRESENT.
+  "Return each change of DIFFERENCE that is undone in the buffer PRESENT.
 FOUND are the hunks by which that differs from the new text."
   (cl-remove-if-not
    (lambda (change)
@@ -340,12 +340,12 @@ These are changes of DIFFERENCE, none of which is dropped."
 ;;; Undoing
 
 (defun qwen-companion-changes-file-changes (file)
-  "Return the changes of FILE in order; it must be `ready'."
+  "Return each change of FILE in order; it must be `ready'."
   (qwen-companion-hunks-changes (qwen-companion-changes-file-difference file)))
 
 (defun qwen-companion-changes-file--bytes (file dropped-p)
-  "Return the bytes that the agent left in FILE without some of its changes.
-DROPPED-P is a predicate for these.  nil means that there is no file."
+  "Return the bytes that the agent left in FILE without what is dropped.
+DROPPED-P is a predicate of a change.  nil means that there is no file."
   (let* ((before (qwen-companion-changes-file-before file))
          (after (qwen-companion-changes-file-after file))
          (changes (qwen-companion-changes-file-changes file))
@@ -399,17 +399,17 @@ DROPPED-P is a predicate for these.  nil means that there is no file."
                                   line))
                "")))
 
-(defun qwen-companion-changes-file-swap (file changes label)
-  "Undo CHANGES of FILE, or bring them back if they are undone.
+(defun qwen-companion-changes-file-swap (file list label)
+  "Swap each of LIST in FILE: undo it, or bring it back if it is undone.
 All of them are undone, or none.  LABEL says what is done, for the
 journal.  Return what has become of it, see `qwen-companion-undo-run'."
-  (let* ((undo (not (qwen-companion-hunks-change-text (car changes))))
+  (let* ((undo (not (qwen-companion-hunks-change-text (car list))))
          (difference (qwen-companion-changes-file-difference file))
          (base (qwen-companion-changes-file--bytes
                 file #'qwen-companion-hunks-change-text))
          (target (qwen-companion-changes-file--bytes
                   file (lambda (change)
-                         (if (memq change changes)
+                         (if (memq change list)
                              undo
                            (qwen-companion-hunks-change-text change)))))
          (before-mode (qwen-companion-changes-file-before-mode file))
@@ -424,16 +424,16 @@ journal.  Return what has become of it, see `qwen-companion-undo-run'."
                         :target-mode (and target (or after-mode before-mode))))
                  (qwen-companion-changes-file-turn file) label))))
     (when (memq result '(written unsaved same))
-      (qwen-companion-changes-file--note file difference changes undo))
+      (qwen-companion-changes-file--note file difference list undo))
     result))
 
-(defun qwen-companion-changes-file--note (file difference changes undo)
-  "Note that CHANGES of FILE are undone, or if UNDO is nil that they are back.
+(defun qwen-companion-changes-file--note (file difference list undo)
+  "Note that each of LIST is undone in FILE, or back if UNDO is nil.
 Do nothing if that has been found out meanwhile, or is about to be:
 DIFFERENCE is what FILE had before."
   (when (and (eq 'ready (qwen-companion-changes-file-state file))
              (eq difference (qwen-companion-changes-file-difference file)))
-    (dolist (change changes)
+    (dolist (change list)
       (when (eq undo (null (qwen-companion-hunks-change-text change)))
         (let ((hunk (make-qwen-companion-hunks-hunk :changes (list change))))
           (if undo

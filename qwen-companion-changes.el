@@ -40,6 +40,7 @@
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-conflicts)
+(require 'qwen-companion-disk)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-journal)
@@ -87,11 +88,10 @@ list in the form of `qwen-companion-changed-file-path'."
                (:constructor qwen-companion-changes--make-comment)
                (:copier nil))
   "A comment on a line.
-GROUP and PATH are where the line is shown; ROOT is the workspace root
-and CLI the session of the turn.  SOURCE is the kind of line with its
-numbers in both texts, (KIND OLD . NEW).  LINE is its text with the sign,
-TEXT what the user has to say."
-  group path root cli source line text)
+GROUP and PATH are where the line is shown; ROOT is the workspace root.
+SOURCE is the kind of line with its numbers in both texts, (KIND OLD
+. NEW).  LINE is its text with the sign, TEXT what the user has to say."
+  group path root source line text)
 
 (defvar-local qwen-companion-changes--scope 'turns
   "What is shown: `turns', `look', `commit', (since TURN) or (session ID).")
@@ -126,11 +126,11 @@ The cdr is a list of files, or a string, the reason why there is none.")
 ;;; What is to be shown
 
 (defun qwen-companion-changes--buffer ()
-  "Return the buffer of changes, or nil."
+  "Return the buffer of this mode, or nil."
   (get-buffer qwen-companion-changes--buffer-name))
 
 (defun qwen-companion-changes--shown-turns ()
-  "Return the turns of the client that is shown, newest first."
+  "Return each turn of the client that is shown, newest first."
   (cl-remove-if-not
    (lambda (turn)
      (and (or (null qwen-companion-changes--client)
@@ -202,11 +202,11 @@ With NOW non-nil, return those seen by now."
            :key #'qwen-companion-changed-file-path :test #'equal))
 
 (defun qwen-companion-changes--roots ()
-  "Return the roots of all turns."
+  "Return the root of each turn, each root once."
   (delete-dups (mapcar #'qwen-companion-turn-root (qwen-companion-journal-turns))))
 
 (defun qwen-companion-changes--request-nets ()
-  "Ask for the files of the scope, unless that is single turns."
+  "Ask for the files of the scope, unless each turn is shown by itself."
   (let ((scope qwen-companion-changes--scope)
         (buffer (current-buffer))
         (number (setq qwen-companion-changes--net-request
@@ -293,7 +293,7 @@ With NOW non-nil, return those seen by now."
      "\n")))
 
 (defun qwen-companion-changes--turn-words (turn files)
-  "Return what the heading of TURN says besides numbers; FILES are shown."
+  "Return the heading of TURN without the numbers; FILES are shown."
   (let ((client (qwen-companion-turn-client turn))
         (prompt (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))
     (concat
@@ -383,7 +383,7 @@ With NOW non-nil, return those seen by now."
                  (qwen-companion-changes-file-changes view))))
 
 (defun qwen-companion-changes--hunk-note (difference hunk)
-  "Return what the header of HUNK of DIFFERENCE says of it, or nil."
+  "Return a note for the header of HUNK of DIFFERENCE, or nil."
   (let* ((place (qwen-companion-changes--drawing))
          (view (and place (gethash place qwen-companion-changes--views))))
     (concat
@@ -407,7 +407,7 @@ With NOW non-nil, return those seen by now."
         (`(,(or 'file 'body) ,group ,path) (cons group path)))))
 
 (defun qwen-companion-changes--hunk-seen-p (view hunk keys)
-  "Return non-nil when all changes of HUNK of VIEW are among KEYS."
+  "Return non-nil when KEYS has that of each change in HUNK of VIEW."
   (and keys
        (cl-every (lambda (change)
                    (member (qwen-companion-changes-file-key view change) keys))
@@ -448,7 +448,8 @@ INSERT is a text, or a function that inserts one at point."
    (t "All changes have been seen; v a shows them.")))
 
 (defun qwen-companion-changes--group-items (group)
-  "Return the items of GROUP, see `qwen-companion-changes--wanted-items'."
+  "Return the items of GROUP.
+They are as in `qwen-companion-changes--wanted-items'."
   (let* ((id (qwen-companion-changes--group-id group))
          (key (list 'group id))
          (heading (qwen-companion-changes--heading group))
@@ -910,7 +911,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
       (user-error "No CLI has changed a file yet")))
 
 (defun qwen-companion-changes-show-turns ()
-  "Show the turns one by one."
+  "Show each turn by itself."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show 'turns))
 
@@ -948,7 +949,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
              "Only unseen changes are shown")))
 
 (defun qwen-companion-changes-toggle-client ()
-  "Show the turns of the CLI at point only, or those of all CLIs."
+  "Show each turn of the CLI at point only, or of all CLIs."
   (interactive nil qwen-companion-changes-mode)
   (setq qwen-companion-changes--client
         (and (not qwen-companion-changes--client)
@@ -1011,14 +1012,14 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
      (qwen-companion-changes--path-at-point)
      undo))))
 
-(defun qwen-companion-changes--act-on-changes (view changes undo)
-  "Undo CHANGES of VIEW, or bring them back if UNDO is nil."
+(defun qwen-companion-changes--act-on-changes (view list undo)
+  "Undo each of LIST, of VIEW, or bring it back if UNDO is nil."
   (let* ((path (qwen-companion-changes-file-path view))
          (name (file-name-nondirectory (qwen-companion-untrusted-path path)))
          (changes (cl-remove-if
                    (lambda (change)
                      (eq undo (and (qwen-companion-hunks-change-text change) t)))
-                   changes))
+                   list))
          (deletes (and undo
                        (null (qwen-companion-changes-file-before view))
                        (null (cl-set-difference
@@ -1119,7 +1120,7 @@ PATH nil means all files of GROUP."
             (string-join (nreverse parts) ", "))))
 
 (defun qwen-companion-changes--step (group path undo)
-  "Return the step that undoes PATH of GROUP, or brings it back if UNDO is nil."
+  "Return the step to undo PATH of GROUP, or bring it back if UNDO is nil."
   (qwen-companion-undo-step-from-reply
    (qwen-companion-changes--group-root group) path
    (qwen-companion-journal-await
@@ -1199,7 +1200,7 @@ They are of one file."
     (user-error "There is no hunk in the region")))
 
 (defun qwen-companion-changes--select-lines (view start end)
-  "Return the changes of VIEW on the lines from START to END.
+  "Return each change of VIEW on the lines from START to END.
 A change that is there in part is split, so that the rest stays."
   (let ((difference (qwen-companion-changes-file-difference view))
         (selected nil))
@@ -1277,7 +1278,8 @@ UNSEEN, mark it as not seen."
         (goto-char (cddr next)))))))
 
 (defun qwen-companion-changes--turns-of (group path)
-  "Return the ids of the turns of GROUP that have changed PATH, nil for any file."
+  "Return the id of each turn of GROUP in which PATH was changed.
+PATH nil stands for any file."
   (if (eq 'turn (qwen-companion-changes--group-scope group))
       (list (qwen-companion-changes--group-turn group))
     (cl-loop for turn in (qwen-companion-journal-turns)
@@ -1343,28 +1345,23 @@ UNSEEN, mark it as not seen."
   "Show how the file at point was written other than the CLI had proposed."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
-               (name (qwen-companion-untrusted-path path))
-               (_ (unless (eq 'turn (qwen-companion-changes--group-scope group))
-                    (user-error "Proposals belong to turns; v t shows these")))
-               (reply (qwen-companion-journal-await
-                       'journal-texts
-                       (list :root (qwen-companion-changes--group-root group)
-                             :path path :scope 'turn
-                             :turn (qwen-companion-changes--group-turn group))))
-               (proposed (qwen-companion-journal-take-bytes
-                          (qwen-companion-journal-reply-proposed-file reply)))
-               (after (qwen-companion-journal-take-bytes
-                       (qwen-companion-journal-reply-after-file reply))))
-    (qwen-companion-journal-drop-texts reply)
-    (if (null proposed)
-        (message "%s was written as proposed, or without a proposal" name)
+               (turn (or (qwen-companion-journal-turn
+                          (qwen-companion-changes--group-turn group))
+                         (user-error "Proposals belong to turns; v t shows these")))
+               (proposed (or (qwen-companion-journal-proposed-text path turn)
+                             (user-error "No proposal for %s is known in this turn"
+                                         (qwen-companion-untrusted-path path))))
+               (step (qwen-companion-changes--step group path t))
+               (written (qwen-companion-disk-unix-text
+                         (decode-coding-string (or (qwen-companion-undo-step-base step) "")
+                                               'utf-8))))
+    (if (equal (qwen-companion-disk-unix-text proposed) written)
+        (message "%s was written as proposed" (qwen-companion-untrusted-path path))
       (qwen-companion-compare-run
-       (decode-coding-string proposed 'utf-8) (decode-coding-string (or after "") 'utf-8)
+       (qwen-companion-disk-unix-text proposed) written
        "LC_ALL=C diff -a -u --label proposed --label written -- \"$1\" \"$2\""
        (lambda (output)
-         (if (string-empty-p output)
-             (message "%s was written as proposed" name)
-           (display-buffer (qwen-companion-compare-make-buffer path output))))))))
+         (display-buffer (qwen-companion-compare-make-buffer path output)))))))
 
 (defun qwen-companion-changes-copy-patch ()
   "Copy the hunk, file or turn at point as a patch.
@@ -1407,7 +1404,7 @@ What is undone is left out."
     view))
 
 (defun qwen-companion-changes--patch (group view &optional hunks)
-  "Return the changes of VIEW in GROUP as a patch, or only HUNKS."
+  "Return a patch of all that is not undone of VIEW in GROUP, or of HUNKS."
   (let* ((root (file-name-as-directory (qwen-companion-changes--group-root group)))
          (name (lambda (prefix path)
                  (let ((name (concat prefix (file-relative-name path root))))
@@ -1451,7 +1448,7 @@ What is undone is left out."
 ;;; Comments
 
 (defun qwen-companion-changes-comment ()
-  "Note a comment on the line at point; an empty one removes it.
+  "Note a comment on the line at point; with an empty one, remove it.
 \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends all comments to the CLI."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes--file-at-point))
@@ -1479,18 +1476,12 @@ What is undone is left out."
                     (list (qwen-companion-changes--make-comment
                            :group id :path path
                            :root (qwen-companion-changes--group-root group)
-                           :cli (qwen-companion-changes--cli-of group path)
                            :source source
                            :line (buffer-substring-no-properties
                                   (line-beginning-position) (line-end-position))
                            :text text)))))
     (qwen-companion-changes--show-comments group path)
     (qwen-companion-changes--update-header)))
-
-(defun qwen-companion-changes--cli-of (group path)
-  "Return the id of the session that has changed PATH in GROUP, or nil."
-  (cl-loop for id in (qwen-companion-changes--turns-of group path)
-           thereis (qwen-companion-turn-cli (qwen-companion-journal-turn id))))
 
 (defun qwen-companion-changes--source-at-point ()
   "Return the kind of the line at point and its numbers: (KIND OLD . NEW)."
@@ -1577,22 +1568,17 @@ it."
 (defun qwen-companion-changes--comments-session ()
   "Return the connected CLI that gets the comments, or nil.
 Ask which one if it cannot be told."
-  (let* ((sessions (qwen-companion-backend-sessions))
-         (ids (delete-dups
-               (delq nil (mapcar #'qwen-companion-changes--comment-cli
-                                 qwen-companion-changes--comments))))
-         (known (delq nil (mapcar #'qwen-companion-backend-session ids)))
-         (roots (mapcar #'qwen-companion-changes--comment-root
+  (let* ((roots (mapcar #'qwen-companion-changes--comment-root
                         qwen-companion-changes--comments))
-         (near (cl-remove-if-not
-                (lambda (session)
-                  (when-let* ((directory (qwen-companion-session-directory session)))
-                    (cl-some (lambda (root)
-                               (string-prefix-p (file-name-as-directory root)
-                                                (file-name-as-directory directory)))
-                             roots)))
-                sessions))
-         (candidates (or known near)))
+         (candidates
+          (cl-remove-if-not
+           (lambda (session)
+             (when-let* ((directory (qwen-companion-session-directory session)))
+               (cl-some (lambda (root)
+                          (string-prefix-p (file-name-as-directory root)
+                                           (file-name-as-directory directory)))
+                        roots)))
+           (qwen-companion-backend-sessions))))
     (if (null (cdr candidates))
         (car candidates)
       (let ((names (mapcar
@@ -1722,7 +1708,7 @@ Ask which one if it cannot be told."
   (force-mode-line-update))
 
 (defun qwen-companion-changes--index ()
-  "Return the turns and files for Imenu."
+  "Return each turn and file for Imenu."
   (cl-loop for (key _ . marker) in qwen-companion-changes--items
            when (memq (car key) '(group file))
            collect (cons (save-excursion
@@ -1732,7 +1718,7 @@ Ask which one if it cannot be told."
                          marker)))
 
 (defun qwen-companion-changes--clean-up ()
-  "Stop updating: the buffer of changes is being killed."
+  "Stop updating: the buffer is being killed."
   (when qwen-companion-changes--timer
     (cancel-timer qwen-companion-changes--timer)
     (setq qwen-companion-changes--timer nil))
@@ -1744,7 +1730,7 @@ Ask which one if it cannot be told."
   (qwen-companion-changes--forget-views))
 
 (defun qwen-companion-changes-close ()
-  "Kill the buffer of changes if there is one."
+  "Kill the buffer of `qwen-companion-changes' if there is one."
   (when-let* ((buffer (qwen-companion-changes--buffer)))
     (quit-windows-on buffer)
     (kill-buffer buffer)))

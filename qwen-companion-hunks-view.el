@@ -44,7 +44,7 @@
 It gets the difference and the hunk.")
 
 (defun qwen-companion-hunks-view--note (_difference hunk)
-  "Return what the header of HUNK says of it, or nil."
+  "Return a note for the header of HUNK, or nil."
   (and (qwen-companion-hunks-dropped-p hunk)
        (propertize " dropped, u brings it back" 'face 'warning)))
 

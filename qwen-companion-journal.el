@@ -27,9 +27,11 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-proposal)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
 
@@ -47,7 +49,8 @@ Each function gets a list of the files that were changed in them, or t
 for all files.")
 
 (defun qwen-companion-journal-turns ()
-  "Return the turns, newest first, each in the form of `qwen-companion-turn-id'."
+  "Return the list of every turn, newest first.
+Each is in the form of `qwen-companion-turn-id'."
   (sort (hash-table-values qwen-companion-journal--turns)
         (lambda (a b)
           (let ((one (qwen-companion-turn-start a))
@@ -61,7 +64,7 @@ for all files.")
   (gethash id qwen-companion-journal--turns))
 
 (defun qwen-companion-journal-on-turns (payload)
-  "Handle the `journal-turns' message PAYLOAD: turns have changed."
+  "Handle the message PAYLOAD about each turn that is new or has changed."
   (let ((reset (qwen-companion-journal-turns-reset payload))
         paths)
     (when reset
@@ -102,7 +105,7 @@ for all files.")
              qwen-companion-journal--turns)))
 
 (defun qwen-companion-journal-watch (watcher on)
-  "Keep the turns up to date for WATCHER, a symbol, if ON is non-nil.
+  "Keep each turn up to date for WATCHER, a symbol, if ON is non-nil.
 With nil, stop that for WATCHER."
   (let ((before (and qwen-companion-journal--watchers t)))
     (setq qwen-companion-journal--watchers
@@ -116,7 +119,7 @@ With nil, stop that for WATCHER."
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
 (defun qwen-companion-journal-resend ()
-  "Tell a new Python process that the turns are watched."
+  "Tell a new Python process to go on reporting each turn."
   (when qwen-companion-journal--watchers
     (qwen-companion-backend-call 'journal-watch '(:on t))))
 
@@ -200,10 +203,9 @@ seconds at the latest.  For commands only: it waits."
       (delete-file file))))
 
 (defun qwen-companion-journal-drop-texts (reply)
-  "Delete the files of REPLY, which nobody reads."
+  "Delete the files of REPLY unread."
   (dolist (file (list (qwen-companion-journal-reply-before-file reply)
-                      (qwen-companion-journal-reply-after-file reply)
-                      (qwen-companion-journal-reply-proposed-file reply)))
+                      (qwen-companion-journal-reply-after-file reply)))
     (when (and file (qwen-companion-backend-spool)
                (file-in-directory-p file (qwen-companion-backend-spool)))
       (delete-file file))))
@@ -236,25 +238,63 @@ UNDO-OF non-nil is the turn that this undoes, and LABEL says so."
    'journal-wrote (append (list :paths paths)
                           (and undo-of (list :undo-of undo-of :label label)))))
 
+;;; What was proposed
+
+(defconst qwen-companion-journal--proposals-limit '(50 . 5000000)
+  "How much of what was proposed is kept: (COUNT . CHARACTERS).")
+
+(defvar qwen-companion-journal--proposals nil
+  "The latest proposals, newest first: (PATH TIME . TEXT), TIME in seconds.")
+
+(defun qwen-companion-journal--proposed (proposal)
+  "Keep the text of PROPOSAL, which has just come."
+  (let ((room (cdr qwen-companion-journal--proposals-limit)))
+    (push (cons (qwen-companion-proposal-path proposal)
+                (cons (qwen-companion-proposal-arrived proposal)
+                      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                        (save-restriction
+                          (widen)
+                          (buffer-substring-no-properties (point-min) (point-max))))))
+          qwen-companion-journal--proposals)
+    (setq qwen-companion-journal--proposals
+          (cl-loop for kept in (seq-take qwen-companion-journal--proposals
+                                         (car qwen-companion-journal--proposals-limit))
+                   do (cl-decf room (length (cddr kept)))
+                   while (>= room 0)
+                   collect kept))))
+
+(defun qwen-companion-journal-proposed-text (path turn)
+  "Return the text that was proposed last for PATH in TURN, or nil.
+Only the latest proposals since the mode was turned on are known."
+  (let ((start (/ (qwen-companion-turn-start turn) 1000.0))
+        (end (if-let* ((end (qwen-companion-turn-end turn)))
+                 (/ end 1000.0)
+               (float-time))))
+    (cl-loop for (proposed time . text) in qwen-companion-journal--proposals
+             when (and (equal path proposed) (<= start time end))
+             return text)))
+
 ;;; On and off
 
 (defconst qwen-companion-journal--hooks
   '((after-save-hook . qwen-companion-journal--saved)
+    (qwen-companion-proposal-begun-functions . qwen-companion-journal--proposed)
     (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)
     (qwen-companion-backend-disconnected-hook . qwen-companion-journal-fail-all))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion-journal-enable ()
-  "Begin to report what the user saves."
+  "Begin to report each file that is saved."
   (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
     (add-hook hook function)))
 
 (defun qwen-companion-journal-disable ()
-  "Stop reporting, and forget the turns and all requests."
+  "Stop reporting, and forget each turn and all requests."
   (pcase-dolist (`(,hook . ,function) qwen-companion-journal--hooks)
     (remove-hook hook function))
   (setq qwen-companion-journal--watchers nil
-        qwen-companion-journal--requests nil)
+        qwen-companion-journal--requests nil
+        qwen-companion-journal--proposals nil)
   (clrhash qwen-companion-journal--turns))
 
 (provide 'qwen-companion-journal)

@@ -188,6 +188,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("t" "Ediff or hunks" qwen-companion-diff-switch qwen-companion-proposals)
         ("u" "Your unsaved text" qwen-companion-diff-show-unsaved
          qwen-companion-proposals))
+       ("Changes"
+        ("g" "What agents changed" qwen-companion-changes qwen-companion-menu--ready-p))
        ("Kept texts"
         ("p" "Apply" qwen-companion-kept-apply qwen-companion-rescue-buffers)
         ("d" "Compare" qwen-companion-kept-difference qwen-companion-rescue-buffers)))

@@ -95,7 +95,7 @@ the same question.  Quit if the user says no."
 ;;; Steps
 
 (defun qwen-companion-undo-step-from-reply (root path reply bring-back)
-  "Return the step that undoes the change of PATH below ROOT in REPLY.
+  "Return the step to undo the change of PATH below ROOT in REPLY.
 REPLY is the journal's answer with the texts; its files are read and
 deleted.  With BRING-BACK non-nil, do the change again instead."
   (let ((before (qwen-companion-journal-take-bytes
@@ -123,8 +123,9 @@ deleted.  With BRING-BACK non-nil, do the change again instead."
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (steps turn label)
-  "Take STEPS, and tell the journal that this undoes TURN; LABEL says what.
+(defun qwen-companion-undo-run (list turn label)
+  "Take each step of LIST in order to undo TURN.
+Tell the journal so; LABEL says what is done.
 Return an alist of the files and what has become of each: `written',
 `unsaved' (it is in a buffer that had unsaved text), `conflict' (marked
 in a buffer), `same' (there was nothing to do), or a string, the reason
@@ -133,7 +134,7 @@ why the file was left as it is."
         (written nil)
         (results nil))
     (unwind-protect
-        (dolist (step steps)
+        (dolist (step list)
           (let* ((path (qwen-companion-undo-step-path step))
                  (from (qwen-companion-undo-step-from step))
                  (result (condition-case err
@@ -253,7 +254,7 @@ was not there before."
       (qwen-companion-undo--merge-bytes step bytes)))))
 
 (defun qwen-companion-undo--merge-bytes (step bytes)
-  "Merge what STEP changes into its file, which holds BYTES and is unvisited.
+  "Merge the change of STEP into its file, which has BYTES and is unvisited.
 Return what has become of it."
   (let* ((path (qwen-companion-undo-step-path step))
          (coding (qwen-companion-undo-lossless-coding bytes))
@@ -325,7 +326,7 @@ Directories that are missing are made."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Make the file of STEP executable or not if STEP changes that."
+  "Make the file of STEP executable or not if that is a part of STEP."
   (let ((path (qwen-companion-undo-step-path step))
         (base (qwen-companion-undo-step-base-mode step))
         (target (qwen-companion-undo-step-target-mode step)))
@@ -337,7 +338,7 @@ Directories that are missing are made."
               (logand (file-modes path) #o666))))))
 
 (defun qwen-companion-undo--delete (step)
-  "Delete the file of STEP if it holds what is expected.
+  "Delete the file of STEP if its contents are as expected.
 By `delete-by-moving-to-trash', it goes to the trash."
   (let* ((path (qwen-companion-undo-step-path step))
          (buffer (find-buffer-visiting path)))
@@ -384,7 +385,7 @@ Signal a `user-error' if something else is in its place now."
 ;;; Buffers
 
 (defun qwen-companion-undo--change-buffer (step buffer)
-  "Merge what STEP changes into BUFFER, which visits its file.
+  "Merge the change of STEP into BUFFER, which visits its file.
 Save it if it had no unsaved text.  Return what has become of it."
   (with-current-buffer (or (buffer-base-buffer buffer) buffer)
     (when (qwen-companion-conflicts-p)

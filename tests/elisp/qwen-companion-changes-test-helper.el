@@ -206,9 +206,7 @@ turn.  The files are written and Emacs is told."
             :after-file (qwen-companion-changes-test--spool (cdr newest))
             :before-mode (and (car oldest) 'file)
             :after-mode (and (cdr newest) 'file)
-            :from (plist-get file :from)
-            :proposed-file (qwen-companion-changes-test--spool
-                            (plist-get file :proposed))))))
+            :from (plist-get file :from)))))
 
 (defun qwen-companion-changes-test--wrote (payload)
   "Note what was written, PAYLOAD; an undo becomes a turn."
