@@ -111,7 +111,8 @@ SLOTS are further ones of `qwen-companion-event'."
 
 (defun qwen-companion-attention-sessions-changed (before after)
   "Tell of what has changed from BEFORE to AFTER, two lists of sessions."
-  (dolist (old before)
+  ;; Those that are the same object have not changed.
+  (dolist (old (cl-set-difference before after :test #'eq))
     (let* ((state (qwen-companion-session-state old))
            (activity (qwen-companion-cli-state-activity state))
            (new (cl-find (qwen-companion-session-id old) after

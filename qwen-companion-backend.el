@@ -746,8 +746,19 @@ The process does so itself, but it may have been killed."
 
 (defun qwen-companion-backend-on-sessions (payload)
   "Handle the `sessions' message PAYLOAD: keep the connected CLIs."
-  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
-        (qwen-companion-session-list-sessions payload))
+  (let ((changed (qwen-companion-session-changes-sessions payload))
+        (gone (qwen-companion-session-changes-gone payload))
+        kept)
+    ;; A new list: the one before is compared with it.
+    (dolist (session (qwen-companion-backend-sessions))
+      (let* ((id (qwen-companion-session-id session))
+             (new (cl-find id changed :key #'qwen-companion-session-id
+                           :test #'equal)))
+        (unless (member id gone)
+          (push (or new session) kept))
+        (setq changed (remq new changed))))
+    (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
+          (append (nreverse kept) changed)))
   (force-mode-line-update t))
 
 (defun qwen-companion-backend-on-notice (payload)

@@ -43,8 +43,8 @@ its key, nil where there is none."
   roots reachable port token environment warnings)
 (qwen-companion-messages-define qwen-companion-file-list FileList
   files)
-(qwen-companion-messages-define qwen-companion-session-list SessionList
-  sessions)
+(qwen-companion-messages-define qwen-companion-session-changes SessionChanges
+  sessions gone)
 (qwen-companion-messages-define qwen-companion-session SessionState
   id client version pid directory ancestors streaming state no-hooks)
 (qwen-companion-messages-define qwen-companion-cli-state CliState

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -53,7 +53,7 @@ from qwen_companion.emacs.messages import (
     ReviewOutcome,
     Roots,
     Serving,
-    SessionList,
+    SessionChanges,
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
@@ -187,7 +187,7 @@ class Companion:
             changed=self._tell_states,
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
         )
-        self._untold: tuple[SessionState, ...] | None = None
+        self._told_sessions: Mapping[str, SessionState | None] = {item.id: None for item in hello.sessions}
         self._gathering: asyncio.TimerHandle | None = None
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
@@ -354,19 +354,20 @@ class Companion:
         self._tell_states()
 
     def _tell_states(self) -> None:
-        states = self._doors.annotated(self._sessions.states())
-        # All sessions are told each time, and a CLI that connects changes four times in a moment.
-        self._untold = states
-        if self._gathering is None or len(states) <= FEW_SESSIONS:
+        # A CLI that connects changes four times in a moment.
+        if self._gathering is None or len(self._sessions.states()) <= FEW_SESSIONS:
             self._tell_sessions()
 
     def _tell_sessions(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        if self._untold is not None:
-            self._bridge.tell(SessionList(self._untold))
-            self._untold = None
+        states = {state.session.id: state for state in self._doors.annotated(self._sessions.states())}
+        before, self._told_sessions = self._told_sessions, states
+        changed = tuple(state for identifier, state in states.items() if before.get(identifier) != state)
+        gone = tuple(identifier for identifier in before if identifier not in states)
+        if changed or gone:
+            self._bridge.tell(SessionChanges(changed, gone))
             self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_sessions)
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.

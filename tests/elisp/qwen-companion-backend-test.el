@@ -98,6 +98,19 @@ A directory that the process removes meanwhile is no error."
     (should-not (qwen-companion-test-buffers-with qwen-companion-backend--secret))
     (should-not (qwen-companion-test-buffers-with qwen-companion-backend--token))))
 
+(ert-deftest qwen-companion-backend-test-changes-of-sessions ()
+  "What is told of some sessions leaves the others and their order alone."
+  (let ((qwen-companion-backend--server
+         (qwen-companion-test-server
+          :sessions '((:id "a" :client "x") (:id "b" :client "y") (:id "c")))))
+    (let ((before (qwen-companion-backend-sessions)))
+      (qwen-companion-backend-on-sessions
+       '(:sessions ((:id "d") (:id "b" :client "z")) :gone ("c" "e")))
+      (should (equal '((:id "a" :client "x") (:id "b" :client "z") (:id "d"))
+                     (qwen-companion-backend-sessions)))
+      (should (equal '((:id "a" :client "x") (:id "b" :client "y") (:id "c"))
+                     before)))))
+
 (ert-deftest qwen-companion-backend-test-killed-process-is-replaced ()
   "The port, the token and so the discovery files stay the same."
   (qwen-companion-test-with-process

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sexpdata import Symbol, dumps
@@ -298,6 +299,23 @@ def test_a_closed_connection_is_noticed_though_input_stays_open(backend: Backend
     assert backend.process.wait(SECONDS_TO_STOP) == 0
 
 
+def test_a_change_of_one_cli_tells_of_no_other(backend: Backend) -> None:
+    """What Emacs has to read does not grow with the CLIs that are connected."""
+
+    def settled(told: dict[str, Any]) -> bool:
+        return any(item.get("streaming") and "pid" in item for item in map(as_dict, told["sessions"]))
+
+    first, second = backend.cli(), backend.cli()
+    with first.stream():
+        backend.emacs.wait_until("sessions", settled)
+        backend.emacs.calls("sessions").queue.clear()
+        with second.stream():
+            told = backend.emacs.wait_until("sessions", lambda told: True)
+            assert [as_dict(item)["id"] for item in told["sessions"]] == [second.session]
+        gone = backend.emacs.wait_until("sessions", lambda told: bool(told["gone"]))
+        assert gone == {"sessions": [], "gone": [second.session]}
+
+
 class TestRestart:
     """A killed backend is replaced without the CLI noticing."""
 
@@ -387,7 +405,7 @@ class TestRestart:
         with Backend(home, sessions=[session | peer], proposals=[proposal]) as backend:
             began = time.monotonic()
             backend.greet()
-            assert backend.emacs.wait_for("sessions") == {"sessions": []}
+            assert backend.emacs.wait_for("sessions") == {"sessions": [], "gone": ["s"]}
             assert backend.emacs.wait_for("proposal-orphan") == {"id": "p"}
             assert time.monotonic() - began < RETURN_S
 

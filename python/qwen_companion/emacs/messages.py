@@ -481,15 +481,20 @@ class Serving(Notification):
 
 
 @dataclass(frozen=True)
-class SessionList(Notification):
-    """`sessions`: all sessions, after a change.  Emacs keeps them for the next process."""
+class SessionChanges(Notification):
+    """`sessions`: sessions that are new or have changed since the last message, and the ids of those that have gone.
+
+    Emacs keeps all for the next process.  To that one, the first message is about all of them.
+    """
 
     method = "sessions"
     sessions: tuple[SessionState, ...]
+    gone: tuple[str, ...] = ()
 
     def payload(self, spool: Spool) -> Sexp:
-        """`(:sessions ((:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)...))`.
+        """`(:sessions (SESSION...) :gone (ID...))`.
 
+        A session is `(:id :protocol :client :version :pid :started :directory :family :ancestors :streaming)`.
         Without the keys from :pid to :ancestors if the process was not found.  With :state, the fields of `CliState`,
         if its hooks have reported, and :no-hooks with the reason if they should have and have not.
         """
@@ -500,7 +505,8 @@ class SessionList(Notification):
                 + ([] if state.state is None else plist(state=to_plist(state.state, spool)))
                 + ([] if state.no_hooks is None else plist(no_hooks=state.no_hooks))
                 for state in self.sessions
-            ]
+            ],
+            gone=list(self.gone),
         )
 
 

@@ -55,7 +55,7 @@ from qwen_companion.emacs.messages import (
     ReviewOutcome,
     Roots,
     Serving,
-    SessionList,
+    SessionChanges,
     Stop,
     Texts,
     TurnChange,
@@ -105,7 +105,7 @@ PEER = Peer(7, "boot:25", "/d", "qwen", (7, 6))
 @pytest.mark.parametrize("peer", [None, PEER, replace(PEER, directory=None, family=None, ancestors=())])
 def test_a_session_comes_back_as_it_was_told(peer: Peer | None, reviews: bool, spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1", peer, reviews)
-    told = SessionList((SessionState(session, True),)).payload(spool)
+    told = SessionChanges((SessionState(session, True),)).payload(spool)
     # Emacs keeps the list as it is and puts it into the next hello.
     items = dumps(as_dict(told)["sessions"])
     assert Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (session,)
@@ -251,10 +251,10 @@ def test_outgoing_messages(spool: Spool) -> None:
         "warnings": ["w"],
     }
     assert outgoing(Serving(), spool) == []
-    sessions = as_dict(outgoing(SessionList((SessionState(session, True), SessionState(session, False))), spool))
+    sessions = as_dict(outgoing(SessionChanges((SessionState(session, True), SessionState(session, False))), spool))
     assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
     told = SessionState(session, True, state=CliState("asking", 5, question="why"), no_hooks="off")
-    (item,) = as_dict(outgoing(SessionList((told,)), spool))["sessions"]
+    (item,) = as_dict(outgoing(SessionChanges((told,)), spool))["sessions"]
     state = as_dict(as_dict(item)["state"])
     assert (str(state["activity"]), state["since"], state["question"], state["mode"]) == ("asking", 5, "why", [])
     assert as_dict(item)["no-hooks"] == "off"
@@ -344,7 +344,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     peer = Peer(pid=1, started="1", directory="/d", family="qwen", ancestors=(1,))
     known = KnownSession("i", "p", "c", "1", peer)
     state = SessionState(known, True, state=CliState(), no_hooks="why")
-    sessions = as_dict(loads(dumps(SessionList((state,)).payload(spool))))
+    sessions = as_dict(loads(dumps(SessionChanges((state,)).payload(spool))))
     excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
     turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
     turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
@@ -362,7 +362,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
             for message in (
                 Published((), True, 1, "t", {}, ()),
                 FileList(()),
-                SessionList(()),
+                SessionChanges(()),
                 ContextSent("i", None, 0, "text"),
                 ExclusionList(()),
                 ProposalOpen("p", "i", "c", "/a", "d", "text"),
