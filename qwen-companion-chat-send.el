@@ -38,19 +38,12 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-quote)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (declare-function dired-get-marked-files "dired"
                   (&optional localp arg filter distinguish-one-marked error))
-(declare-function flymake-diagnostics "flymake" (&optional beg end))
-(declare-function flymake-diagnostic-beg "flymake" (diag) t)
-(declare-function flymake-diagnostic-text "flymake" (diag) t)
-(declare-function flymake-diagnostic-type "flymake" (diag) t)
-(declare-function flycheck-error-line "ext:flycheck" (err))
-(declare-function flycheck-error-level "ext:flycheck" (err))
-(declare-function flycheck-error-message "ext:flycheck" (err))
-(defvar flycheck-current-errors)
 
 ;;; Files in a prompt
 
@@ -60,14 +53,6 @@
 (defconst qwen-companion-chat-send--link
   (concat "\\(?:^\\|[ \t\n]\\)\\(@\\(" qwen-companion-chat-send--character "+\\)\\)")
   "Matches a file reference in a prompt; group 2 is the name, quoted.")
-
-(defun qwen-companion-chat-send--quote (name)
-  "Return the file NAME quoted for use after `@'."
-  (replace-regexp-in-string "[ \t\n\\]" "\\\\\\&" name))
-
-(defun qwen-companion-chat-send--unquote (name)
-  "Return the file name that NAME, as written after `@', stands for."
-  (replace-regexp-in-string "\\\\\\(.\\)" "\\1" name))
 
 (defun qwen-companion-chat-send--workspace ()
   "Return the daemon's workspace as a local directory, or nil.
@@ -81,13 +66,9 @@ The daemon's name for it is untrusted: no file name handler is applied."
 (defun qwen-companion-chat-send--reference (file)
   "Return the reference to FILE: `@' and its name, relative to the workspace.
 Outside of the workspace, the name is absolute."
-  (let* ((file-name-handler-alist nil)
-         (file (expand-file-name file))
-         (workspace (qwen-companion-chat-send--workspace)))
-    (concat "@" (qwen-companion-chat-send--quote
-                 (if (and workspace (string-prefix-p workspace file))
-                     (substring file (length workspace))
-                   file)))))
+  (concat "@" (qwen-companion-quote-escape
+               (qwen-companion-quote-relative-name
+                file (qwen-companion-chat-send--workspace)))))
 
 (defun qwen-companion-chat-send--readable-p (file)
   "Return non-nil when the daemon can read FILE for a prompt, seen from here.
@@ -106,7 +87,7 @@ at the end belongs to the name only if there is such a file."
         (workspace (or (qwen-companion-chat-send--workspace) "/")))
     (cl-loop for word in (delete-dups
                           (list word (string-trim-right word "[].,;:?!)}>\"']+")))
-             for name = (expand-file-name (qwen-companion-chat-send--unquote word)
+             for name = (expand-file-name (qwen-companion-quote-unescape word)
                                           workspace)
              when (and (not (string-empty-p word))
                        (qwen-companion-chat-send--readable-p name))
@@ -210,7 +191,7 @@ Only one directory of this machine is read at a time."
                   (and (not (string-search "\n" name))
                        (or (null predicate) (funcall predicate name))))
                 action)))
-           #'qwen-companion-chat-send--unquote
+           #'qwen-companion-quote-unescape
            #'qwen-companion-chat-send--requote)
           :exclusive 'no)))
 
@@ -234,7 +215,7 @@ See `completion-table-with-quoting'."
   (let ((written 0))
     (dotimes (_ position)
       (cl-incf written (if (eq ?\\ (aref name written)) 2 1)))
-    (cons written #'qwen-companion-chat-send--quote)))
+    (cons written #'qwen-companion-quote-escape)))
 
 (defun qwen-companion-chat-send-enable ()
   "Enable completion in the prompt of the current buffer."
@@ -260,31 +241,6 @@ Do not send it."
     (insert "\n"))
   (insert text))
 
-(defun qwen-companion-chat-send--buffer-title ()
-  "Return the name of the current buffer's file, else of the buffer."
-  (if-let* ((file (buffer-file-name)))
-      (string-remove-prefix "@" (qwen-companion-chat-send--reference file))
-    (buffer-name)))
-
-(defun qwen-companion-chat-send--language ()
-  "Return the language of the current buffer for a code block, or \"\"."
-  (if (derived-mode-p 'prog-mode)
-      (replace-regexp-in-string "\\(-ts\\)?-mode\\'" "" (symbol-name major-mode))
-    ""))
-
-(defun qwen-companion-chat-send--code-block (title start end)
-  "Return the text from START to END as a code block below TITLE."
-  (let* ((text (buffer-substring-no-properties start end))
-         (longest (cl-loop with from = 0
-                           while (string-match "^[ \t]*\\(```+\\)" text from)
-                           do (setq from (match-end 0))
-                           maximize (- (match-end 1) (match-beginning 1))))
-         (fence (make-string (max 3 (1+ (or longest 0))) ?`)))
-    (concat title ":\n"
-            fence (qwen-companion-chat-send--language) "\n"
-            text (if (string-suffix-p "\n" text) "" "\n")
-            fence "\n")))
-
 (defun qwen-companion-chat-send--require-text (start end)
   "Signal a `user-error' when START and END are the same."
   (when (= start end)
@@ -297,19 +253,8 @@ Quote it with its file and lines, as it is in the buffer, saved or not.
 The chat is the one used last; with a prefix argument, choose."
   (interactive "r")
   (qwen-companion-chat-send--require-text start end)
-  (let ((first (line-number-at-pos start t))
-        (last (line-number-at-pos (if (= end (save-excursion
-                                               (goto-char end)
-                                               (line-beginning-position)))
-                                      (1- end)
-                                    end)
-                                  t)))
-    (qwen-companion-chat-send--insert
-     (qwen-companion-chat-send--code-block
-      (if (= first last)
-          (format "%s, line %d" (qwen-companion-chat-send--buffer-title) first)
-        (format "%s, lines %d-%d" (qwen-companion-chat-send--buffer-title) first last))
-      start end))))
+  (qwen-companion-chat-send--insert
+   (qwen-companion-quote-region start end (qwen-companion-chat-send--workspace))))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-buffer ()
@@ -323,8 +268,8 @@ last; with a prefix argument, choose."
     (widen)
     (qwen-companion-chat-send--require-text (point-min) (point-max))
     (qwen-companion-chat-send--insert
-     (qwen-companion-chat-send--code-block
-      (concat (qwen-companion-chat-send--buffer-title)
+     (qwen-companion-quote-code-block
+      (concat (qwen-companion-quote-title (qwen-companion-chat-send--workspace))
               (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
       (point-min) (point-max)))))
 
@@ -373,35 +318,6 @@ chat is the one used last; a prefix argument is Dired's."
 
 ;;; Diagnostics
 
-(defun qwen-companion-chat-send--flymake (start end)
-  "Return Flymake's diagnostics from START to END: (LINE LEVEL TEXT)."
-  (when (bound-and-true-p flymake-mode)
-    (mapcar (lambda (diagnostic)
-              (list (line-number-at-pos (flymake-diagnostic-beg diagnostic) t)
-                    (string-remove-prefix
-                     ":" (string-remove-prefix
-                          "eglot-" (format "%s" (flymake-diagnostic-type diagnostic))))
-                    (flymake-diagnostic-text diagnostic)))
-            (flymake-diagnostics start end))))
-
-(defun qwen-companion-chat-send--flycheck (start end)
-  "Return Flycheck's diagnostics from START to END: (LINE LEVEL TEXT)."
-  (when (bound-and-true-p flycheck-mode)
-    (let ((first (line-number-at-pos start t))
-          (last (line-number-at-pos end t)))
-      (cl-loop for found in flycheck-current-errors
-               for line = (flycheck-error-line found)
-               when (and line (<= first line last))
-               collect (list line
-                             (format "%s" (flycheck-error-level found))
-                             (or (flycheck-error-message found) ""))))))
-
-(defun qwen-companion-chat-send--diagnostics (start end)
-  "Return all diagnostics from START to END by line: (LINE LEVEL TEXT)."
-  (cl-stable-sort (append (qwen-companion-chat-send--flymake start end)
-                          (qwen-companion-chat-send--flycheck start end))
-                  #'< :key #'car))
-
 ;;;###autoload
 (defun qwen-companion-chat-send-diagnostics (start end)
   "Insert diagnostics of Flymake and Flycheck into the prompt of a chat.
@@ -412,14 +328,9 @@ buffer.  The chat is the one used last; with a prefix argument, choose."
                  (list (point-min) (point-max))))
   (unless (or (bound-and-true-p flymake-mode) (bound-and-true-p flycheck-mode))
     (user-error "Neither Flymake nor Flycheck is on in this buffer"))
-  (let ((found (or (qwen-companion-chat-send--diagnostics start end)
-                   (user-error "No diagnostics here")))
-        (name (qwen-companion-chat-send--buffer-title)))
-    (qwen-companion-chat-send--insert
-     (mapconcat (pcase-lambda (`(,line ,level ,text))
-                  (format "%s:%d: %s: %s\n" name line level
-                          (string-join (split-string text "[\n\t ]+" t) " ")))
-                found ""))))
+  (qwen-companion-chat-send--insert
+   (or (qwen-companion-quote-diagnostics start end (qwen-companion-chat-send--workspace))
+       (user-error "No diagnostics here"))))
 
 ;;; The prompt
 

@@ -109,3 +109,22 @@ def test_help_is_no_file_and_a_closed_file_goes(stage: Stage) -> None:
     prompt = stage.asked("two")
     assert f"Files closed:\n  - {stage.sandbox.notes}\n" in prompt
     assert "Active file" not in prompt
+
+
+def test_a_prompt_is_written_from_the_file(stage: Stage) -> None:
+    """It goes to the CLI, with the lines quoted, and the window of the file stays selected."""
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    to_other_window(stage)
+    stage.screen.keys("M-<", "C-Space", "C-n", "C-n")
+    stage.emacs.command("qwen-companion-ask")
+    stage.screen.wait_for("*qwen prompt: project*")
+    stage.screen.type("What is this?")
+    stage.model.say("A greeting.")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("Sent to Qwen Code")
+    stage.screen.wait_for("A greeting.")
+    prompt = stage.model.next_request().prompt
+    assert "greeting.py, lines 1-2:\n```python\n# A small program to talk about.\n" in prompt
+    assert "What is this?" in prompt
+    assert stage.emacs.eval("(buffer-name (window-buffer (selected-window)))") == '"greeting.py"'

@@ -1,0 +1,360 @@
+;;; qwen-companion-ask.el --- Prompts for a CLI from anywhere  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; `qwen-companion-ask' opens a prompt for a CLI from anywhere, with what is at
+;; point quoted in it: the region, an error, a hunk, marked files.  `C-c C-c'
+;; sends it to the CLI's terminal, in which nothing is selected or scrolled.
+;; A prompt that is not sent stays: in its buffer, or in the history.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-layer)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-quote)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(declare-function dired-get-marked-files "dired"
+                  (&optional localp arg filter distinguish-one-marked error))
+(declare-function diff-bounds-of-hunk "diff-mode" ())
+(declare-function markdown-mode "ext:markdown-mode" ())
+(declare-function project-files "project" (project &optional dirs))
+
+;;; What is at point
+
+(defun qwen-companion-ask--quotation (root)
+  "Return what is at point in the current buffer as text for a prompt.
+Files are named relative to ROOT.  Return nil where there is nothing to
+quote."
+  (cond
+   ((use-region-p)
+    (qwen-companion-quote-region (region-beginning) (region-end) root))
+   ((derived-mode-p 'dired-mode)
+    (mapconcat (lambda (file)
+                 (concat "@" (qwen-companion-quote-escape
+                              (qwen-companion-quote-relative-name file root))))
+               (dired-get-marked-files) " "))
+   ((derived-mode-p 'diff-mode)
+    (qwen-companion-ask--quote-hunk))
+   ((and (derived-mode-p 'compilation-mode)
+         (get-text-property (point) 'compilation-message))
+    (qwen-companion-ask--quote-error))
+   ((buffer-file-name (buffer-base-buffer))
+    (or (qwen-companion-quote-diagnostics
+         (line-beginning-position) (line-end-position) root)
+        (format "%s, line %d%s" (qwen-companion-quote-title root)
+                (line-number-at-pos nil t)
+                (let ((name (ignore-errors (add-log-current-defun))))
+                  (if name (format ", in %s" name) "")))))))
+
+(defun qwen-companion-ask--quote-hunk ()
+  "Return the hunk at point in `diff-mode' as a code block."
+  (pcase-let ((`(,start ,end) (ignore-errors (diff-bounds-of-hunk))))
+    (when start
+      (qwen-companion-quote-code-block "This change" start end))))
+
+(defun qwen-companion-ask--quote-error ()
+  "Return the message of the compilation at point, with the lines up to the next."
+  (let ((start (line-beginning-position))
+        (limit (min (point-max) (+ (point) 2000))))
+    (qwen-companion-quote-code-block
+     "This message" start
+     (save-excursion
+       (goto-char (line-end-position))
+       (or (text-property-not-all (point) limit 'compilation-message nil)
+           limit)))))
+
+;;; The prompt buffer
+
+(defvar qwen-companion-ask-history nil
+  "Prompts that were sent or left, by project: an alist (ROOT . PROMPTS).
+The newest is first.  To keep it, add it to `savehist-additional-variables'.")
+
+(defvar-local qwen-companion-ask--root nil
+  "Directory that the prompt in this buffer is about.")
+
+(defvar-local qwen-companion-ask--place nil
+  "Index of the shown prompt in the history, nil for none.")
+
+(defvar-local qwen-companion-ask--draft nil
+  "The unsent prompt, while the history is shown.")
+
+(defun qwen-companion-ask--remember (root prompt)
+  "Put PROMPT first in the history of ROOT, unless it is blank."
+  (unless (string-blank-p prompt)
+    (let ((prompts (delete prompt (alist-get root qwen-companion-ask-history
+                                             nil nil #'equal))))
+      (setf (alist-get root qwen-companion-ask-history nil nil #'equal)
+            (seq-take (cons prompt prompts)
+                      (if (natnump history-length) history-length 100))))))
+
+(defun qwen-companion-ask--forget-buffer ()
+  "Keep the prompt of the current buffer, which is being killed, in the history."
+  (qwen-companion-ask--remember qwen-companion-ask--root (string-trim (buffer-string))))
+
+(defvar qwen-companion-ask-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map (kbd "C-c C-c") #'qwen-companion-ask-submit)
+    (define-key map (kbd "C-c C-k") #'qwen-companion-ask-put-aside)
+    (define-key map (kbd "M-p") #'qwen-companion-ask-previous)
+    (define-key map (kbd "M-n") #'qwen-companion-ask-next)
+    map)
+  "Keymap of prompt buffers.")
+
+(define-minor-mode qwen-companion-ask-mode
+  "Minor mode of a buffer with a prompt for a CLI.
+`@' and any part of a name complete the files of the project.
+
+\\{qwen-companion-ask-mode-map}"
+  :interactive nil
+  (when qwen-companion-ask-mode
+    (setq header-line-format
+          (substitute-command-keys
+           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  @ completes files"))
+    (setq-local completion-category-defaults
+                (cons '(qwen-companion-file (styles substring))
+                      completion-category-defaults))
+    (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
+    (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)))
+
+(defun qwen-companion-ask--buffer (root)
+  "Return the prompt buffer for ROOT, made if there is none."
+  (let ((name (format "*qwen prompt: %s*"
+                      (file-name-nondirectory (directory-file-name root)))))
+    (or (seq-find (lambda (buffer)
+                    (equal root (buffer-local-value 'qwen-companion-ask--root buffer)))
+                  (buffer-list))
+        (with-current-buffer (generate-new-buffer name)
+          (setq default-directory (file-name-as-directory root))
+          (if (fboundp 'markdown-mode) (markdown-mode) (text-mode))
+          (setq qwen-companion-ask--root root)
+          (qwen-companion-ask-mode 1)
+          (current-buffer)))))
+
+(defun qwen-companion-ask--current-root ()
+  "Return the root of the project of the current buffer, or its directory."
+  (when (file-remote-p default-directory)
+    (user-error "The CLIs are on this machine; %s is remote" default-directory))
+  (directory-file-name
+   (expand-file-name (or (qwen-companion-roots-of default-directory)
+                         default-directory))))
+
+;;;###autoload
+(defun qwen-companion-ask (&optional bare)
+  "Write a prompt for a CLI about what is at point.
+Quote the region if it is active, else the marked files, the hunk, the
+message of a compilation or the diagnostics at point, else name the line.
+With a prefix argument BARE, quote nothing.  A prompt that was begun
+before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside."
+  (interactive "P")
+  (let* ((root (qwen-companion-ask--current-root))
+         (quotation (and (not bare) (qwen-companion-ask--quotation root))))
+    (deactivate-mark)
+    (pop-to-buffer (qwen-companion-ask--buffer root)
+                   '((display-buffer-reuse-window display-buffer-below-selected)
+                     (window-height . 12)))
+    (goto-char (point-max))
+    (when quotation
+      (unless (bolp)
+        (insert "\n"))
+      (insert quotation)
+      (unless (bolp)
+        (insert "\n")))))
+
+(defvar qwen-companion-ask--minibuffer-history nil
+  "The history of the project whose prompt is read in the minibuffer.")
+
+;;;###autoload
+(defun qwen-companion-ask-send (prompt)
+  "Send PROMPT to a CLI, with what is at point quoted above it.
+See `qwen-companion-ask' for what is quoted."
+  (interactive
+   (let ((root (qwen-companion-ask--current-root)))
+     (qwen-companion-ask--sessions)
+     (list (read-string "Ask: " nil
+                        (let ((prompts (alist-get root qwen-companion-ask-history
+                                                  nil nil #'equal)))
+                          (setq qwen-companion-ask--minibuffer-history prompts)
+                          'qwen-companion-ask--minibuffer-history)))))
+  (when (string-blank-p prompt)
+    (user-error "The prompt is empty"))
+  (let* ((root (qwen-companion-ask--current-root))
+         (quotation (qwen-companion-ask--quotation root)))
+    (qwen-companion-ask--send-to
+     (qwen-companion-ask--choose root)
+     (if quotation
+         (concat (string-trim-right quotation) "\n" prompt)
+       prompt))
+    (qwen-companion-ask--remember root prompt)))
+
+;;; Sending
+
+(defun qwen-companion-ask--sessions ()
+  "Return the CLIs in terminals of this Emacs, or signal a `user-error'."
+  (or (seq-filter #'qwen-companion-terminal-session-buffer
+                  (qwen-companion-backend-sessions))
+      (user-error
+       (if (qwen-companion-backend-sessions)
+           "No CLI is in a terminal of this Emacs; M-x qwen-companion-run starts one"
+         "No CLI is connected; M-x qwen-companion-run starts one"))))
+
+(defun qwen-companion-ask--choose (root)
+  "Return the CLI for a prompt about ROOT, asking where there are several.
+One that works in ROOT is preferred to others."
+  (let* ((sessions (qwen-companion-ask--sessions))
+         (here (seq-filter (lambda (session)
+                             (when-let* ((directory (qwen-companion-session-directory session)))
+                               (file-in-directory-p directory root)))
+                           sessions))
+         (candidates (or here sessions)))
+    (if (cdr candidates)
+        (qwen-companion-ask--read candidates)
+      (car candidates))))
+
+(defun qwen-companion-ask--read (sessions)
+  "Return the one of SESSIONS that the user chooses, by its terminal."
+  (let* ((table (mapcar (lambda (session)
+                          (cons (buffer-name (qwen-companion-terminal-session-buffer session))
+                                session))
+                        sessions))
+         (now (float-time))
+         (completion-extra-properties
+          (list :annotation-function
+                (lambda (name)
+                  (when-let* ((text (qwen-companion-layer-describe
+                                     (cdr (assoc name table)) now)))
+                    (concat "  " text))))))
+    (cdr (assoc (completing-read
+                 "Send to: "
+                 (lambda (string predicate action)
+                   (if (eq action 'metadata)
+                       '(metadata (category . buffer))
+                     (complete-with-action action table string predicate)))
+                 nil t)
+                table))))
+
+(defun qwen-companion-ask--send-to (session prompt)
+  "Send PROMPT to SESSION, which is in a terminal of this Emacs."
+  (let ((terminal (qwen-companion-terminal-session-buffer session)))
+    (when (eq 'asking (qwen-companion-cli-state-activity
+                       (qwen-companion-session-state session)))
+      (user-error "The CLI asks something in %s; answer that first"
+                  (buffer-name terminal)))
+    (qwen-companion-terminal-send-prompt terminal prompt)
+    (message "Sent to %s in %s"
+             (qwen-companion-untrusted-text (qwen-companion-session-client session))
+             (buffer-name terminal))))
+
+(defun qwen-companion-ask--require ()
+  "Signal a `user-error' outside of a prompt buffer."
+  (unless qwen-companion-ask-mode
+    (user-error "Not in a prompt buffer; M-x qwen-companion-ask opens one")))
+
+(defun qwen-companion-ask-submit ()
+  "Send the prompt of this buffer to a CLI, and close its window."
+  (interactive)
+  (qwen-companion-ask--require)
+  (let ((prompt (string-trim (buffer-substring-no-properties (point-min) (point-max)))))
+    (when (string-empty-p prompt)
+      (user-error "The prompt is empty"))
+    (qwen-companion-ask--send-to (qwen-companion-ask--choose qwen-companion-ask--root)
+                                 prompt)
+    (qwen-companion-ask--remember qwen-companion-ask--root prompt)
+    (erase-buffer)
+    (setq qwen-companion-ask--place nil)
+    (quit-window)))
+
+(defun qwen-companion-ask-put-aside ()
+  "Close the window of this prompt, to go on with it later.
+\\[qwen-companion-ask] opens it again."
+  (interactive)
+  (qwen-companion-ask--require)
+  (quit-window))
+
+(defun qwen-companion-ask-previous (&optional count)
+  "Show the COUNTth previous prompt of the project."
+  (interactive "p")
+  (qwen-companion-ask--require)
+  (let* ((prompts (alist-get qwen-companion-ask--root qwen-companion-ask-history
+                             nil nil #'equal))
+         (place (+ (or qwen-companion-ask--place -1) (or count 1))))
+    (when (>= place (length prompts))
+      (user-error "No prompt before this one"))
+    (when (< place -1)
+      (user-error "No prompt after this one"))
+    (unless qwen-companion-ask--place
+      (setq qwen-companion-ask--draft (buffer-string)))
+    (setq qwen-companion-ask--place (and (>= place 0) place))
+    (erase-buffer)
+    (insert (if (>= place 0) (nth place prompts) qwen-companion-ask--draft))))
+
+(defun qwen-companion-ask-next (&optional count)
+  "Show the COUNTth next prompt of the project, at last the unsent one."
+  (interactive "p")
+  (qwen-companion-ask-previous (- (or count 1))))
+
+;;; Completion
+
+(defconst qwen-companion-ask--files-age 30
+  "Seconds for which the list of a project's files is used again.")
+
+(defvar-local qwen-companion-ask--files nil
+  "The files of the project and the time of the list: (TIME . NAMES).")
+
+(defun qwen-companion-ask--files ()
+  "Return the files of the project, relative to its root."
+  (unless (and qwen-companion-ask--files
+               (< (- (float-time) (car qwen-companion-ask--files))
+                  qwen-companion-ask--files-age))
+    (require 'project)
+    (let ((project (project-current nil qwen-companion-ask--root)))
+      (setq qwen-companion-ask--files
+            (cons (float-time)
+                  (and project
+                       (mapcar (lambda (file)
+                                 (qwen-companion-quote-escape
+                                  (qwen-companion-quote-relative-name
+                                   file qwen-companion-ask--root)))
+                               (project-files project)))))))
+  (cdr qwen-companion-ask--files))
+
+(defun qwen-companion-ask--complete ()
+  "Complete the file after `@' before point, for `completion-at-point-functions'."
+  (when-let* ((start (save-excursion
+                       (skip-chars-backward "^@ \t\n")
+                       (and (eq ?@ (char-before))
+                            (or (= (1- (point)) (point-min))
+                                (memq (char-before (1- (point))) '(?\s ?\t ?\n ?\()))
+                            (point)))))
+    (list start (point)
+          (lambda (string predicate action)
+            (if (eq action 'metadata)
+                '(metadata (category . qwen-companion-file))
+              (complete-with-action action (qwen-companion-ask--files)
+                                    string predicate))))))
+
+(provide 'qwen-companion-ask)
+;;; qwen-companion-ask.el ends here

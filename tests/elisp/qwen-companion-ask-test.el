@@ -1,0 +1,194 @@
+;;; qwen-companion-ask-test.el --- Tests of prompts from anywhere  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; What is quoted where, to which terminal it goes, and that no prompt is lost.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'compile)
+(require 'diff-mode)
+(require 'dired)
+(require 'flymake)
+(require 'qwen-companion)
+(require 'qwen-companion-ask)
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-ask-test--with (&rest body)
+  "Run BODY in a project with a.py and b c.txt, without CLIs and prompts."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-files '(("a.py" "import os\n\ndef f():\n    return 1\n")
+                                     ("b c.txt" "one\n"))
+     (let ((qwen-companion-ask-history nil)
+           (root (directory-file-name default-directory)))
+       (ignore root)
+       (save-window-excursion
+         ,@body))))
+
+(defun qwen-companion-ask-test--prompt ()
+  "Return the text of the prompt that is open."
+  (should qwen-companion-ask-mode)
+  (buffer-substring-no-properties (point-min) (point-max)))
+
+(defmacro qwen-companion-ask-test--with-terminals (names &rest body)
+  "Run BODY with a CLI in a terminal buffer for each of NAMES.
+The function `typed' returns what a terminal has got."
+  (declare (indent 1) (debug t))
+  `(let ((typed nil)
+         (sessions (mapcar (lambda (name)
+                             (list :id name :client "Qwen Code" :directory root))
+                           ,names)))
+     (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                (lambda () sessions))
+               ((symbol-function 'qwen-companion-terminal-session-buffer)
+                (lambda (session)
+                  (get-buffer-create (format "*%s*" (qwen-companion-session-id session)))))
+               ((symbol-function 'qwen-companion-terminal-send-prompt)
+                (lambda (buffer prompt)
+                  (push (list (buffer-name buffer) prompt) typed))))
+       ,@body)))
+
+(ert-deftest qwen-companion-ask-test-quotes-what-is-at-point ()
+  (qwen-companion-ask-test--with
+    (find-file "a.py")
+    (goto-char (point-max))
+    (forward-line -1)
+    (qwen-companion-ask)
+    (should (equal "a.py, line 4, in f\n" (qwen-companion-ask-test--prompt)))
+    ;; A prompt that was begun goes on.
+    (quit-window)
+    (transient-mark-mode 1)
+    (switch-to-buffer "a.py")
+    (goto-char (point-min))
+    (forward-line 2)
+    (push-mark (point-max) t t)
+    (qwen-companion-ask)
+    (should (equal "a.py, line 4, in f\na.py, lines 3-4:\n```python\ndef f():\n    return 1\n```\n"
+                   (qwen-companion-ask-test--prompt)))
+    (erase-buffer)
+    (switch-to-buffer "a.py")
+    (qwen-companion-ask t)
+    (should (equal "" (qwen-companion-ask-test--prompt)))))
+
+(ert-deftest qwen-companion-ask-test-quotes-diagnostics ()
+  (qwen-companion-ask-test--with
+    (find-file "a.py")
+    (cl-letf (((symbol-function 'qwen-companion-quote--flymake)
+               (lambda (start _end)
+                 (list (list (line-number-at-pos start) "warning" "`os'\nunused")))))
+      (qwen-companion-ask))
+    (should (equal "a.py:1: warning: `os' unused\n" (qwen-companion-ask-test--prompt)))))
+
+(ert-deftest qwen-companion-ask-test-quotes-dired-diff-and-compilation ()
+  (qwen-companion-ask-test--with
+    (dired default-directory)
+    (dired-mark-files-regexp "a\\.py\\|b c")
+    (qwen-companion-ask)
+    (should (equal "@a.py @b\\ c.txt\n" (qwen-companion-ask-test--prompt)))
+    (erase-buffer)
+    (let ((default-directory (file-name-as-directory root)))
+      (with-temp-buffer
+        (insert "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n")
+        (diff-mode)
+        (goto-char (point-min))
+        (search-forward "+new")
+        (qwen-companion-ask))
+      (should (string-match-p "```\n@@ -1 \\+1 @@\n-old\n\\+new\n```"
+                              (qwen-companion-ask-test--prompt)))
+      (erase-buffer)
+      (with-temp-buffer
+        (insert "a.py:3: error: bad\n  detail\na.py:9: error: worse\n")
+        (compilation-mode)
+        (let ((inhibit-read-only t))
+          (font-lock-ensure)
+          (compilation--ensure-parse (point-max)))
+        (goto-char (point-min))
+        (qwen-companion-ask))
+      (should (string-match-p "a\\.py:3: error: bad\n  detail\n```"
+                              (qwen-companion-ask-test--prompt))))))
+
+(ert-deftest qwen-companion-ask-test-sends-and-remembers ()
+  (qwen-companion-ask-test--with
+    (qwen-companion-ask-test--with-terminals '("one")
+      (find-file "a.py")
+      (qwen-companion-ask)
+      (goto-char (point-max))
+      (insert "Why?\n")
+      (qwen-companion-ask-submit)
+      (should (equal '(("*one*" "a.py, line 1\nWhy?")) typed))
+      (should (equal "a.py" (buffer-name (window-buffer (selected-window)))))
+      (qwen-companion-ask t)
+      (should (equal "" (qwen-companion-ask-test--prompt)))
+      (should-error (qwen-companion-ask-submit) :type 'user-error)
+      (insert "draft")
+      (qwen-companion-ask-previous)
+      (should (equal "a.py, line 1\nWhy?" (qwen-companion-ask-test--prompt)))
+      (should-error (qwen-companion-ask-previous) :type 'user-error)
+      (qwen-companion-ask-next)
+      (should (equal "draft" (qwen-companion-ask-test--prompt)))
+      (with-current-buffer "a.py"
+        (qwen-companion-ask-send "And now?"))
+      (should (equal '("*one*" "a.py, line 1\nAnd now?") (car typed)))
+      (should (equal "And now?" (cadr (assoc root qwen-companion-ask-history)))))))
+
+(ert-deftest qwen-companion-ask-test-chooses-a-cli ()
+  "The one that works here; with several, the user chooses."
+  (qwen-companion-ask-test--with
+    (qwen-companion-ask-test--with-terminals '("one" "two")
+      (find-file "a.py")
+      (plist-put (car sessions) :directory "/")
+      (qwen-companion-ask-send "Hello")
+      (should (equal "*two*" (caar typed)))
+      (plist-put (car sessions) :directory root)
+      (let (offered)
+        (cl-letf (((symbol-function 'completing-read)
+                   (lambda (_prompt table &rest _)
+                     (setq offered (all-completions "" table))
+                     "*one*")))
+          (qwen-companion-ask-send "Hello")
+          (should (equal '("*one*" "*two*") offered))
+          (should (equal "*one*" (caar typed))))))))
+
+(ert-deftest qwen-companion-ask-test-nothing-is-lost ()
+  "Without a CLI, or while it asks, the prompt stays; killed, it is in the history."
+  (qwen-companion-ask-test--with
+    (find-file "a.py")
+    (qwen-companion-ask t)
+    (insert "Long thoughts")
+    (qwen-companion-ask-test--with-terminals '()
+      (should-error (qwen-companion-ask-submit) :type 'user-error)
+      (should (equal "Long thoughts" (qwen-companion-ask-test--prompt))))
+    (qwen-companion-ask-test--with-terminals '("one")
+      (plist-put (car sessions) :state '(:activity asking))
+      (should-error (qwen-companion-ask-submit) :type 'user-error)
+      (should-not typed)
+      (should (equal "Long thoughts" (qwen-companion-ask-test--prompt))))
+    (kill-buffer)
+    (find-file "a.py")
+    (qwen-companion-ask t)
+    (qwen-companion-ask-previous)
+    (should (equal "Long thoughts" (qwen-companion-ask-test--prompt)))))
+
+(ert-deftest qwen-companion-ask-test-completes-files ()
+  "By any part of their names."
+  (qwen-companion-ask-test--with
+    (find-file "a.py")
+    (cl-letf (((symbol-function 'project-files)
+               (lambda (&rest _)
+                 (mapcar #'expand-file-name '("lib/deep/tool.el" "a.py")))))
+      (qwen-companion-ask t)
+      (insert "See @tool")
+      (completion-at-point)
+      (should (equal "See @lib/deep/tool.el" (qwen-companion-ask-test--prompt)))
+      (erase-buffer)
+      (insert "me@tool")
+      (should-not (qwen-companion-ask--complete)))))
+
+(provide 'qwen-companion-ask-test)
+;;; qwen-companion-ask-test.el ends here
