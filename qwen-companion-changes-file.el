@@ -50,10 +50,12 @@ are what the journal is asked for.  STATE is nil at first, then
 REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
 where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
 its old name if it was renamed.  DIFFERENCE is that of the texts, in
-which hunks that are undone are dropped.  MIXED is non-nil when edits of
-the user's are among the changes.  VERSION grows with each change."
+which hunks that are undone are dropped, and PRESENT how what is in the
+file now differs from the text after, a list of hunks.  MIXED is non-nil
+when edits of the user's are among the changes.  VERSION grows with each
+change."
   root path scope turn session state reason before after before-mode
-  after-mode from difference mixed (version 0))
+  after-mode from difference present mixed (version 0))
 
 (defun qwen-companion-changes-file-forget (file)
   "Kill the buffers of FILE; what is still being computed is dropped."
@@ -242,7 +244,9 @@ CODING is how the file is decoded; CALLBACK is as in
                                 difference found present))
                  (qwen-companion-changes-file--drop difference change)))
              (qwen-companion-changes-file-forget file)
-             (setf (qwen-companion-changes-file-difference file) difference)
+             (setf (qwen-companion-changes-file-difference file) difference
+                   (qwen-companion-changes-file-present file)
+                   (and (listp found) found))
              (qwen-companion-changes-file--end file 'ready callback))
          (kill-buffer present))))))
 
@@ -338,6 +342,27 @@ These are changes of DIFFERENCE, none of which is dropped."
    difference (make-qwen-companion-hunks-hunk :changes (list change))))
 
 ;;; Undoing
+
+(defun qwen-companion-changes-file-change-at (file line)
+  "Return the change of FILE at LINE of what is in the file now, or nil.
+Where lines were removed, that is the line before or after them."
+  (let ((shift 0))
+    (cl-loop
+     for change in (qwen-companion-changes-file-changes file)
+     for at = (+ shift (qwen-companion-hunks-change-old change))
+     for start = (cl-loop for (from count _ present-count)
+                          in (qwen-companion-changes-file-present file)
+                          when (<= (+ from count) at) sum (- present-count count) into more
+                          finally return (+ at more))
+     for count = (if (qwen-companion-hunks-change-text change)
+                     (qwen-companion-hunks-change-old-count change)
+                   (qwen-companion-hunks-change-new-count change))
+     when (if (= count 0)
+              (<= (1- start) line start)
+            (and (<= start line) (< line (+ start count))))
+     return change
+     do (cl-incf shift (- (qwen-companion-hunks-proposed-count change)
+                          (qwen-companion-hunks-change-old-count change))))))
 
 (defun qwen-companion-changes-file-changes (file)
   "Return each change of FILE in order; it must be `ready'."

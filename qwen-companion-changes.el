@@ -516,22 +516,20 @@ They are as in `qwen-companion-changes--wanted-items'."
 
 (defun qwen-companion-changes--insert-body (group view)
   "Insert the hunks of VIEW in GROUP, or why there are none."
-  (let ((path (qwen-companion-changes-file-path view)))
-    (pcase (qwen-companion-changes-file-state view)
-      ('ready (qwen-companion-changes--insert-hunks group view))
-      ('failed
-       (insert (propertize (format "    %s; g tries again\n"
-                                   (qwen-companion-changes-file-reason view))
-                           'face 'warning)))
-      ('binary
-       (insert (qwen-companion-changes--label
-                (format "    Not a text: %s, was %s.  k undoes all of it.\n"
-                        (qwen-companion-changes--size
-                         (qwen-companion-changes-file-after view))
-                        (qwen-companion-changes--size
-                         (qwen-companion-changes-file-before view))))))
-      (_ (insert (qwen-companion-changes--label "    Comparing...\n"))))
-    (qwen-companion-changes--show-comments group path)))
+  (pcase (qwen-companion-changes-file-state view)
+    ('ready (qwen-companion-changes--insert-hunks group view))
+    ('failed
+     (insert (propertize (format "    %s; g tries again\n"
+                                 (qwen-companion-changes-file-reason view))
+                         'face 'warning)))
+    ('binary
+     (insert (qwen-companion-changes--label
+              (format "    Not a text: %s, was %s.  k undoes all of it.\n"
+                      (qwen-companion-changes--size
+                       (qwen-companion-changes-file-after view))
+                      (qwen-companion-changes--size
+                       (qwen-companion-changes-file-before view))))))
+    (_ (insert (qwen-companion-changes--label "    Comparing...\n")))))
 
 (defun qwen-companion-changes--size (bytes)
   "Return how long BYTES are, in words; nil means that there was no file."
@@ -624,7 +622,8 @@ Only what has changed is replaced; point, the mark and the windows stay."
             (point (qwen-companion-changes--place (point)))
             (before (mapcar #'car qwen-companion-changes--items)))
         (with-silent-modifications
-          (qwen-companion-changes--replace-items wanted))
+          (qwen-companion-changes--replace-items wanted)
+          (qwen-companion-changes--show-all-comments))
         (qwen-companion-untrusted-show-bidi-controls)
         (set-buffer-modified-p nil)
         (goto-char (qwen-companion-changes--position point before))
@@ -1480,7 +1479,7 @@ What is undone is left out."
                            :line (buffer-substring-no-properties
                                   (line-beginning-position) (line-end-position))
                            :text text)))))
-    (qwen-companion-changes--show-comments group path)
+    (qwen-companion-changes--show-comments id path)
     (qwen-companion-changes--update-header)))
 
 (defun qwen-companion-changes--source-at-point ()
@@ -1488,11 +1487,19 @@ What is undone is left out."
   (cons (or (car (qwen-companion-hunks-view-source-at (point))) 'header)
         (qwen-companion-hunks-view-lines-at)))
 
-(defun qwen-companion-changes--show-comments (group path)
-  "Show the comments on lines of PATH in GROUP.
+(defun qwen-companion-changes--show-all-comments ()
+  "Show the comments on all that is unfolded."
+  (dolist (place (delete-dups
+                  (mapcar (lambda (comment)
+                            (cons (qwen-companion-changes--comment-group comment)
+                                  (qwen-companion-changes--comment-path comment)))
+                          qwen-companion-changes--comments)))
+    (qwen-companion-changes--show-comments (car place) (cdr place))))
+
+(defun qwen-companion-changes--show-comments (id path)
+  "Show the comments on lines of PATH in the group ID.
 Those whose line is not there are shown below the heading of the file."
-  (let* ((id (qwen-companion-changes--group-id group))
-         (item (assoc (list 'body id path) qwen-companion-changes--items))
+  (let* ((item (assoc (list 'body id path) qwen-companion-changes--items))
          (start (and item (marker-position (cddr item)))))
     (when start
       (let ((end (cl-loop for (this next) on qwen-companion-changes--items
@@ -1722,18 +1729,73 @@ Ask which one if it cannot be told."
   (when qwen-companion-changes--timer
     (cancel-timer qwen-companion-changes--timer)
     (setq qwen-companion-changes--timer nil))
-  (remove-hook 'qwen-companion-journal-changed-functions
-               #'qwen-companion-changes--changed)
-  (remove-hook 'qwen-companion-state-functions
-               #'qwen-companion-changes--state-changed)
-  (qwen-companion-journal-watch 'changes nil)
+  (when (eq (current-buffer) (qwen-companion-changes--buffer))
+    (remove-hook 'qwen-companion-journal-changed-functions
+                 #'qwen-companion-changes--changed)
+    (remove-hook 'qwen-companion-state-functions
+                 #'qwen-companion-changes--state-changed)
+    (qwen-companion-journal-watch 'changes nil))
   (qwen-companion-changes--forget-views))
 
 (defun qwen-companion-changes-close ()
-  "Kill the buffer of `qwen-companion-changes' if there is one."
+  "Kill the buffer of this mode if there is one."
   (when-let* ((buffer (qwen-companion-changes--buffer)))
     (quit-windows-on buffer)
     (kill-buffer buffer)))
+
+;;; For other files
+
+(defun qwen-companion-changes-call-at (turn path line function)
+  "Call FUNCTION in a buffer of changes with point on a hunk.
+It is the one that TURN, an id, has made at LINE of the file PATH, as it
+is now.  Signal a `user-error' if there is none.  The buffer is not
+shown, and gone after that."
+  (let ((buffer (generate-new-buffer " *qwen-companion change*")))
+    (unwind-protect
+        (with-current-buffer buffer
+          (qwen-companion-changes-mode)
+          (setq qwen-companion-changes--all t
+                qwen-companion-changes--fresh nil
+                qwen-companion-changes--unfolded
+                (list (list 'group turn) (list 'file turn path)))
+          (let* ((view (qwen-companion-changes--await-view
+                        (or (qwen-companion-changes--group-of turn)
+                            (user-error "This turn is not in the journal any more"))
+                        path))
+                 (change (and (eq 'ready (qwen-companion-changes-file-state view))
+                              (qwen-companion-changes-file-change-at view line))))
+            (push (list 'file turn path) qwen-companion-changes--whole)
+            (qwen-companion-changes--update)
+            (unless (and change (qwen-companion-hunks-view-goto-change change))
+              (user-error "No agent has changed this line"))
+            (funcall function)))
+      (when (buffer-live-p buffer)
+        (kill-buffer buffer)))))
+
+(defun qwen-companion-changes-note-comment (root path line text comment)
+  "Note COMMENT on LINE of the file PATH below ROOT, whose text is TEXT.
+It is sent with the others."
+  (with-current-buffer (qwen-companion-changes--open)
+    (setq qwen-companion-changes--comments
+          (append qwen-companion-changes--comments
+                  (list (qwen-companion-changes--make-comment
+                         :path path :root root :source (cons 'file (cons line line))
+                         :line text :text comment))))
+    (qwen-companion-changes--update-header)))
+
+;;; Opening
+
+(defun qwen-companion-changes--open ()
+  "Return the buffer of this mode, made if need be."
+  (or (qwen-companion-changes--buffer)
+      (with-current-buffer (get-buffer-create qwen-companion-changes--buffer-name)
+        (qwen-companion-changes-mode)
+        (add-hook 'qwen-companion-journal-changed-functions
+                  #'qwen-companion-changes--changed)
+        (add-hook 'qwen-companion-state-functions
+                  #'qwen-companion-changes--state-changed)
+        (qwen-companion-journal-watch 'changes t)
+        (current-buffer))))
 
 ;;;###autoload
 (defun qwen-companion-changes ()
@@ -1745,18 +1807,9 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
   (interactive)
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
-  (let ((buffer (qwen-companion-changes--buffer)))
-    (if buffer
-        (with-current-buffer buffer
-          (qwen-companion-changes--note-seen))
-      (setq buffer (get-buffer-create qwen-companion-changes--buffer-name))
-      (with-current-buffer buffer
-        (qwen-companion-changes-mode))
-      (add-hook 'qwen-companion-journal-changed-functions
-                #'qwen-companion-changes--changed)
-      (add-hook 'qwen-companion-state-functions
-                #'qwen-companion-changes--state-changed)
-      (qwen-companion-journal-watch 'changes t))
+  (let ((buffer (qwen-companion-changes--open)))
+    (with-current-buffer buffer
+      (qwen-companion-changes--note-seen))
     (pop-to-buffer buffer)
     (qwen-companion-changes--update)))
 

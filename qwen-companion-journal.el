@@ -98,7 +98,7 @@ Each is in the form of `qwen-companion-turn-id'."
                   (qwen-companion-turn-files (qwen-companion-journal-turn id)))))
     (puthash id
              (plist-put (copy-sequence turn) :files
-                        (sort (append others files)
+                        (sort (append others files nil)
                               (lambda (a b)
                                 (string< (qwen-companion-changed-file-path a)
                                          (qwen-companion-changed-file-path b)))))
@@ -117,6 +117,10 @@ With nil, stop that for WATCHER."
         (unless now
           (clrhash qwen-companion-journal--turns))
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
+
+(defun qwen-companion-journal-watched-p ()
+  "Return non-nil when each turn is kept up to date."
+  (and qwen-companion-journal--watchers t))
 
 (defun qwen-companion-journal-resend ()
   "Tell a new Python process to go on reporting each turn."

@@ -40,6 +40,7 @@
 
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-changes-signs)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-follow)
@@ -199,6 +200,7 @@ character, so each part with properties of its own is a string."
   (qwen-companion-follow-enable)
   (qwen-companion-context-enable)
   (qwen-companion-journal-enable)
+  (qwen-companion-changes-signs-enable)
   (qwen-companion-backend-start))
 
 (defun qwen-companion--disable ()
@@ -214,6 +216,7 @@ character, so each part with properties of its own is a string."
   (qwen-companion-attention-disable)
   (qwen-companion-follow-disable)
   (qwen-companion-context-disable)
+  (qwen-companion-changes-signs-disable)
   (qwen-companion-journal-disable)
   (qwen-companion-terminal-forget)
   (qwen-companion-terminal-restore-environment)

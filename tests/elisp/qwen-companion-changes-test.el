@@ -227,5 +227,394 @@ A text that is nil removes the line."
                             (quit 'quit)))))
       (should (file-exists-p "made")))))
 
+(ert-deftest qwen-companion-changes-test-shows-only-the-unseen-next-time ()
+  (qwen-companion-changes-test--with-hunks
+    (qwen-companion-changes-test-press "s")
+    (should (looking-at "@@ -17,7 "))
+    (qwen-companion-changes-test-settle)
+    ;; It stays until the next time.
+    (should (string-search "@@ -2,7 +2,7 @@ seen\n" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-press "g")
+    (qwen-companion-changes-test-settle)
+    (should-not (string-search "@@ -2,7" (qwen-companion-changes-test-text)))
+    (should (string-search "1 hunk seen: v a shows it" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-goto "a.txt")
+    (qwen-companion-changes-test-press "s")
+    (qwen-companion-changes-test-settle)
+    (should (string-match-p "a.txt .* seen" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-open)
+    (should (string-search "All changes have been seen; v a shows them."
+                           (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-toggle-seen)
+    (qwen-companion-changes-test-goto "a.txt")
+    (let ((current-prefix-arg '(4)))
+      (qwen-companion-changes-test-press "s"))
+    (qwen-companion-changes-toggle-seen)
+    (should (string-search "a.txt" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-changes-test-news-do-not-move-point ()
+  "While an agent is at work, point, its column and the window stay."
+  (qwen-companion-changes-test--with-hunks
+    (search-forward "+twenty")
+    (set-window-point nil (point))
+    (let ((line (buffer-substring (line-beginning-position) (line-end-position)))
+          (hunk (qwen-companion-hunks-view-hunk-at (point)))
+          (tick (buffer-chars-modified-tick)))
+      ;; A turn above, and news of another file in this one.
+      (qwen-companion-changes-test-turn "two" '(("b.txt" "x\n")) :end nil)
+      (qwen-companion-changes-test-settle)
+      (should (string-search "working" (qwen-companion-changes-test-text)))
+      (should (equal line (buffer-substring (line-beginning-position) (line-end-position))))
+      (should (eq hunk (qwen-companion-hunks-view-hunk-at (point))))
+      (should (looking-back "twenty" 1))
+      ;; The agent writes the same file again, in the same turn.
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-changes-test-press "TAB")
+      (qwen-companion-changes-test-unfold "b.txt")
+      (qwen-companion-changes-test-goto "+x")
+      (puthash (cons "two" (expand-file-name "b.txt")) (cons nil "w\nx\n")
+               qwen-companion-changes-test-texts)
+      (qwen-companion-changes-test-write "b.txt" "w\nx\n")
+      (qwen-companion-journal-on-turns
+       (list :turns (list (plist-put (copy-sequence (car qwen-companion-changes-test-turns))
+                                     :end 1))))
+      (qwen-companion-changes-test-settle)
+      (should (string-search "+w\n+x\n" (qwen-companion-changes-test-text)))
+      (should (equal (list 'body "two" (expand-file-name "b.txt"))
+                     (qwen-companion-changes--key-at (point))))
+      ;; Nothing at all happens where nothing has changed.
+      (setq tick (buffer-chars-modified-tick))
+      (qwen-companion-changes-test-settle)
+      (should (= tick (buffer-chars-modified-tick))))))
+
+(ert-deftest qwen-companion-changes-test-waits-for-an-agent-at-work ()
+  (qwen-companion-changes-test--with-hunks
+    (let ((busy (list (list (expand-file-name "a.txt") "one" "edit")))
+          (disk (qwen-companion-changes-test-bytes "a.txt"))
+          question)
+      (cl-flet ((press (answer)
+                  (cl-letf (((symbol-function 'read-char-choice)
+                             (lambda (prompt &rest _) (setq question prompt) answer)))
+                    (condition-case nil
+                        (qwen-companion-changes-test-press "k")
+                      (quit 'quit)))))
+        (setq qwen-companion-changes-test-busy (list busy))
+        (should (eq 'quit (press ?q)))
+        (should (string-match-p "at work on a.txt (edit)" question))
+        (should (equal disk (qwen-companion-changes-test-bytes "a.txt")))
+        (setq qwen-companion-changes-test-busy (list busy busy nil))
+        (press ?w)
+        (should (equal '(nil t t)
+                       (mapcar (lambda (payload) (plist-get payload :wait))
+                               (cdr (qwen-companion-test-sent 'journal-busy)))))
+        (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
+                       (qwen-companion-changes-test-bytes "a.txt")))))))
+
+(ert-deftest qwen-companion-changes-test-leaves-files-alone-that-it-may-not-touch ()
+  "Nothing is written through a link, outside of the root or into git."
+  (let ((outside (make-temp-file "outside" t)))
+    (unwind-protect
+        (pcase-dolist (`(,change ,reason)
+                       `((,(lambda () (delete-file "d/a.txt")
+                             (make-symbolic-link (expand-file-name "t" outside) "d/a.txt"))
+                          "symbolic link")
+                         (,(lambda () (rename-file "d" "e")
+                             (make-symbolic-link outside "d"))
+                          "out of the project")
+                         (,(lambda () (delete-file "d/a.txt")) "not there any more")
+                         (,(lambda () (delete-file "d/a.txt") (make-directory "d/a.txt"))
+                          "directory of that name")))
+          (qwen-companion-changes-test-with '(("d/a.txt" "old\n"))
+            (write-region "x\n" nil (expand-file-name "t" outside) nil 'silent)
+            (write-region "new\n" nil (expand-file-name "a.txt" outside) nil 'silent)
+            (qwen-companion-changes-test-turn "one" '(("d/a.txt" "new\n")))
+            (qwen-companion-changes-test-open)
+            (qwen-companion-changes-test-goto "a.txt")
+            (funcall change)
+            (let ((err (should-error (qwen-companion-changes-test-press "k")
+                                     :type 'user-error)))
+              (should (string-match-p reason (cadr err))))
+            (should (equal "x\n" (qwen-companion-changes-test-bytes
+                                  (expand-file-name "t" outside))))
+            (should (equal "new\n" (qwen-companion-changes-test-bytes
+                                    (expand-file-name "a.txt" outside))))))
+      (delete-directory outside t))))
+
+(ert-deftest qwen-companion-changes-test-does-not-delete-what-has-other-changes ()
+  (qwen-companion-changes-test-with nil
+    (qwen-companion-changes-test-turn "one" '(("made" "m\n")))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-write "made" "m\nmine\n")
+    (qwen-companion-changes-test-goto "made")
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (should (string-match-p "other changes"
+                              (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                  :type 'user-error)))))
+    (should (equal "m\nmine\n" (qwen-companion-changes-test-bytes "made")))
+    ;; Nor when the edits are not saved.
+    (qwen-companion-changes-test-write "made" "m\n")
+    (with-current-buffer (find-file-noselect "made")
+      (insert "unsaved"))
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (should-error (qwen-companion-changes-test-press "k") :type 'user-error))
+    (should (file-exists-p "made"))))
+
+(ert-deftest qwen-companion-changes-test-read-only ()
+  "A buffer in which nobody types is changed all the same; a file is not."
+  (qwen-companion-changes-test--with-hunks
+    (with-current-buffer (find-file-noselect "a.txt")
+      (setq buffer-read-only t))
+    (qwen-companion-changes-test-press "k")
+    (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
+                   (qwen-companion-changes-test-bytes "a.txt")))
+    (with-current-buffer (find-buffer-visiting "a.txt")
+      (should buffer-read-only)
+      (should-not (buffer-modified-p)))
+    (cl-letf (((symbol-function 'file-writable-p) #'ignore))
+      (should (string-match-p "read-only on disk"
+                              (cadr (should-error (qwen-companion-changes-test-press "n" "k")
+                                                  :type 'user-error)))))))
+
+(ert-deftest qwen-companion-changes-test-modes-and-links ()
+  (qwen-companion-changes-test-with '(("run" "#!/bin/sh\n"))
+    (let ((texts (lambda (path before after before-mode after-mode)
+                   (cl-letf (((symbol-function 'qwen-companion-changes-test--texts)
+                              (lambda (&rest _)
+                                (list :before-file (qwen-companion-changes-test--spool before)
+                                      :after-file (qwen-companion-changes-test--spool after)
+                                      :before-mode before-mode :after-mode after-mode))))
+                     (qwen-companion-changes-test-goto path)
+                     (cl-letf (((symbol-function 'y-or-n-p) #'always))
+                       (qwen-companion-changes-test-press "k"))))))
+      (qwen-companion-changes-test-turn "one" '(("run" "#!/bin/sh\n" :kind mode)
+                                                ("link" "x")))
+      (set-file-modes "run" #o755)
+      (qwen-companion-changes-test-open)
+      (funcall texts "run" "#!/bin/sh\n" "#!/bin/sh\n" 'file 'executable)
+      (should (= #o644 (logand #o777 (file-modes "run"))))
+      (funcall texts "run" "#!/bin/sh\n" "#!/bin/sh\n" 'executable 'file)
+      (should (= #o755 (logand #o777 (file-modes "run"))))
+      (delete-file "link")
+      (make-symbolic-link "run" "link")
+      (funcall texts "link" nil "run" nil 'link)
+      (should-not (file-symlink-p "link"))
+      (funcall texts "link" "run" nil 'link nil)
+      (should (equal "run" (file-symlink-p "link"))))))
+
+(ert-deftest qwen-companion-changes-test-journal-without-an-answer ()
+  (qwen-companion-changes-test--with-hunks
+    (cl-letf (((symbol-function 'qwen-companion-changes-test--texts)
+               (lambda (&rest _) (list :error "it was removed\e[2J"))))
+      (qwen-companion-changes-test-press "g")
+      (qwen-companion-changes-test-settle)
+      (should (string-search "It was removed\\u001B[2J; g tries again"
+                             (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-goto "a.txt")
+      (should-error (qwen-companion-changes-test-press "k") :type 'user-error))
+    ;; The process is gone.
+    (cl-letf (((symbol-function 'qwen-companion-backend-connected-p) #'ignore))
+      (should (string-match-p "not running"
+                              (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                  :type 'user-error)))))
+    ;; And a new one is there.
+    (qwen-companion-journal-resend)
+    (qwen-companion-changes-test-settle)
+    (should (string-search "+twenty" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-changes-test-still-comparing ()
+  (qwen-companion-changes-test-with '(("a.txt" "a\n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "b\n")))
+    (qwen-companion-changes-test-open)
+    (setq qwen-companion-changes-test-hold t)
+    (qwen-companion-changes-test-unfold "a.txt")
+    (should (string-search "Comparing..." (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-release)
+    (qwen-companion-changes-test-settle)
+    (should (string-search "-a\n+b\n" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-changes-test-mode-off-leaves-nothing ()
+  (qwen-companion-changes-test--with-hunks
+    (let ((hidden (qwen-companion-test-buffers-with "twenty")))
+      (should (cl-some (lambda (name) (string-prefix-p " *qwen-companion after" name)) hidden))
+      (run-hook-with-args 'qwen-companion-state-functions 'off)
+      (should-not (get-buffer qwen-companion-changes--buffer-name))
+      (should-not (cl-some #'get-buffer hidden)))
+    (should-not (memq #'qwen-companion-changes--changed
+                      qwen-companion-journal-changed-functions))
+    (should-error (let ((qwen-companion-backend--state 'off)) (qwen-companion-changes))
+                  :type 'user-error)))
+
+(ert-deftest qwen-companion-changes-test-hostile-names-and-prompts ()
+  (qwen-companion-changes-test-with nil
+    (qwen-companion-changes-test-turn
+     "one" '(("a\u202e\n.txt" "x\u202ey\n")) :prompt "do\e[31m\u202e %s" :client "Q\nwen")
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-unfold ".txt")
+    (let ((text (qwen-companion-changes-test-text)))
+      (should (string-search "do\\u001B[31m\\u202E %s" text))
+      (should (string-search "a\\u202E\\n.txt" text)))
+    (should-not (string-search "\u202e" (format "%s" header-line-format)))
+    (search-forward "+x")
+    (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-untrusted))
+                     (overlays-in (point) (line-end-position))))))
+
+(ert-deftest qwen-companion-changes-test-comments-go-to-the-clipboard-without-a-terminal ()
+  (qwen-companion-changes-test--with-hunks
+    (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)
+    (qwen-companion-changes-test-goto "+twenty")
+    (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "Why 20?\e[201~")))
+      (qwen-companion-changes-test-press "c"))
+    (should (string-match-p "1 comment: C-c C-c sends" (format "%s" header-line-format)))
+    (should (cl-some (lambda (overlay)
+                       (string-search "Why 20?" (or (overlay-get overlay 'after-string) "")))
+                     (overlays-at (point))))
+    ;; It is still there after news.
+    (qwen-companion-changes-test-press "g")
+    (qwen-companion-changes-test-settle)
+    (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comment))
+                     (overlays-in (point-min) (point-max))))
+    (should (string-match-p "no terminal"
+                            (qwen-companion-test-messages
+                              (qwen-companion-changes-test-press "C-c C-c"))))
+    (should (equal "Comments on your changes:\n\na.txt:20\n> +twenty\nWhy 20?\e[201~\n"
+                   (substring-no-properties (current-kill 0))))
+    (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)))
+
+(ert-deftest qwen-companion-changes-test-comments-are-pasted-and-sent ()
+  "As one bracketed paste that nothing in the text can end, then return."
+  (qwen-companion-changes-test--with-hunks
+    (let* ((terminal (generate-new-buffer "*terminal*"))
+           (sent nil)
+           (process (make-process :name "qwen-companion-test-cat" :command '("cat")
+                                  :buffer terminal :noquery t :connection-type 'pipe))
+           (session (list :id "s" :client "qwen" :directory directory :pid 1
+                          :ancestors (list (process-id process)))))
+      (unwind-protect
+          (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                     (lambda () (list session)))
+                    ((symbol-function 'process-send-string)
+                     (lambda (_process text) (push text sent)))
+                    ((symbol-function 'read-string) (lambda (&rest _) "No.\e[201~\r")))
+            (qwen-companion-changes-test-goto "+twenty")
+            (qwen-companion-changes-test-press "c")
+            ;; Not while it is asking something.
+            (setq session (plist-put session :state '(:activity asking)))
+            (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)
+            (setq session (plist-put session :state '(:activity idle)))
+            (qwen-companion-changes-test-press "C-c C-c")
+            (should (equal '("\e[200~Comments on your changes:\n\na.txt:20\n> +twenty\nNo.[201~\n\e[201~")
+                           sent))
+            (qwen-companion-test-wait-for (cdr sent))
+            (should (equal "\r" (car sent))))
+        (delete-process process)
+        (kill-buffer terminal)))))
+
+(ert-deftest qwen-companion-changes-test-copies-patches ()
+  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n") ("gone" "g\n"))
+    (qwen-companion-changes-test-turn
+     "one" '(("a.txt" "1\nX\n3\n") ("b/new" "n") ("gone" nil)))
+    (let ((expected
+           (concat "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n 1\n-2\n+X\n 3\n"
+                   "--- /dev/null\n+++ b/b/new\n@@ -0,0 +1,1 @@\n+n\n\\ No newline at end of file\n"
+                   "--- a/gone\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-g\n")))
+      (qwen-companion-changes-test-open)
+      (qwen-companion-changes-test-goto "Prompt of one")
+      (qwen-companion-changes-test-press "w")
+      (should (equal expected (substring-no-properties (current-kill 0))))
+      ;; It applies.
+      (with-temp-buffer
+        (insert expected)
+        (should (eq 0 (call-process-region nil nil "git" nil t nil "apply" "-R" "-"))))
+      (should (equal '("1\n2\n3\n" nil "g\n")
+                     (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "b/new" "gone")))))))
+
+(ert-deftest qwen-companion-changes-test-scopes ()
+  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n")))
+    (qwen-companion-changes-test-turn "two" '(("a.txt" "1\nX\nY\n")) :client "Gemini CLI")
+    (qwen-companion-changes-test-open)
+    (pcase-dolist (`(,command ,scope ,title)
+                   '((qwen-companion-changes-show-since since "Since: Prompt of two")
+                     (qwen-companion-changes-show-session session "This session")
+                     (qwen-companion-changes-show-unseen look "Not seen yet")
+                     (qwen-companion-changes-show-since-commit commit "Since the last commit")))
+      (call-interactively command)
+      (should (string-search title (qwen-companion-changes-test-text)))
+      (should (string-search title (format "%s" header-line-format)))
+      (should (eq scope (plist-get (car (last (qwen-companion-test-sent 'journal-files)))
+                                   :scope)))
+      (qwen-companion-changes-test-unfold "a.txt")
+      (should (string-search "-2\n-3\n+X\n+Y\n" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-show-turns))
+    ;; One CLI.
+    (qwen-companion-changes-test-goto "Prompt of two")
+    (qwen-companion-changes-toggle-client)
+    (should-not (string-search "Prompt of one" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-toggle-client)
+    (should (string-search "Prompt of one" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-changes-test-visits-the-line ()
+  (qwen-companion-changes-test--with-hunks
+    (qwen-companion-changes-test-goto "+twenty")
+    (qwen-companion-changes-test-write
+     "a.txt" (concat "0\n0\n" (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil)))
+    (qwen-companion-changes-test-press "RET")
+    (should (equal (expand-file-name "a.txt") buffer-file-name))
+    (should (looking-at "twenty$"))
+    (delete-file "a.txt")
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-goto "+twenty")
+    (should-error (qwen-companion-changes-test-press "RET") :type 'user-error)))
+
+(ert-deftest qwen-companion-changes-test-ediff-with-the-text-before ()
+  (qwen-companion-changes-test--with-hunks
+    (let (compared)
+      (cl-letf (((symbol-function 'ediff-buffers)
+                 (lambda (a b &rest _)
+                   (setq compared (mapcar (lambda (buffer)
+                                            (with-current-buffer buffer (buffer-string)))
+                                          (list a b))))))
+        (qwen-companion-changes-test-press "e"))
+      (should (equal (list qwen-companion-changes-test--old
+                           (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))
+                     compared)))))
+
+(ert-deftest qwen-companion-changes-test-compares-with-the-proposal ()
+  (qwen-companion-changes-test--with-hunks
+    (should-error (qwen-companion-changes-test-press "=") :type 'user-error)
+    (let ((turn (car qwen-companion-changes-test-turns)))
+      (setq qwen-companion-journal--proposals
+            (list (cons (expand-file-name "a.txt")
+                        (cons (1+ (/ (plist-get turn :start) 1000.0))
+                              (qwen-companion-changes-test--new 5 "FIVE" 20 "twenty" 35 nil)))))
+      (qwen-companion-journal-on-turns
+       (list :turns (list (plist-put (copy-sequence turn) :end nil))))
+      (cl-letf (((symbol-function 'float-time) (lambda (&rest _) 1.0e12)))
+        (qwen-companion-changes-test-press "="))
+      (qwen-companion-test-wait-for
+       (cl-some (lambda (buffer) (string-match-p "difference: a.txt" (buffer-name buffer)))
+                (buffer-list)))
+      (with-current-buffer (get-buffer "*qwen-companion difference: a.txt*")
+        (should (string-search "-FIVE\n+five\n" (buffer-string)))))))
+
+(ert-deftest qwen-companion-changes-test-long-files-in-parts ()
+  (qwen-companion-changes-test-with nil
+    (let ((many (mapconcat (lambda (n) (format "%d\n" n)) (number-sequence 1 12000) "")))
+      (qwen-companion-changes-test-write "big" many)
+      (qwen-companion-changes-test-turn
+       "one" (list (list "big" (replace-regexp-in-string "0\n" "0!\n" many))))
+      (qwen-companion-changes-test-open)
+      (qwen-companion-changes-test-unfold "big")
+      (should (< (count-lines (point-min) (point-max)) 3000))
+      (goto-char (point-min))
+      (while (progn (qwen-companion-changes-test-settle)
+                    (let ((place (text-property-not-all
+                                  (point-min) (point-max)
+                                  'qwen-companion-hunks-view-action nil)))
+                      (when place (goto-char place))))
+        (set-window-point nil (point))
+        (qwen-companion-changes-test-press "RET"))
+      (should (string-search "+12000!\n" (qwen-companion-changes-test-text))))))
+
 (provide 'qwen-companion-changes-test)
 ;;; qwen-companion-changes-test.el ends here

@@ -1,0 +1,274 @@
+;;; qwen-companion-changes-signs.el --- Mark what agents changed in its files  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; In a buffer that visits a file, the lines that agents have written and the
+;; user has not marked as seen have a sign: in the fringe, or where there is
+;; none in the margin.  The journal says which lines, as they are on disk, so
+;; buffers with unsaved text keep the signs they have.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-journal)
+(require 'qwen-companion-messages)
+
+(defcustom qwen-companion-changes-signs t
+  "Whether lines that agents have written are marked in their files.
+Those are the lines that you have not marked as seen yet, see
+`qwen-companion-changes'.  The signs are in the left fringe, and in the
+left margin where there is no fringe."
+  :group 'qwen-companion
+  :type 'boolean
+  :set (lambda (symbol value)
+         (set-default symbol value)
+         (when (fboundp 'qwen-companion-changes-signs-update)
+           (qwen-companion-changes-signs-update))))
+
+(defface qwen-companion-changes-sign
+  '((t :inherit success))
+  "Face of the sign of a line that an agent has written.
+Where diff-hl is loaded, its faces are used."
+  :group 'qwen-companion)
+
+(defface qwen-companion-changes-sign-deleted
+  '((t :inherit error))
+  "Face of the sign where an agent has deleted lines.
+Where diff-hl is loaded, its faces are used."
+  :group 'qwen-companion)
+
+(defconst qwen-companion-changes-signs--delay 0.2
+  "Seconds during which news are collected before signs are updated.")
+
+(defconst qwen-companion-changes-signs--limit 2000
+  "Most lines of a buffer that get signs.")
+
+(define-fringe-bitmap 'qwen-companion-changes-sign [#b11110000] nil nil '(center t))
+(define-fringe-bitmap 'qwen-companion-changes-sign-deleted
+  [#b00000000 #b11111111 #b01111110 #b00111100 #b00011000] nil nil 'top)
+
+(defvar qwen-companion-changes-signs--on nil
+  "Non-nil while the mode is on.")
+
+(defvar qwen-companion-changes-signs--queue nil
+  "Buffers whose signs are to be updated.")
+
+(defvar qwen-companion-changes-signs--timer nil
+  "Timer that updates them, or nil.")
+
+(defvar-local qwen-companion-changes-signs--margin nil
+  "Non-nil when the left margin of this buffer was made for signs.")
+
+;;; Which lines
+
+(defun qwen-companion-changes-signs-unseen (path)
+  "Return the id of each turn in which an agent changed PATH, newest first.
+Leave out those that are seen."
+  (cl-loop for turn in (qwen-companion-journal-turns)
+           for file = (cl-find path (qwen-companion-turn-files turn)
+                               :key #'qwen-companion-changed-file-path :test #'equal)
+           when (and file
+                     (eq 'agent (qwen-companion-turn-who turn))
+                     (not (qwen-companion-changed-file-seen file)))
+           collect (qwen-companion-turn-id turn)))
+
+(defun qwen-companion-changes-signs-path (buffer)
+  "Return the true name of the file that BUFFER visits, or nil."
+  (when-let* ((file (buffer-file-name (or (buffer-base-buffer buffer) buffer))))
+    (unless (file-remote-p file)
+      (expand-file-name (buffer-local-value 'buffer-file-truename
+                                            (or (buffer-base-buffer buffer) buffer))))))
+
+(defun qwen-companion-changes-signs--enqueue (buffer)
+  "Update the signs of BUFFER soon."
+  (cl-pushnew buffer qwen-companion-changes-signs--queue)
+  (unless qwen-companion-changes-signs--timer
+    (setq qwen-companion-changes-signs--timer
+          (run-at-time qwen-companion-changes-signs--delay nil
+                       #'qwen-companion-changes-signs--work))))
+
+(defun qwen-companion-changes-signs--work ()
+  "Update the signs of the buffers that wait for it."
+  (setq qwen-companion-changes-signs--timer nil)
+  (dolist (buffer (cl-shiftf qwen-companion-changes-signs--queue nil))
+    (when (buffer-live-p buffer)
+      (with-current-buffer buffer
+        (qwen-companion-changes-signs--request)))))
+
+(defun qwen-companion-changes-signs--request ()
+  "Ask which lines of the current buffer get signs, or remove them all."
+  (let ((path (qwen-companion-changes-signs-path (current-buffer)))
+        (buffer (current-buffer)))
+    (cond
+     ((not (and path (qwen-companion-changes-signs-unseen path)))
+      (qwen-companion-changes-signs--show nil))
+     ((not (buffer-modified-p))
+      (qwen-companion-journal-ask
+       'journal-spans (list :path path)
+       (lambda (reply)
+         (when (and (buffer-live-p buffer)
+                    (not (qwen-companion-journal-reply-error reply)))
+           (with-current-buffer buffer
+             (unless (buffer-modified-p)
+               (qwen-companion-changes-signs--show
+                (and qwen-companion-changes-signs--on
+                     qwen-companion-changes-signs
+                     (qwen-companion-journal-reply-spans reply))))))))))))
+
+;;; Showing
+
+(defun qwen-companion-changes-signs--show (spans)
+  "Mark SPANS in the current buffer and nothing else.
+They are (LINE COUNT TURN SEEN); with a COUNT of 0, lines were deleted
+before LINE.  Those that are SEEN are not marked."
+  (save-restriction
+    (widen)
+    (remove-overlays nil nil 'qwen-companion-changes-sign t)
+    (let ((left qwen-companion-changes-signs--limit)
+          (at 1))
+      (save-excursion
+        (goto-char (point-min))
+        (pcase-dolist (`(,line ,count ,turn ,seen)
+                       (sort (copy-sequence spans)
+                             (lambda (a b) (< (car a) (car b)))))
+          (unless seen
+            (forward-line (- line at))
+            (setq at line)
+            (if (= count 0)
+                (qwen-companion-changes-signs--mark turn t)
+              (dotimes (_ (min count left))
+                (qwen-companion-changes-signs--mark turn nil)
+                (forward-line 1)
+                (cl-incf at)
+                (cl-decf left)))))))
+    (qwen-companion-changes-signs--show-margin
+     (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-sign))
+              (overlays-in (point-min) (point-max))))))
+
+(defun qwen-companion-changes-signs--mark (turn deleted)
+  "Mark the line at point as one of TURN, or DELETED lines before it."
+  (let ((overlay (make-overlay (point) (point)))
+        (face (cond ((and deleted (facep 'diff-hl-delete)) 'diff-hl-delete)
+                    (deleted 'qwen-companion-changes-sign-deleted)
+                    ((facep 'diff-hl-insert) 'diff-hl-insert)
+                    (t 'qwen-companion-changes-sign))))
+    (overlay-put overlay 'qwen-companion-changes-sign t)
+    (overlay-put overlay 'qwen-companion-changes-turn turn)
+    (overlay-put overlay 'before-string
+                 (propertize
+                  " " 'display
+                  (if (display-graphic-p)
+                      (list 'left-fringe
+                            (if deleted 'qwen-companion-changes-sign-deleted
+                              'qwen-companion-changes-sign)
+                            face)
+                    (list '(margin left-margin)
+                          (propertize (if deleted "_" "|") 'face face)))))))
+
+(defun qwen-companion-changes-signs--show-margin (on)
+  "Make a margin for signs in the current buffer if ON is non-nil.
+With nil, remove the one that was made.  Frames with a fringe need none."
+  (cond
+   ((and on (not (display-graphic-p)) (zerop (or left-margin-width 0)))
+    (setq left-margin-width 1
+          qwen-companion-changes-signs--margin t)
+    (qwen-companion-changes-signs--set-margins 1))
+   ((and (not on) qwen-companion-changes-signs--margin)
+    (kill-local-variable 'left-margin-width)
+    (setq qwen-companion-changes-signs--margin nil)
+    (qwen-companion-changes-signs--set-margins (or left-margin-width 0)))))
+
+(defun qwen-companion-changes-signs--set-margins (width)
+  "Give the windows of the current buffer a left margin of WIDTH columns."
+  (dolist (window (get-buffer-window-list nil nil t))
+    (set-window-margins window width (cdr (window-margins window)))))
+
+(defun qwen-companion-changes-signs-places ()
+  "Return where the signs of the current buffer are: (POSITION . TURN), in order.
+A run of marked lines is one place."
+  (let (places last)
+    (dolist (overlay (sort (cl-remove-if-not
+                            (lambda (overlay)
+                              (overlay-get overlay 'qwen-companion-changes-sign))
+                            (save-restriction
+                              (widen)
+                              (overlays-in (point-min) (point-max))))
+                           (lambda (a b) (< (overlay-start a) (overlay-start b)))))
+      (let ((start (overlay-start overlay)))
+        (unless (and last
+                     (= start (save-excursion (goto-char last)
+                                              (line-beginning-position 2))))
+          (push (cons start (overlay-get overlay 'qwen-companion-changes-turn)) places))
+        (setq last start)))
+    (nreverse places)))
+
+;;; On and off
+
+(defun qwen-companion-changes-signs--visited ()
+  "Note that the current buffer has the contents of its file."
+  (when-let* ((path (qwen-companion-changes-signs-path (current-buffer))))
+    (when (or (qwen-companion-changes-signs-unseen path)
+              (qwen-companion-changes-signs-places))
+      (qwen-companion-changes-signs--enqueue (current-buffer)))))
+
+(defun qwen-companion-changes-signs--changed (paths)
+  "Update the signs of the buffers that visit PATHS, or of all if that is t."
+  (dolist (buffer (buffer-list))
+    (when-let* ((path (qwen-companion-changes-signs-path buffer)))
+      (when (or (eq paths t) (member path paths))
+        (qwen-companion-changes-signs--enqueue buffer)))))
+
+(defconst qwen-companion-changes-signs--hooks
+  '((find-file-hook . qwen-companion-changes-signs--visited)
+    (after-save-hook . qwen-companion-changes-signs--visited)
+    (after-revert-hook . qwen-companion-changes-signs--visited)
+    (qwen-companion-journal-changed-functions . qwen-companion-changes-signs--changed))
+  "The hooks in use while signs are shown: (HOOK . FUNCTION).")
+
+(defun qwen-companion-changes-signs-update ()
+  "Show signs or remove them, by the option and whether the mode is on."
+  (let ((on (and qwen-companion-changes-signs--on qwen-companion-changes-signs)))
+    (pcase-dolist (`(,hook . ,function) qwen-companion-changes-signs--hooks)
+      (if on (add-hook hook function) (remove-hook hook function)))
+    (qwen-companion-journal-watch 'signs on)
+    (if on
+        (qwen-companion-changes-signs--changed t)
+      (when qwen-companion-changes-signs--timer
+        (cancel-timer qwen-companion-changes-signs--timer))
+      (setq qwen-companion-changes-signs--timer nil
+            qwen-companion-changes-signs--queue nil)
+      (dolist (buffer (buffer-list))
+        (when (buffer-file-name buffer)
+          (with-current-buffer buffer
+            (qwen-companion-changes-signs--show nil)))))))
+
+(defun qwen-companion-changes-signs-enable ()
+  "Begin to mark what agents write."
+  (setq qwen-companion-changes-signs--on t)
+  (qwen-companion-changes-signs-update))
+
+(defun qwen-companion-changes-signs-disable ()
+  "Remove all signs."
+  (setq qwen-companion-changes-signs--on nil)
+  (qwen-companion-changes-signs-update))
+
+(provide 'qwen-companion-changes-signs)
+;;; qwen-companion-changes-signs.el ends here
