@@ -83,6 +83,7 @@ class HookHandler:
         if event is None or caller is None:
             call.reply(NO_DECISION)
             return
+        event = self.states.attribute(caller.peer.pid, event)
         now = int(time.time() * 1000)
         self._note(event, caller.peer, now)
         # Without its long texts it would tell something else.

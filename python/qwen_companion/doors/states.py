@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from qwen_companion.domain import CliState
 from qwen_companion.doors.events import (
@@ -29,10 +30,19 @@ _MAX_WORDS = 60
 
 
 @dataclass(frozen=True)
+class _Agent:
+    """A subagent of some kind, which was started in the turn `prompt_id`."""
+
+    kind: str = ""
+    prompt_id: str | None = None
+    running: bool = True
+
+
+@dataclass(frozen=True)
 class _Known:
     state: CliState
-    agents: tuple[tuple[str, str], ...] = ()
-    """Id and kind of each subagent that is running."""
+    agents: Mapping[str, _Agent] = field(default_factory=dict[str, _Agent])
+    """The subagents that have been started, by id; the one that was started last comes last."""
 
 
 class States:
@@ -48,14 +58,29 @@ class States:
 
     def agent(self, pid: int, identifier: str) -> str:
         """Return what kind of subagent IDENTIFIER is, in words for a person."""
-        known = self._known.get(pid)
-        kind = dict(known.agents).get(identifier) if known else None
-        return f"subagent {kind}" if kind else "a subagent"
+        agent = self._agents(pid).get(identifier)
+        return f"subagent {agent.kind}" if agent and agent.kind else "a subagent"
 
     def running_agent(self, pid: int) -> str | None:
         """Return the subagent of process PID that has started last, None where none is running."""
+        running = [identifier for identifier, agent in self._agents(pid).items() if agent.running]
+        return running[-1] if running else None
+
+    def attribute(self, pid: int, event: Event) -> Event:
+        """Return EVENT of process PID without the subagent that it names, where that is not its own.
+
+        Qwen Code 0.24 names a subagent also in turns of the conversation with the user, when these begin at a moment
+        in which the subagent does something, most often when it has just ended.
+        """
+        agent = self._agents(pid).get(event.agent_id or "")
+        if agent is None or isinstance(event, SubagentStart | SubagentStop):
+            return event
+        same_turn = None in (agent.prompt_id, event.prompt_id) or agent.prompt_id == event.prompt_id
+        return event if agent.running and same_turn else event.model_copy(update={"agent_id": None})
+
+    def _agents(self, pid: int) -> Mapping[str, _Agent]:
         known = self._known.get(pid)
-        return known.agents[-1][0] if known and known.agents else None
+        return known.agents if known else {}
 
     def forget(self, pid: int) -> None:
         """Forget the process PID, which has ended."""
@@ -84,10 +109,12 @@ def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
     """After an EVENT of the subagent IDENTIFIER."""
     agents = dict(known.agents)
     if isinstance(event, SubagentStart):
-        agents[identifier] = first_words(event.agent_type)
-    elif isinstance(event, SubagentStop):
         agents.pop(identifier, None)
-    return _Known(replace(known.state, subagents=len(agents)), tuple(agents.items()))
+        agents[identifier] = _Agent(first_words(event.agent_type), event.prompt_id)
+    elif isinstance(event, SubagentStop) and identifier in agents:
+        agents[identifier] = replace(agents[identifier], running=False)
+    running = sum(agent.running for agent in agents.values())
+    return _Known(replace(known.state, subagents=running), agents)
 
 
 def _state_after(state: CliState, event: Event, now: int) -> CliState:

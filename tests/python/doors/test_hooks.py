@@ -220,6 +220,11 @@ def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend,
         backend.emacs.handlers["file-visited"] = lambda _: None
         (answer,) = caller.call_over(connection, request(home))[1].values()
         assert answer["decision"] == {"behavior": "allow"}
+        # It names a subagent that has ended: that cannot ask any more, so it is the conversation with the user.
+        for name in ("SubagentStart", "SubagentStop"):
+            caller.call_over(connection, {"hook_event_name": name, "session_id": "s", "agent_id": "a"})
+        backend.emacs.call("settings", settings(layer=True))
+        assert caller.call_over(connection, request(home, agent_id="a")) == (200, {})
         assert backend.emacs.calls("proposal-open").empty()
 
 

@@ -7,6 +7,7 @@ from qwen_companion.domain import CliState
 from qwen_companion.doors.events import (
     AttentionRequest,
     Event,
+    PermissionRequest,
     PreToolUse,
     SessionEnd,
     SessionStart,
@@ -79,6 +80,28 @@ def test_a_subagent_is_named_by_its_kind() -> None:
     states.note(PID, SubagentStart(agent_id="a", agent_type="explorer"), 1)
     assert states.agent(PID, "a") == "subagent explorer"
     assert states.agent(PID + 1, "a") == "a subagent"
+
+
+def test_what_the_user_asks_for_is_no_subagents_doing() -> None:
+    """Qwen Code 0.24 names a subagent also in what the conversation with the user does after it."""
+    states = States()
+    start = SubagentStart(agent_id="a", agent_type="explorer", prompt_id="s#3")
+    request = PermissionRequest(agent_id="a", prompt_id="s#3")
+    later = PermissionRequest(agent_id="a", prompt_id="s#4")
+    assert states.attribute(PID, request) == request
+    states.note(PID, start, 1)
+    assert states.attribute(PID, request) == request
+    assert states.attribute(PID, request.model_copy(update={"prompt_id": None})).agent_id == "a"
+    # While it is running in the background, the user has asked for something else.
+    assert states.attribute(PID, later) == PermissionRequest(prompt_id="s#4")
+    stop = SubagentStop(agent_id="a", prompt_id="s#3")
+    assert states.attribute(PID, stop) == stop
+    states.note(PID, stop, 2)
+    assert states.attribute(PID, request).agent_id is None
+    assert states.attribute(PID, later).agent_id is None
+    # It was resumed.
+    states.note(PID, start.model_copy(update={"prompt_id": "s#4"}), 3)
+    assert states.attribute(PID, later) == later
 
 
 def test_only_a_change_is_one() -> None:
