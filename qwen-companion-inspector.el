@@ -86,6 +86,8 @@
 
 (defvar-local qwen-companion-inspector--reports nil
   "Alist of session ids and the last reports to their CLIs.")
+(defvar-local qwen-companion-inspector--answers nil
+  "Alist of session ids and what their hooks were answered, newest first.")
 (defvar-local qwen-companion-inspector--exclusions nil
   "The files hidden from CLIs: property lists (:path :rule :session).")
 (defvar-local qwen-companion-inspector--toggled nil
@@ -135,6 +137,15 @@ is TEXT on many lines, made when it is first needed."
       (qwen-companion-inspector--redraw-soon)))
   nil)
 
+(defun qwen-companion-inspector-on-hook-answers (payload)
+  "Handle the `hook-answers' message PAYLOAD: what hooks were answered."
+  (qwen-companion-inspector--with-buffer
+    (setf (alist-get (qwen-companion-hook-answers-session payload)
+                     qwen-companion-inspector--answers nil nil #'equal)
+          (qwen-companion-hook-answers-answers payload))
+    (qwen-companion-inspector--redraw-soon))
+  nil)
+
 (defun qwen-companion-inspector-on-exclusions (payload)
   "Handle the `exclusions' message PAYLOAD: the files hidden from CLIs."
   (qwen-companion-inspector--with-buffer
@@ -148,7 +159,10 @@ is TEXT on many lines, made when it is first needed."
   (qwen-companion-inspector--with-buffer
     (setq qwen-companion-inspector--reports
           (cl-delete-if-not #'qwen-companion-backend-session
-                            qwen-companion-inspector--reports :key #'car))
+                            qwen-companion-inspector--reports :key #'car)
+          qwen-companion-inspector--answers
+          (cl-delete-if-not #'qwen-companion-backend-session
+                            qwen-companion-inspector--answers :key #'car))
     (qwen-companion-inspector--redraw-soon)))
 
 ;;; What was told
@@ -339,6 +353,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
   (let* ((id (qwen-companion-session-id session))
          (key (list 'session id))
          (report (qwen-companion-inspector--report-of id))
+         (answers (cdr (assoc id qwen-companion-inspector--answers)))
          (context (and report (qwen-companion-inspector--report-context report)))
          (heading (qwen-companion-inspector--link
                    (qwen-companion-inspector--label session)
@@ -350,10 +365,12 @@ BUFFERS are those of the visited files, NOW the time in seconds."
        (list (cons key (concat heading "\n"
                                (qwen-companion-inspector--facts
                                 session report context now)
-                               (unless report "\n"))))
+                               (unless (or report answers) "\n"))))
        (when context
          (qwen-companion-inspector--file-items id report (cdr context)
                                                buffers now))
+       (when answers
+         (list (qwen-companion-inspector--answers-item id answers now (null report))))
        (when report
          (list (qwen-companion-inspector--json-item id report)))))))
 
@@ -481,6 +498,39 @@ BUFFER visits it, if any does; NOW is the time in seconds."
        "\n"
        (qwen-companion-inspector--block
         (qwen-companion-untrusted-text shown t))))))
+
+(defun qwen-companion-inspector--answers-item (id answers now last)
+  "Return the item of the ANSWERS to hooks of the session ID, at the time NOW.
+It is the LAST one of its session or not."
+  (let* ((key (list 'answers id))
+         (folded (qwen-companion-inspector--folded-p key t))
+         (count (apply #'+ (mapcar #'qwen-companion-hook-answer-count answers))))
+    (cons key
+          (concat
+           (qwen-companion-inspector--field
+            "Hooks"
+            (format "%d %s, last %s ago" count (if (= count 1) "answer" "answers")
+                    (qwen-companion-inspector--age
+                     (qwen-companion-hook-answer-time (car answers)) now))
+            (when folded (qwen-companion-inspector--annotate " ...")))
+           (unless folded
+             (mapconcat
+              (lambda (answer)
+                (concat
+                 "    "
+                 (qwen-companion-untrusted-text
+                  (string-trim (concat (qwen-companion-hook-answer-event answer) " "
+                                       (qwen-companion-hook-answer-tool answer))))
+                 (qwen-companion-inspector--annotate
+                  (format "  %d x, last %s ago  "
+                          (qwen-companion-hook-answer-count answer)
+                          (qwen-companion-inspector--age
+                           (qwen-companion-hook-answer-time answer) now)))
+                 (qwen-companion-untrusted-text
+                  (qwen-companion-hook-answer-answer answer))
+                 "\n"))
+              answers ""))
+           (when last "\n")))))
 
 (defun qwen-companion-inspector--json-item (id report)
   "Return the item of the JSON of REPORT to the session ID."
@@ -704,7 +754,7 @@ That is the buffer of a file or the terminal of a CLI."
   (pcase (qwen-companion-inspector--key)
     (`(,(or 'file 'excluded) ,_ ,path)
      (qwen-companion-inspector--visit-file path))
-    (`(,(or 'session 'json) ,id)
+    (`(,(or 'session 'answers 'json) ,id)
      (qwen-companion-inspector--visit-terminal id))
     (_ (user-error "There is no file and no CLI here"))))
 
@@ -753,7 +803,7 @@ That is the selection of a file, the JSON, or else the whole section."
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
-               ((and `(,(or 'session 'json 'exclusions) ,_) key) key)
+               ((and `(,(or 'session 'answers 'json 'exclusions) ,_) key) key)
                (_ (user-error "There is nothing to fold here")))))
     (setq qwen-companion-inspector--toggled
           (if (member key qwen-companion-inspector--toggled)

@@ -53,6 +53,10 @@ its key, nil where there is none."
   path)
 (qwen-companion-messages-define qwen-companion-context-sent ContextSent
   session everywhere roots sent)
+(qwen-companion-messages-define qwen-companion-hook-answers HookAnswers
+  session answers)
+(qwen-companion-messages-define qwen-companion-hook-answer HookAnswer
+  event tool answer count time)
 (qwen-companion-messages-define qwen-companion-exclusion-list ExclusionList
   exclusions)
 (qwen-companion-messages-define qwen-companion-exclusion Exclusion

@@ -130,6 +130,7 @@ character, so each part with properties of its own is a string."
     (serving . qwen-companion-backend-on-serving)
     (sessions . qwen-companion--on-sessions)
     (context-sent . qwen-companion-inspector-on-context-sent)
+    (hook-answers . qwen-companion-inspector-on-hook-answers)
     (exclusions . qwen-companion-inspector-on-exclusions)
     (notice . qwen-companion-backend-on-notice)
     (file-visited . qwen-companion-layer-on-file-visited)

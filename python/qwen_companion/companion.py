@@ -35,6 +35,7 @@ from qwen_companion.emacs.messages import (
     FileList,
     FileVisited,
     Hello,
+    HookAnswers,
     Incoming,
     JournalBusy,
     JournalCall,
@@ -153,7 +154,7 @@ class Companion:
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
         )
         self._sessions = Sessions(
-            hello.sessions,
+            [item.session for item in hello.sessions],
             changed=self._sessions_changed,
             gone=self._session_gone,
             went_out=self._went_out,
@@ -170,7 +171,7 @@ class Companion:
         )
         self._distributor.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
-        for session in {item.session for item in proposals} - {item.id for item in hello.sessions}:
+        for session in {item.session for item in proposals} - {item.session.id for item in hello.sessions}:
             self._tools.session_gone(session)
         # The request of a hook has ended with the process that held it.
         for item in hello.proposals:
@@ -183,11 +184,13 @@ class Companion:
             os.environ,
             editor,
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
+            known=hello.sessions,
             sessions=self._sessions.states,
             changed=self._tell_states,
+            report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
         )
-        self._told_sessions: Mapping[str, SessionState | None] = {item.id: None for item in hello.sessions}
+        self._told_sessions: Mapping[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
         self._gathering: asyncio.TimerHandle | None = None
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
@@ -280,6 +283,7 @@ class Companion:
             self._distributor.set_snapshot(message)
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
+            self._doors.watch(message.on)
         elif isinstance(message, ReviewOutcome):
             self._take_outcome(message)
         elif isinstance(message, Compare | Merge):

@@ -90,6 +90,20 @@ class CliState:
 
 
 @dataclass(frozen=True)
+class HookAnswer:
+    """What a CLI was answered when it called its hooks for EVENT of TOOL, "" for none: COUNT times, last at TIME.
+
+    ANSWER is in words for a person.
+    """
+
+    event: str
+    tool: str
+    answer: str
+    count: int
+    time: int
+
+
+@dataclass(frozen=True)
 class SessionState:
     """One MCP session: whether its event stream is open, and whether its process has been looked for.
 

@@ -98,6 +98,32 @@ MORE are keys and values that come first."
 
 ;;; What it shows
 
+(ert-deftest qwen-companion-inspector-test-what-hooks-were-answered ()
+  "The answers to hooks are counted, and shown one by one on demand."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))
+    (let ((now (floor (* 1000 (float-time)))))
+      (qwen-companion-inspector-on-hook-answers
+       (list :session "s1"
+             :answers
+             (list (list :event "PermissionRequest" :tool "edit" :count 2 :time (- now 5500)
+                         :answer "denied: The user rejected\nthis change.")
+                   (list :event "Stop" :tool "" :count 1 :time (- now 120500)
+                         :answer "no decision")))))
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-match-p "^  Hooks +3 answers, last [56] s ago \\.\\.\\.$" text))
+      (should-not (string-search "rejected" text)))
+    (qwen-companion-inspector-test--go-to "Hooks")
+    (qwen-companion-inspector-toggle-fold)
+    (let ((text (qwen-companion-inspector-test--text)))
+      (should (string-match-p "^    PermissionRequest edit  2 x, last [56] s ago  denied: The user rejected.+this change\\.$" text))
+      (should (string-match-p "^    Stop  1 x, last 2 min ago  no decision$" text)))
+    ;; It goes with the CLI.
+    (qwen-companion--on-sessions '(:sessions nil))
+    (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))))
+
 (ert-deftest qwen-companion-inspector-test-what-a-cli-was-told ()
   "Name, process, place, trust, files with ages, cursor and selection."
   (qwen-companion-inspector-test--with '(("main.py" "one\n") ("doc/notes.txt" "two\n"))

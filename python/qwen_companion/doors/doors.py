@@ -14,7 +14,7 @@ import anyio
 import psutil
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import CliState, KnownSession, SessionState, Settings
+from qwen_companion.domain import CliState, HookAnswer, KnownSession, SessionState, Settings
 from qwen_companion.doors.calls import PERMISSION_REQUEST
 from qwen_companion.doors.conditions import why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
@@ -48,8 +48,10 @@ class Doors:
         environ: Mapping[str, str],
         editor: ReviewingEditor,
         find_caller: Callable[[Connection], Caller | None],
+        known: Sequence[SessionState],
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
+        report_answers: Callable[[str, tuple[HookAnswer, ...]], None],
         warn: Callable[[str], None],
         listeners: Sequence[Listener] = (),
         additions: Sequence[LayerAddition] = (),
@@ -57,8 +59,10 @@ class Doors:
     ) -> None:
         """DIRECTORY is a private one for the layer; ENVIRON is the environment of terminals that have none.
 
-        SESSIONS tells which CLIs are connected.  CHANGED is called when `annotated` has become another one, WARN with
-        what the user should know.  LISTENERS hear of the events that hooks report, ADDITIONS say more in the layer.
+        KNOWN is what an earlier process told of sessions; SESSIONS tells which CLIs are connected.  CHANGED is called
+        when `annotated` has become another one, REPORT_ANSWERS with what hooks of a session were answered while that is
+        watched, WARN with what the user should know.  LISTENERS hear of the events that hooks report, ADDITIONS say
+        more in the layer.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -68,6 +72,8 @@ class Doors:
         self._find_caller = find_caller
         self._sessions = sessions
         self._changed = changed
+        self._report_answers = report_answers
+        self._is_watched = False
         self._warn = warn
         self._silence_s = silence_s
         self._settings = Settings()
@@ -77,10 +83,11 @@ class Doors:
         held = {item.event for item in self._subscriptions if item.hold_s > 0}
         self.hooks = Hooks(self._load, {*held, PERMISSION_REQUEST})
         self._handler: HookHandler | None = None
+        self._known = {item.session.id: item.state for item in known if item.state is not None}
         # Those that are there already have called their first hook before.
-        self._watched = {state.session.id for state in sessions()}
+        self._watched = {item.session.id for item in known}
         self._unwatched, self._unwatched_left = anyio.create_memory_object_stream[KnownSession](math.inf)
-        self._silent: dict[str, str] = {}
+        self._silent = {item.session.id: item.no_hooks for item in known if item.no_hooks is not None}
 
     # --- The layer ---
 
@@ -132,8 +139,17 @@ class Doors:
         from qwen_companion.doors.reviews import HookReviews
         from qwen_companion.doors.states import States
 
+        states = States(
+            {
+                state.session.peer.pid: self._known[state.session.id]
+                for state in self._sessions()
+                if state.session.peer is not None and state.session.id in self._known
+            }
+        )
         reviews = HookReviews(self._editor, self._environ)
-        return HookHandler(tasks, States(), reviews, self._listeners, self._find_caller, self._sessions, self._changed)
+        return HookHandler(
+            tasks, states, reviews, self._listeners, self._find_caller, self._sessions, self._changed, self._answered
+        )
 
     def decide(self, identifier: str, decision: Decision) -> None:
         """The user decided on the proposal IDENTIFIER, which came by a hook."""
@@ -141,6 +157,21 @@ class Doors:
             self._editor.settled(identifier)
         else:
             self._handler.reviews.decide(identifier, decision)
+
+    def watch(self, on: bool) -> None:
+        """Say whether the user looks at what hooks are answered."""
+        self._is_watched = on
+        for state in self._sessions():
+            self._tell_answers(state.session)
+
+    def _answered(self, pid: int) -> None:
+        for state in self._sessions():
+            if state.session.peer is not None and state.session.peer.pid == pid:
+                self._tell_answers(state.session)
+
+    def _tell_answers(self, session: KnownSession) -> None:
+        if self._is_watched and self._handler is not None and session.peer is not None:
+            self._report_answers(session.id, self._handler.answers.get(session.peer.pid))
 
     # --- What is known of the CLIs ---
 
@@ -157,7 +188,7 @@ class Doors:
 
     def _state(self, session: KnownSession) -> CliState | None:
         if self._handler is None or session.peer is None:
-            return None
+            return self._known.get(session.id)
         return self._handler.states.get(session.peer.pid)
 
     def look_after(self, states: Iterable[SessionState]) -> None:

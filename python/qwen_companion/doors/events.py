@@ -193,5 +193,18 @@ def add_context(event: Event, text: str) -> Answer:
     return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
 
 
+def describe(answer: Answer) -> str:
+    """Return ANSWER, one of those above, in words for a person."""
+    output = answer.get("hookSpecificOutput", {})
+    decision = output.get("decision", {})
+    if decision.get("behavior") == "deny":
+        return f"denied: {decision['message']}"
+    if decision.get("behavior") == "allow":
+        return "allowed, with the user's text" if "updatedInput" in decision else "allowed"
+    if "additionalContext" in output:
+        return "no decision, a text added for the model"
+    return "no decision"
+
+
 def _decision(decision: dict[str, Any]) -> Answer:
     return {"hookSpecificOutput": {"hookEventName": PERMISSION_REQUEST, "decision": decision}}

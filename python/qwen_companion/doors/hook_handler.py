@@ -13,9 +13,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer, SessionState
+from qwen_companion.doors.answers import Answers
 from qwen_companion.doors.calls import HookCall
 from qwen_companion.doors.events import (
     NO_DECISION,
+    Answer,
     Event,
     PermissionRequest,
     SubagentStop,
@@ -59,12 +61,14 @@ class HookHandler:
         find_caller: Callable[[Connection], Caller | None],
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
+        answered: Callable[[int], None],
     ) -> None:
         """`tasks` run what takes longer.
 
         `find_caller`, which is called in a thread, tells whose connection it is, `sessions` which CLIs are connected.
-        `changed` is called when a state is another one.
+        `changed` is called when a state is another one, `answered` with the number of a process when its hook was.
         """
+        self.answers = Answers()
         self.states = states
         self.reviews = reviews
         self._tasks = tasks
@@ -72,6 +76,7 @@ class HookHandler:
         self._find_caller = find_caller
         self._sessions = sessions
         self._changed = changed
+        self._answered = answered
         self._callers: dict[str, Caller] = {}
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
         """For each process, and each listener by its place, what has its events heard one after the other."""
@@ -84,16 +89,23 @@ class HookHandler:
             call.reply(NO_DECISION)
             return
         event = self.states.attribute(caller.peer.pid, event)
-        now = int(time.time() * 1000)
+        now = _now()
         self._note(event, caller.peer, now)
         # Without its long texts it would tell something else.
         hearings = [] if call.shortened else self._tell_listeners(event, caller, now)
         if isinstance(event, PermissionRequest) and not call.shortened:
             self._tasks.start_soon(self._decide, event, caller, call)
         elif hearings:
-            self._tasks.start_soon(_answer, event, hearings, call)
+            self._tasks.start_soon(self._answer_with, hearings, event, caller.peer, call)
         else:
-            call.reply(NO_DECISION)
+            self._answer(call, event, caller.peer, NO_DECISION)
+
+    def _answer(
+        self, call: HookCall, event: Event, peer: Peer, answer: Answer, after: Callable[[], None] | None = None
+    ) -> None:
+        call.reply(answer, after)
+        self.answers.note(peer.pid, event, answer, _now())
+        self._answered(peer.pid)
 
     def _note(self, event: Event, peer: Peer, now: int) -> None:
         if peer.pid not in self._turns:
@@ -125,6 +137,16 @@ class HookHandler:
             hearing.text = await self._listeners[place].hear(report)
         hearing.done.set()
 
+    async def _answer_with(self, hearings: Iterable[_Hearing], event: Event, peer: Peer, call: HookCall) -> None:
+        """Answer `call` with what the listeners say of `event` in time."""
+        texts: list[str] = []
+        for hearing in hearings:
+            with anyio.CancelScope(deadline=hearing.deadline):
+                await hearing.done.wait()
+            if hearing.text:
+                texts.append(hearing.text)
+        self._answer(call, event, peer, add_context(event, "\n\n".join(texts)) if texts else NO_DECISION)
+
     # --- Requests for permission ---
 
     async def _decide(self, request: PermissionRequest, caller: Caller, call: HookCall) -> None:
@@ -132,12 +154,14 @@ class HookHandler:
             # It does not say who asks.  A review serves both; without one, the subagent would be refused.
             request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
         agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
-        call.reply(*await self.reviews.answer(request, self._asker(caller), agent, call.gone))
+        answer, after = await self.reviews.answer(request, self._asker(caller), agent, call.gone)
+        self._answer(call, request, caller.peer, answer, after)
 
     async def _forget_at_end(self, peer: Peer) -> None:
         await ended(peer.pid, peer.started, _WATCH_S)
         self.reviews.end_process(peer.pid)
         self.states.forget(peer.pid)
+        self.answers.forget(peer.pid)
         for session in [session for session, known in self._callers.items() if known.peer.pid == peer.pid]:
             del self._callers[session]
         del self._turns[peer.pid]
@@ -167,17 +191,6 @@ class HookHandler:
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
-async def _answer(event: Event, hearings: Iterable[_Hearing], call: HookCall) -> None:
-    """Answer CALL with what the listeners say of EVENT in time."""
-    texts: list[str] = []
-    for hearing in hearings:
-        with anyio.CancelScope(deadline=hearing.deadline):
-            await hearing.done.wait()
-        if hearing.text:
-            texts.append(hearing.text)
-    call.reply(add_context(event, "\n\n".join(texts)) if texts else NO_DECISION)
-
-
 def _hold_s(listener: Listener, event: Event) -> float | None:
     """How long LISTENER may hold EVENT, None where it does not hear of it."""
     tool = event.tool_name if isinstance(event, ToolEvent) else ""
@@ -188,6 +201,10 @@ def _hold_s(listener: Listener, event: Event) -> float | None:
         and (subscription.tools is None or re.fullmatch(subscription.tools, tool) is not None)
     )
     return max(matching, default=None)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _label(caller: Caller) -> str:

@@ -48,8 +48,9 @@ class _Known:
 class States:
     """The states of all CLIs, by the number of their process."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+    def __init__(self, known: Mapping[int, CliState] | None = None) -> None:
+        """`known` are those that an earlier process knew; which subagents were running is not."""
+        self._known = {pid: _Known(replace(state, subagents=0)) for pid, state in (known or {}).items()}
 
     def get(self, pid: int) -> CliState | None:
         """Return the state of process PID; None where it has called no hook."""

@@ -21,7 +21,9 @@ from sexpdata import Symbol
 
 from qwen_companion.domain import (
     ChangedFile,
+    CliState,
     Exclusion,
+    HookAnswer,
     KnownProposal,
     KnownSession,
     Peer,
@@ -70,6 +72,16 @@ def _session_plist(session: KnownSession, spool: Spool) -> list[Sexp]:
     return head + reviews + ([] if session.peer is None else to_plist(session.peer, spool))
 
 
+def _parse_session_state(values: Plist) -> SessionState:
+    """Read what `SessionChanges` says of a session; its stream has ended with the process that said so."""
+    return SessionState(
+        _parse_session(values),
+        streaming=False,
+        state=from_plist(CliState, values.plist(":state")) if values.boolean(":state") else None,
+        no_hooks=values.optional_string(":no-hooks"),
+    )
+
+
 @dataclass(frozen=True)
 class Hello:
     """The first line that Emacs writes to standard input.  `port` 0 and `token` "" ask for a new one.
@@ -83,7 +95,7 @@ class Hello:
     reserve: str | None
     token: str
     spool: str
-    sessions: tuple[KnownSession, ...]
+    sessions: tuple[SessionState, ...]
     proposals: tuple[KnownProposal, ...]
 
     @classmethod
@@ -107,7 +119,7 @@ class Hello:
                 reserve=values.optional_string(":reserve"),
                 token=values.optional_string(":token") or "",
                 spool=values.string(":spool"),
-                sessions=tuple(_parse_session(item) for item in values.plists(":sessions")),
+                sessions=tuple(_parse_session_state(item) for item in values.plists(":sessions")),
                 proposals=tuple(from_plist(KnownProposal, item) for item in values.plists(":proposals")),
             )
         except MessageError as error:
@@ -527,6 +539,15 @@ class ContextSent(Notification):
         """`(:session ID :everywhere B :roots (S...) :sent MS)` and the text."""
         head = plist(session=self.session, everywhere=self.roots is None, roots=list(self.roots or ()), sent=self.sent)
         return head + text_plist(self.text, spool)
+
+
+@dataclass(frozen=True)
+class HookAnswers(Notification):
+    """`hook-answers`: what the hooks of a session were answered, the newest first, while the user is looking."""
+
+    method = "hook-answers"
+    session: str
+    answers: tuple[HookAnswer, ...]
 
 
 @dataclass(frozen=True)

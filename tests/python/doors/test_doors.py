@@ -52,8 +52,10 @@ class Site:
             {"HOME": str(directory)},
             FakeEditor(),
             find_caller,
+            known=(),
             sessions=lambda: (),
             changed=lambda: None,
+            report_answers=lambda _session, _answers: None,
             warn=self.warnings.put_nowait,
             silence_s=0,
         )

@@ -210,6 +210,47 @@ def test_the_state_of_a_connected_cli_is_told(backend: Backend, caller: Caller) 
         assert len(state["prompt"]) == 60
 
 
+def test_what_was_answered_is_told_while_it_is_looked_at(home: Home, backend: Backend, caller: Caller) -> None:
+    with backend.cli().stream(), closing(caller.connect()) as connection:
+        told = backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))
+        caller.call_over(connection, {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "edit"})
+        outside = {"file_path": "/x", "content": "secret words"}
+        caller.call_over(connection, request(home, tool_name="write_file", tool_input=outside))
+        assert backend.emacs.calls("hook-answers").empty()
+        backend.emacs.call("watch", "(:on t)")
+        answers = backend.emacs.wait_for("hook-answers")
+        assert answers["session"] == as_dict(told["sessions"][0])["id"]
+        expected = ["PermissionRequest write_file", "PreToolUse edit"]
+        items = [as_dict(item) for item in answers["answers"]]
+        assert [f"{item['event']} {item['tool']}" for item in items] == expected
+        assert {item["answer"] for item in items} == {"no decision"}
+        assert "secret words" not in str(answers)
+        caller.call_over(connection, {"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "edit"})
+        (first, _) = backend.emacs.wait_for("hook-answers")["answers"]
+        assert (as_dict(first)["event"], as_dict(first)["count"]) == ("PreToolUse", 2)
+        backend.emacs.call("watch", "(:on nil)")
+        caller.call_over(connection, {"hook_event_name": "Stop", "session_id": "s"})
+        assert caller.call_over(connection, request(home)) == (200, {})
+        assert backend.emacs.calls("hook-answers").empty()
+
+
+def test_a_state_outlives_the_backend(home: Home) -> None:
+    state = [Symbol(":activity"), Symbol("idle"), Symbol(":since"), 5, Symbol(":mode"), "yolo"]
+    session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1", "state": state}
+    with Backend(home, sessions=[{**session, "no-hooks": "why"}]) as backend:
+        backend.connect()
+        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        published = backend.emacs.wait_for("published")
+        backend.port, backend.token = published["port"], published["token"]
+        with backend.cli().stream():
+            told = backend.emacs.wait_until(
+                "sessions", lambda told: any(as_dict(item)["id"] == "i" for item in told["sessions"])
+            )
+    old = next(item for item in map(as_dict, told["sessions"]) if item["id"] == "i")
+    assert as_dict(old["state"])["mode"] == "yolo"
+    assert old["no-hooks"] == "why"
+
+
 def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend, caller: Caller) -> None:
     with backend.cli().stream(), closing(caller.connect()) as connection:
         backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))

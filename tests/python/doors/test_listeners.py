@@ -82,6 +82,7 @@ async def site(*listeners: Listener) -> AsyncGenerator[Site]:
                 find_caller=lambda _: Caller(peer, "Qwen Code", "1"),
                 sessions=lambda: [state],
                 changed=lambda: None,
+                answered=lambda _: None,
             )
             yield Site(handler, process)
             process.kill()
@@ -155,8 +156,10 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
         {},
         FakeEditor(),
         find_caller,
+        known=(),
         sessions=lambda: (),
         changed=lambda: None,
+        report_answers=lambda _session, _answers: None,
         warn=lambda _: None,
         listeners=listeners,
         additions=[addition],

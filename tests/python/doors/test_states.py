@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qwen_companion.domain import CliState
@@ -102,6 +104,14 @@ def test_what_the_user_asks_for_is_no_subagents_doing() -> None:
     # It was resumed.
     states.note(PID, start.model_copy(update={"prompt_id": "s#4"}), 3)
     assert states.attribute(PID, later) == later
+
+
+def test_the_state_that_an_earlier_process_knew_goes_on() -> None:
+    known = after(START, PROMPT, SubagentStart(agent_id="a"))
+    states = States({PID: known})
+    assert states.get(PID) == replace(known, subagents=0)
+    states.note(PID, STOP.model_copy(update={"permission_mode": None}), 9)
+    assert states.get(PID) == CliState("idle", 9, "change the greeting", None, "auto", "m", 314, 31)
 
 
 def test_only_a_change_is_one() -> None:

@@ -14,6 +14,7 @@ from qwen_companion.domain import (
     ChangedFile,
     CliState,
     Exclusion,
+    HookAnswer,
     KnownProposal,
     KnownSession,
     Peer,
@@ -35,6 +36,7 @@ from qwen_companion.emacs.messages import (
     FileVersion,
     FileVisited,
     Hello,
+    HookAnswers,
     JournalBusy,
     JournalFiles,
     JournalForget,
@@ -93,7 +95,7 @@ def test_hello_is_read_whole() -> None:
         reserve=None,
         token="",
         spool="/spool/",
-        sessions=(KnownSession("i", "2025-11-25", "c", "1"),),
+        sessions=(SessionState(KnownSession("i", "2025-11-25", "c", "1"), streaming=False),),
         proposals=(KnownProposal("p", "i", "/a", "d"),),
     )
 
@@ -108,7 +110,7 @@ def test_a_session_comes_back_as_it_was_told(peer: Peer | None, reviews: bool, s
     told = SessionChanges((SessionState(session, True),)).payload(spool)
     # Emacs keeps the list as it is and puts it into the next hello.
     items = dumps(as_dict(told)["sessions"])
-    assert Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (session,)
+    assert Hello.parse(HELLO.replace(SESSIONS, items).encode()).sessions == (SessionState(session, False),)
 
 
 @pytest.mark.parametrize(("client", "version", "label"), [("c", "1", "c 1"), ("c", "", "c"), ("", "1", "")])
@@ -255,6 +257,7 @@ def test_outgoing_messages(spool: Spool) -> None:
     assert [as_dict(item)["streaming"] for item in sessions["sessions"]] == [True, []]
     told = SessionState(session, True, state=CliState("asking", 5, question="why"), no_hooks="off")
     (item,) = as_dict(outgoing(SessionChanges((told,)), spool))["sessions"]
+    assert Hello.parse(HELLO.replace(SESSIONS, dumps([item])).encode()).sessions == (replace(told, streaming=False),)
     state = as_dict(as_dict(item)["state"])
     assert (str(state["activity"]), state["since"], state["question"], state["mode"]) == ("asking", 5, "why", [])
     assert as_dict(item)["no-hooks"] == "off"
@@ -346,6 +349,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     state = SessionState(known, True, state=CliState(), no_hooks="why")
     sessions = as_dict(loads(dumps(SessionChanges((state,)).payload(spool))))
     excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
+    answered = as_dict(loads(dumps(HookAnswers("i", (HookAnswer("Stop", "", "none", 1, 0),)).payload(spool))))
     turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
     turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
     file = FileVersion(b"x", "file")
@@ -356,6 +360,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
         "ChangedFile": set(as_dict(as_dict(turns["turns"][0])["files"][0])),
         "SessionState": set(as_dict(sessions["sessions"][0])),
         "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
+        "HookAnswer": set(as_dict(answered["answers"][0])),
         "Exclusion": set(as_dict(excluded["exclusions"][0])),
         **{
             type(message).__name__: set(as_dict(loads(dumps(message.payload(spool)))))
@@ -364,6 +369,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 FileList(()),
                 SessionChanges(()),
                 ContextSent("i", None, 0, "text"),
+                HookAnswers("i", ()),
                 ExclusionList(()),
                 ProposalOpen("p", "i", "c", "/a", "d", "text"),
                 ProposalClose("p", True),
