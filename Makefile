@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ $(BUILD)/compiled: $(SOURCES) scripts/compile.el scripts/checkout.el | setup
 emacs: build ## Open Emacs with this checkout loaded, the mode off; ARGS='...' go to it; REAL=1: with your own ~/.qwen
 	@$(if $(REAL),,QWEN_HOME='$(BUILD)/qwen') EMACSLOADPATH="$(CURDIR)/scripts/startup:$$EMACSLOADPATH" \
 	  $(EMACS) -Q -l scripts/checkout.el $(ARGS)
+
+doctor: build ## Check what a CLI needs to connect to this checkout; ends with status 1 if something failed
+	@$(CHECKOUT) -l qwen-companion-doctor -f qwen-companion-doctor-batch
 
 demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key and no network
 	@demo/run

@@ -175,6 +175,10 @@ of this Emacs; or up to the first process there is when it runs outside
 of this Emacs."
   (qwen-companion-backend--server-sessions qwen-companion-backend--server))
 
+(defun qwen-companion-backend-port ()
+  "Return the port at which CLIs are served, nil when none is known."
+  (qwen-companion-backend--server-port qwen-companion-backend--server))
+
 (defun qwen-companion-backend-session (id)
   "Return the connected CLI ID, see `qwen-companion-backend-sessions'.
 Return nil when it has gone."
@@ -210,7 +214,7 @@ Return nil when it has gone."
 
 ;;; Starting
 
-(defconst qwen-companion-backend--source
+(defconst qwen-companion-backend-source
   (expand-file-name "python/"
                     (file-name-directory
                      (or load-file-name
@@ -222,7 +226,7 @@ Return nil when it has gone."
   "Return the interpreter of the environment of our own, made or not."
   (expand-file-name "venv/bin/python" qwen-companion-backend-directory))
 
-(defun qwen-companion-backend--python ()
+(defun qwen-companion-backend-python ()
   "Return the file name of the interpreter to use, or nil."
   (cond (qwen-companion-python
          (executable-find qwen-companion-python))
@@ -249,12 +253,12 @@ The state becomes `starting', then `ready' or `error'."
   "Start a process, reusing the previous one's port, token and sessions."
   (qwen-companion-backend--cancel-retry)
   (qwen-companion-backend--set-state 'starting)
-  (let ((python (qwen-companion-backend--python)))
+  (let ((python (qwen-companion-backend-python)))
     (cond
-     ((not (file-directory-p qwen-companion-backend--source))
+     ((not (file-directory-p qwen-companion-backend-source))
       (qwen-companion-backend--fail
        (format "the package is incomplete: there is no %s; install it anew"
-               (abbreviate-file-name qwen-companion-backend--source))))
+               (abbreviate-file-name qwen-companion-backend-source))))
      ((not python)
       (qwen-companion-backend--fail
        (format "no Python found as %s; install Python %s or later, or customize `qwen-companion-python'"
@@ -294,7 +298,7 @@ Signal a `file-error' that says what to do when that is impossible."
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
   ;; The package's directory is the working directory because `python -m'
   ;; imports from there first: never from a directory of the user's.
-  (let* ((default-directory qwen-companion-backend--source)
+  (let* ((default-directory qwen-companion-backend-source)
          (process-environment
           (append '("PYTHONPATH" "PYTHONHOME" "PYTHONSTARTUP" "PYTHONUTF8=1")
                   (funcall qwen-companion-backend-environment-function)
@@ -662,7 +666,7 @@ happens on its own, also when Emacs is about to exit."
                status detail)))))
 
 (defun qwen-companion-backend--await-start ()
-  "Fail if the process is still not ready after its turns."
+  "Fail if the process is still not ready in time."
   (let ((connection qwen-companion-backend--connection))
     (pcase-let ((`(,seconds . ,count) qwen-companion-backend--start-limit))
       (if (< (cl-incf (qwen-companion-backend--connection-unanswered connection))
@@ -856,7 +860,7 @@ installation runs in the background in a buffer of its own."
          (target (directory-file-name
                   (expand-file-name "venv" qwen-companion-backend-directory)))
          (lock (expand-file-name "requirements.lock"
-                                 qwen-companion-backend--source))
+                                 qwen-companion-backend-source))
          (own (qwen-companion-backend--environment-python)))
     (unless python
       (user-error "No Python found as %s; install Python %s or later"

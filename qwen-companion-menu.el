@@ -214,6 +214,7 @@ They are those of its `:type', a `choice' or a boolean.")
        ("Companion"
         ("m" "Mode on or off" qwen-companion-mode)
         ("L" "Log" qwen-companion-log)
+        ("!" "Doctor" qwen-companion-doctor)
         ("I" "Install the Python part" qwen-companion-install-backend))))
     "The commands: rows of groups (TITLE COMMAND...).
 A COMMAND is (KEY LABEL SYMBOL [PREDICATE]); it makes sense now when

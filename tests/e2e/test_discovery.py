@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -129,3 +130,16 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     stage.screen.wait_for("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert cli in {process.pid for process in stage.sandbox.clis()}
+
+
+def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.emacs.command("qwen-companion-doctor")
+    stage.screen.wait_for("Nothing failed.")
+    report = stage.emacs.buffer_text("*qwen-companion doctor*")
+    assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
+    assert "answers, and refuses callers without the token" in report
+    assert "warn" not in report
+    (lock,) = stage.sandbox.lock_files
+    assert json.loads(lock.read_text())["authToken"] not in report

@@ -198,8 +198,7 @@ class Discovery:
                     self._clear_stale(directory, file, names)
 
     def _path(self, file: File, name: str) -> str:
-        top, directories, _ = self._place(file)
-        return os.path.join(top, *directories, name)
+        return os.path.join(directory_of(file, self._environ), name)
 
     def _remove(self, file: File, name: str) -> None:
         """Remove one of our files unless somebody has put another in its place."""
@@ -224,7 +223,7 @@ class Discovery:
     @contextlib.contextmanager
     def _directory(self, file: File, create: bool = False) -> Generator[tuple[int, str], None, None]:
         """The open directory of `file` and its path.  _UnsafeError or OSError when there is none to be used."""
-        path, parts, ours = self._place(file)
+        path, parts, ours = _place(file, self._environ)
         if ours and create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
@@ -241,25 +240,6 @@ class Discovery:
         finally:
             os.close(descriptor)
 
-    def _place(self, file: File) -> tuple[str, tuple[str, ...], bool]:
-        """Return where to start, what to enter from there, and whether the start itself has to be the user's own.
-
-        The start is taken as the user gave it, links and all; of what follows, nothing may be a link.
-        """
-        if file.base is Base.TEMPORARY:
-            names = ("TMPDIR", "TMP", "TEMP")
-            found = next((self._environ[name] for name in names if self._environ.get(name)), "/tmp")  # noqa: S108
-            return (found[:-1] if len(found) > 1 and found.endswith("/") else found), file.directories, False
-        home = self._environ.get("HOME") or os.path.expanduser("~")
-        configured = self._environ.get("QWEN_HOME")
-        if not configured:
-            return home, (".qwen", *file.directories), False
-        if configured == "~" or configured.startswith("~/"):
-            configured = home + configured[1:]
-        if not os.path.isabs(configured):
-            raise _UnsafeError(f"QWEN_HOME is {configured}, which is another directory for each CLI")
-        return configured, file.directories, True
-
 
 def _enter(parent: int, name: str, path: str, create: bool) -> int:
     try:
@@ -272,6 +252,32 @@ def _enter(parent: int, name: str, path: str, create: bool) -> int:
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise _UnsafeError(f"{path} is a symbolic link") from None
         raise OSError(error.errno, error.strerror, path) from None
+
+
+def directory_of(file: File, environ: Mapping[str, str]) -> str:
+    """Return the directory in which CLIs with `environ` look for `file`."""
+    top, directories, _ = _place(file, environ)
+    return os.path.join(top, *directories)
+
+
+def _place(file: File, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...], bool]:
+    """Return where to start, what to enter from there, and whether the start itself has to be the user's own.
+
+    The start is taken as the user gave it, links and all; of what follows, nothing may be a link.
+    """
+    if file.base is Base.TEMPORARY:
+        names = ("TMPDIR", "TMP", "TEMP")
+        found = next((environ[name] for name in names if environ.get(name)), "/tmp")  # noqa: S108
+        return (found[:-1] if len(found) > 1 and found.endswith("/") else found), file.directories, False
+    home = environ.get("HOME") or os.path.expanduser("~")
+    configured = environ.get("QWEN_HOME")
+    if not configured:
+        return home, (".qwen", *file.directories), False
+    if configured == "~" or configured.startswith("~/"):
+        configured = home + configured[1:]
+    if not os.path.isabs(configured):
+        raise _UnsafeError(f"QWEN_HOME is {configured}, which is another directory for each CLI")
+    return configured, file.directories, True
 
 
 def _check_ours(found: os.stat_result, path: str) -> None:

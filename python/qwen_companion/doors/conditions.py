@@ -92,11 +92,16 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str]) -> str | None:
     return None
 
 
+def user_settings_file(environ: Mapping[str, str]) -> str:
+    """Return the user's own file of settings."""
+    home = environ.get("QWEN_HOME") or os.path.join(environ.get("HOME") or "~", ".qwen")
+    return os.path.join(os.path.expanduser(home), "settings.json")
+
+
 def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """All files of settings but our layer: the user's, the project's and the administrator's."""
-    home = environ.get("QWEN_HOME") or os.path.join(environ.get("HOME") or "~", ".qwen")
     return (
-        os.path.join(os.path.expanduser(home), "settings.json"),
+        user_settings_file(environ),
         os.path.join(directory, ".qwen", "settings.json"),
         system_settings_file(environ),
         replaced_file(environ),

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`python -m qwen_companion.doctor`: check the chain from the Python packages to the settings of the CLIs.
+
+Reads a JSON object from standard input: `editor_pid`, `port` (null while nothing is served) and `roots`.  Prints one
+line for each check, an Emacs Lisp list ("pass"|"warn"|"fail" NAME TEXT REMEDY) of strings.  No line holds a secret or
+the content of a file.  Runs also where packages are missing: what needs them is imported after they were looked at.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, cast
+
+_LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
+_LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
+_INSTALL: Final = "M-x qwen-companion-install-backend"
+_OFF_AND_ON: Final = "turn qwen-companion-mode off and on"
+_VERSION_LIMIT_S: Final = 20
+_ANSWER_LIMIT_S: Final = 5
+
+_CLIS: Final = {"qwen": "npm install -g @qwen-code/qwen-code", "gemini": "npm install -g @google/gemini-cli"}
+"""Programs of CLIs, and how each is installed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check: `status` is pass, warn or fail; `remedy` is what to do, or empty."""
+
+    status: str
+    name: str
+    text: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """Return the check as a line of Emacs Lisp."""
+        fields = (self.status, self.name, self.text, self.remedy)
+        # What JSON escapes in a string, Emacs Lisp escapes in the same way.
+        return f"({' '.join(json.dumps(field, ensure_ascii=False) for field in fields)})"
+
+
+def packages(lock: str) -> Iterator[Check]:
+    """Check that what `lock`, the text of a requirements file, names is installed in the version it names."""
+    wanted: dict[str, set[str]] = {}
+    conditional: set[str] = set()
+    for name, version, condition in _LOCKED.findall(lock):
+        wanted.setdefault(name, set()).add(version)
+        if condition:
+            conditional.add(name)
+    missing: list[str] = []
+    others: list[str] = []
+    for name, versions in sorted(wanted.items()):
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if name not in conditional:
+                missing.append(name)
+            continue
+        if found not in versions:
+            others.append(f"{name} {found}, not {' or '.join(sorted(versions))}")
+    if missing:
+        yield Check("fail", "Python packages", f"missing: {', '.join(missing)}", _INSTALL)
+    elif others:
+        yield Check("warn", "Python packages", f"not those that were tested: {', '.join(others)}", _INSTALL)
+    else:
+        yield Check("pass", "Python packages", f"{len(wanted) - len(conditional)} packages as in the lock file")
+
+
+def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str]) -> tuple[list[Check], str | None]:
+    """Check the discovery files of the Emacs `editor_pid`; return the token that they hold, too."""
+    from qwen_companion.discovery.dialects import DIALECTS, in_effect
+    from qwen_companion.discovery.files import MARKER, directory_of
+
+    checks: list[Check] = []
+    token: str | None = None
+    for file in in_effect(DIALECTS, opt_in=False)[0]:
+        directory = directory_of(file, environ)
+        pattern = re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+")
+        try:
+            names = [path for path in sorted(Path(directory).iterdir()) if re.fullmatch(pattern, path.name)]
+            contents = {path: _json(path) for path in names}
+            ours = {
+                path: content for path, content in contents.items() if content.get(MARKER, {}).get("pid") == editor_pid
+            }
+            problem = _problem(Path(directory), ours, port)
+        except OSError as error:
+            ours, problem = {}, f"{error.filename}: {error.strerror}"
+        if port is None:
+            if ours:
+                left = f"left though nothing is served: {next(iter(ours))}"
+                checks.append(Check("warn", file.label, left, _OFF_AND_ON))
+            continue
+        for content in ours.values():
+            token = content.get("authToken", token)
+        if problem is None:
+            checks.append(Check("pass", file.label, str(next(iter(ours)))))
+        else:
+            checks.append(Check("fail", file.label, problem, _OFF_AND_ON))
+    return checks, token
+
+
+def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | None) -> str | None:
+    """Return what is wrong with the files that are `ours` in `directory`, None where nothing is."""
+    found = directory.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        return f"{directory} belongs to another user, or others may write there"
+    for path, content in ours.items():
+        status = path.lstat()
+        if stat.S_IMODE(status.st_mode) != 0o600 or status.st_uid != os.getuid():
+            return f"{path} may be read by others"
+        if str(content.get("port")) != str(port):
+            return f"{path} names another port than {port}"
+    return None if ours else f"there is none of this Emacs in {directory}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in the file `path`, {} where there is none."""
+    try:
+        content: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def server(port: int, token: str | None) -> Iterator[Check]:
+    """Check that the server at `port` refuses a caller without the token, and not one with it."""
+    name = f"Server at port {port}"
+    try:
+        without = _status(port, None)
+        with_token = _status(port, token) if token else None
+    except (OSError, http.client.HTTPException) as error:
+        yield Check("fail", name, f"does not answer: {error}", _OFF_AND_ON)
+        return
+    if without != http.client.UNAUTHORIZED:
+        yield Check("fail", name, f"answers {without} to a caller without the token: it is not ours", _OFF_AND_ON)
+    elif with_token in (None, http.client.UNAUTHORIZED):
+        yield Check("fail", name, "refuses the token of the discovery files", _OFF_AND_ON)
+    else:
+        yield Check("pass", name, "answers, and refuses callers without the token")
+
+
+def _status(port: int, token: str | None) -> int:
+    from qwen_companion.ide.server import PATH
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_LIMIT_S)
+    try:
+        # Without a session: no CLI comes or goes in the mode line.
+        headers = {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        connection.request("GET", PATH, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def clis(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check which CLIs are on the path, and that they say their version."""
+    found = False
+    for program, install in _CLIS.items():
+        path = shutil.which(program, path=environ.get("PATH"))
+        if path is None:
+            continue
+        found = True
+        try:
+            done = subprocess.run(  # noqa: S603 - a program on the user's own path
+                [path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, env=dict(environ)
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            yield Check("fail", program, f"{path} does not start: {error}", install)
+            continue
+        version = done.stdout.strip().splitlines()[-1:] or [""]
+        if done.returncode or not version[0]:
+            yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install)
+        else:
+            yield Check("pass", program, f"{version[0]} at {path}")
+    if not found:
+        yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"])
+
+
+def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check what the settings of Qwen Code say of the IDE and of hooks."""
+    from qwen_companion.doors.conditions import user_settings_file, why_hooks_are_off
+    from qwen_companion.doors.layer import VARIABLE, LayerError, read_settings
+
+    path = user_settings_file(environ)
+    try:
+        ide: object = read_settings(path).get("ide")
+    except LayerError as error:
+        yield Check("fail", "Settings of Qwen Code", str(error), f"mend {path}: no CLI starts with it")
+        return
+    ide = cast("dict[str, object]", ide) if isinstance(ide, dict) else {}
+    if ide.get("enabled") is True:
+        yield Check("pass", "Settings of Qwen Code", "the CLI connects by itself")
+    elif ide.get("hasSeenNudge"):
+        yield Check(
+            "warn", "Settings of Qwen Code", "the CLI neither connects nor asks whether to", "/ide enable in the CLI"
+        )
+    else:
+        yield Check("pass", "Settings of Qwen Code", "the CLI asks whether to connect when it starts")
+    layer = environ.get(VARIABLE)
+    if layer:
+        try:
+            if not read_settings(layer):
+                raise LayerError(f"{layer} is not there")
+        except LayerError as error:
+            yield Check("fail", "Settings layer", str(error), _OFF_AND_ON)
+        else:
+            yield Check("pass", "Settings layer", layer)
+    for root in roots:
+        reason = why_hooks_are_off(root, environ)
+        if reason is not None:
+            yield Check(
+                "warn",
+                f"Hooks in {root}",
+                f"the CLI does not say what it does, and subagents cannot edit: {reason}",
+                "take that out of the settings",
+            )
+
+
+def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Check]:
+    """Run all checks for `request`, see the module."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("pass", "Python", f"{version} at {sys.executable}")
+    found = list(packages(_LOCK.read_text()))
+    yield from found
+    if any(check.status == "fail" for check in found):
+        return
+    port: int | None = request["port"]
+    checks, token = discovery_files(request["editor_pid"], port, environ)
+    yield from checks
+    if port is not None:
+        yield from server(port, token)
+    yield from clis(environ)
+    yield from settings(request["roots"], environ)
+
+
+def main() -> None:
+    """Read the request, and print the checks as they end."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    for check in run(request, os.environ):
+        print(check.line(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

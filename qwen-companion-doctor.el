@@ -1,0 +1,299 @@
+;;; qwen-companion-doctor.el --- Checks of all that a CLI needs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; `qwen-companion-doctor' checks everything between this Emacs and a CLI: the
+;; Lisp part here, the rest in a Python process of its own
+;; (`qwen_companion/doctor.py'), which works without the backend.  The report
+;; has no secret and no content of a file, so that it can be sent to others.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-daemon)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(declare-function json-encode "json" (object))
+
+(defconst qwen-companion-doctor--buffer-name "*qwen-companion doctor*")
+
+(defconst qwen-companion-doctor--limit 60
+  "Seconds for which `qwen-companion-doctor-batch' waits for the Python part.")
+
+(defvar-local qwen-companion-doctor--checks nil
+  "The checks of the report, newest first: (STATUS NAME TEXT REMEDY).")
+
+(defvar-local qwen-companion-doctor--process nil
+  "The process that makes the rest of the checks, nil when it has ended.")
+
+;;; Checks of Emacs
+
+(defun qwen-companion-doctor--emacs ()
+  "Return the results for Emacs and the libraries."
+  (let ((sources (cl-remove-if
+                  (lambda (file)
+                    (or (string-suffix-p "-autoloads.el" file)
+                        (let ((compiled (concat file "c")))
+                          (and (file-exists-p compiled)
+                               (not (file-newer-than-file-p file compiled))))))
+                  (directory-files (file-name-directory (locate-library "qwen-companion"))
+                                   t "\\`qwen-companion[^/]*\\.el\\'"))))
+    (list (if (version< emacs-version "28.1")
+              (list "fail" "Emacs" (concat emacs-version " is too old") "use Emacs 28.1 or later")
+            (list "pass" "Emacs" (format "%s, %s" emacs-version system-configuration) ""))
+          (if (locate-library "epc")
+              (list "pass" "Library epc" (locate-library "epc") "")
+            (list "fail" "Library epc" "missing" "M-x package-install RET epc, from MELPA"))
+          (if sources
+              (list "warn" "Compiled files"
+                    (format "%d of ours are missing or older than their source, like %s"
+                            (length sources) (file-name-nondirectory (car sources)))
+                    (format "M-x byte-recompile-directory RET %s"
+                            (abbreviate-file-name (file-name-directory (car sources)))))
+            (list "pass" "Compiled files" "up to date" "")))))
+
+(defun qwen-companion-doctor--companion ()
+  "Return the results for the mode, its roots and its terminals."
+  (append
+   (list
+    (pcase (qwen-companion-state)
+      ('ready (list "pass" "Companion" "running" ""))
+      ('off (list "warn" "Companion" "the mode is off" "M-x qwen-companion-mode"))
+      ('starting (list "warn" "Companion" "starting" "try again in a moment"))
+      (_ (list "fail" "Companion" (or (qwen-companion-backend-failure) "not running")
+               "see M-x qwen-companion-log"))))
+   (when (eq 'ready (qwen-companion-state))
+     (list
+      (if-let* ((reason (qwen-companion-roots-unreachable)))
+          (list "fail" "Workspace roots" reason "open a file of a project")
+        (list "pass" "Workspace roots"
+              (mapconcat #'abbreviate-file-name (qwen-companion-roots-published) ", ") ""))
+      (qwen-companion-doctor--sessions)))
+   (qwen-companion-doctor--terminals)
+   (unless (eq 'off (qwen-companion-daemon-state))
+     (list (list (if (eq 'connected (qwen-companion-daemon-state)) "pass" "fail")
+                 "Daemon"
+                 (format "%s: %s" (qwen-companion-daemon-state)
+                         (or (qwen-companion-daemon-description) ""))
+                 "")))))
+
+(defun qwen-companion-doctor--sessions ()
+  "Return the check of the connected CLIs."
+  (let ((sessions (qwen-companion-backend-sessions)))
+    (if sessions
+        (list "pass" "Connected CLIs"
+              (mapconcat (lambda (session)
+                           (qwen-companion-untrusted-text
+                            (format "%s %s in %s"
+                                    (qwen-companion-session-client session)
+                                    (qwen-companion-session-version session)
+                                    (or (qwen-companion-session-directory session)
+                                        "an unknown directory"))))
+                         sessions ", ")
+              "")
+      (list "warn" "Connected CLIs" "none" "M-x qwen-companion-run, or /ide enable in a CLI"))))
+
+(defun qwen-companion-doctor--terminals ()
+  "Return a check of each terminal whose CLI is not connected."
+  (let ((connected (mapcar #'qwen-companion-terminal-session-buffer
+                           (qwen-companion-backend-sessions))))
+    (cl-loop for buffer in (qwen-companion-terminal-buffers)
+             when (and (process-live-p (get-buffer-process buffer))
+                       (not (memq buffer connected)))
+             collect (list "warn" (buffer-name buffer) "the CLI in there is not connected"
+                           "/ide enable in there"))))
+
+;;; The rest
+
+(defun qwen-companion-doctor--request ()
+  "Return what the Python part has to know, as JSON."
+  (require 'json)
+  (json-encode
+   (list (cons 'editor_pid (emacs-pid))
+         ;; json.el writes nil as null.
+         (cons 'port (and (eq 'ready (qwen-companion-state))
+                          (qwen-companion-backend-port)))
+         (cons 'roots (vconcat (qwen-companion-roots-published))))))
+
+(defun qwen-companion-doctor--start ()
+  "Start the Python part, whose results are added to the current buffer."
+  (let ((python (qwen-companion-backend-python))
+        (buffer (current-buffer)))
+    (if (not python)
+        (qwen-companion-doctor--add
+         (list "fail" "Python" "there is no interpreter" "install Python 3.10 or later"))
+      (let ((process-environment
+             (append (list (concat "PYTHONPATH=" qwen-companion-backend-source)
+                           "PYTHONIOENCODING=utf-8")
+                     (default-value 'process-environment)))
+            (default-directory (expand-file-name "~/")))
+        (setq qwen-companion-doctor--process
+              (make-process
+               :name "qwen-companion-doctor" :noquery t :coding 'utf-8
+               :connection-type 'pipe
+               :command (list python "-m" "qwen_companion.doctor")
+               :stderr (qwen-companion-doctor--errors)
+               :filter (lambda (process output)
+                         (qwen-companion-doctor--filter process output buffer))
+               :sentinel (lambda (process _event)
+                           (qwen-companion-doctor--ended process buffer))))
+        ;; One that ends at once takes nothing; its sentinel reports that.
+        (ignore-errors
+          (process-send-string qwen-companion-doctor--process
+                               (concat (qwen-companion-doctor--request) "\n"))
+          (process-send-eof qwen-companion-doctor--process))))))
+
+(defun qwen-companion-doctor--errors ()
+  "Return a pipe for the errors of the Python part."
+  (make-pipe-process :name "qwen-companion-doctor-errors" :noquery t
+                     :filter #'qwen-companion-doctor--said :sentinel #'ignore))
+
+(defun qwen-companion-doctor--said (process output)
+  "Keep the end of OUTPUT of PROCESS."
+  (let ((said (concat (process-get process 'said) output)))
+    (process-put process 'said (substring said (max 0 (- (length said) 500))))))
+
+(defun qwen-companion-doctor--filter (process output buffer)
+  "Add the whole lines of OUTPUT of PROCESS to the report in BUFFER."
+  (let* ((lines (split-string (concat (process-get process 'rest) output) "\n")))
+    (process-put process 'rest (car (last lines)))
+    (when (buffer-live-p buffer)
+      (with-current-buffer buffer
+        (dolist (line (butlast lines))
+          (qwen-companion-doctor--add (car (read-from-string line))))))))
+
+(defun qwen-companion-doctor--ended (process buffer)
+  "Finish the report in BUFFER when PROCESS has ended."
+  (when (and (not (process-live-p process)) (buffer-live-p buffer))
+    (with-current-buffer buffer
+      (when (eq process qwen-companion-doctor--process)
+        (setq qwen-companion-doctor--process nil)
+        (unless (eql 0 (process-exit-status process))
+          (qwen-companion-doctor--add
+           (list "fail" "Python part" "the checks broke off" "M-x qwen-companion-install-backend")))
+        (qwen-companion-doctor--show)))))
+
+;;; The report
+
+(defun qwen-companion-doctor--add (check)
+  "Add CHECK, a result, to the report in the current buffer."
+  (push check qwen-companion-doctor--checks)
+  (qwen-companion-doctor--show))
+
+(defun qwen-companion-doctor--failed-p ()
+  "Return non-nil when a check of the current report has failed."
+  (assoc "fail" qwen-companion-doctor--checks))
+
+(defun qwen-companion-doctor--show ()
+  "Write the report in the current buffer anew."
+  (let ((inhibit-read-only t)
+        (line (line-number-at-pos)))
+    (erase-buffer)
+    (pcase-dolist (`(,status ,name ,text ,remedy) (reverse qwen-companion-doctor--checks))
+      (insert (propertize (format "%-5s" status)
+                          'face (pcase status
+                                  ("pass" 'success) ("warn" 'warning) (_ 'error)))
+              (propertize (qwen-companion-untrusted-text name) 'face 'bold)
+              ": " (qwen-companion-untrusted-text text) "\n")
+      (unless (string-empty-p remedy)
+        (insert "     -> ")
+        (qwen-companion-doctor--insert-remedy remedy)
+        (insert "\n")))
+    (insert (cond (qwen-companion-doctor--process "\nChecking...\n")
+                  ((qwen-companion-doctor--failed-p) "\nSomething failed, see above.\n")
+                  (t "\nNothing failed.\n")))
+    (goto-char (point-min))
+    (forward-line (1- line))))
+
+(defun qwen-companion-doctor--insert-remedy (remedy)
+  "Insert REMEDY; where it begins with a command of ours, as a button for it."
+  (if (string-match "\\`M-x \\(qwen-companion-[a-z-]+\\)" remedy)
+      (let ((command (intern (match-string 1 remedy))))
+        (insert-text-button remedy
+                            'action (lambda (_) (call-interactively command))
+                            'follow-link t
+                            'help-echo (format "Run `%s'" command)))
+    (insert remedy)))
+
+(defun qwen-companion-doctor-copy ()
+  "Copy the report, for a bug report."
+  (interactive nil qwen-companion-doctor-mode)
+  (kill-new (buffer-substring-no-properties (point-min) (point-max)))
+  (message "Copied; it has no secret and no content of a file"))
+
+(defvar qwen-companion-doctor-mode-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map "w" #'qwen-companion-doctor-copy)
+    (define-key map (kbd "TAB") #'forward-button)
+    map)
+  "Keymap of the doctor's report.")
+
+(define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"
+  "Major mode of the report on all that a CLI needs to connect.
+
+\\{qwen-companion-doctor-mode-map}"
+  :interactive nil
+  (setq revert-buffer-function #'qwen-companion-doctor--revert
+        header-line-format
+        (substitute-command-keys
+         "\\<qwen-companion-doctor-mode-map>\\[revert-buffer] again  \\[qwen-companion-doctor-copy] copy  \\[forward-button] next remedy"))
+  (buffer-disable-undo))
+
+(defun qwen-companion-doctor--revert (&rest _)
+  "Make the current report anew."
+  (when (process-live-p qwen-companion-doctor--process)
+    (delete-process qwen-companion-doctor--process))
+  (setq qwen-companion-doctor--checks
+        (reverse (append (qwen-companion-doctor--emacs)
+                         (qwen-companion-doctor--companion))))
+  (qwen-companion-doctor--start)
+  (qwen-companion-doctor--show))
+
+(defun qwen-companion-doctor--report ()
+  "Return the buffer of a new report; its end may be missing still."
+  (with-current-buffer (get-buffer-create qwen-companion-doctor--buffer-name)
+    (unless (derived-mode-p 'qwen-companion-doctor-mode)
+      (qwen-companion-doctor-mode))
+    (qwen-companion-doctor--revert)
+    (current-buffer)))
+
+;;;###autoload
+(defun qwen-companion-doctor ()
+  "Check everything between this Emacs and a CLI, and say what to do.
+\\<qwen-companion-doctor-mode-map>\\[qwen-companion-doctor-copy] copies the report for a bug report."
+  (interactive)
+  (pop-to-buffer (qwen-companion-doctor--report)))
+
+(defun qwen-companion-doctor-batch ()
+  "Print the report, and exit with status 1 if a check has failed.
+For `emacs --batch'."
+  (with-current-buffer (qwen-companion-doctor--report)
+    (with-timeout (qwen-companion-doctor--limit)
+      (while qwen-companion-doctor--process
+        (accept-process-output qwen-companion-doctor--process)))
+    (princ (buffer-string))
+    (kill-emacs (if (qwen-companion-doctor--failed-p) 1 0))))
+
+(provide 'qwen-companion-doctor)
+;;; qwen-companion-doctor.el ends here

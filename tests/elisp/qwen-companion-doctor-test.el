@@ -1,0 +1,65 @@
+;;; qwen-companion-doctor-test.el --- Tests of the doctor  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; The report of an Emacs whose companion does not run, with the real Python
+;; part, and without one.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-doctor)
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-doctor-test--report (&rest body)
+  "Run BODY in a report whose checks have ended."
+  (declare (indent 0) (debug t))
+  `(let ((buffer (qwen-companion-doctor--report)))
+     (unwind-protect
+         (with-current-buffer buffer
+           (qwen-companion-test-wait-for (not qwen-companion-doctor--process))
+           ,@body)
+       (kill-buffer buffer))))
+
+(ert-deftest qwen-companion-doctor-test-mode-off ()
+  "What is known without the companion is checked, with the ways out."
+  (qwen-companion-doctor-test--report
+    (let ((text (buffer-string)))
+      (should (string-match-p "^pass Emacs: " text))
+      (should (string-match-p "^warn Companion: the mode is off\n     -> M-x qwen-companion-mode$"
+                              text))
+      (should (string-match-p "^pass Python: 3\\." text))
+      (should (string-match-p "^pass Python packages: " text))
+      (should-not (string-match-p "Server at port" text)))
+    (goto-char (point-min))
+    (forward-button 1)
+    (should (equal "M-x qwen-companion-mode" (button-label (button-at (point)))))
+    (qwen-companion-doctor-copy)
+    (should (equal (buffer-substring-no-properties (point-min) (point-max))
+                   (substring-no-properties (current-kill 0))))))
+
+(ert-deftest qwen-companion-doctor-test-failures-are-said ()
+  (let ((qwen-companion-backend--state 'error)
+        (qwen-companion-backend--failure "no room\nleft"))
+    (qwen-companion-doctor-test--report
+      (should (string-match-p "^fail Companion: no room\\\\nleft$" (buffer-string)))
+      (should (string-match-p "Something failed, see above" (buffer-string))))))
+
+(ert-deftest qwen-companion-doctor-test-no-python ()
+  "An interpreter that cannot run the checks, and none at all."
+  (let ((qwen-companion-python "false"))
+    (qwen-companion-doctor-test--report
+      (should (string-match-p "^fail Python part: the checks broke off\n     -> M-x qwen-companion-install-backend"
+                              (buffer-string)))))
+  (let ((qwen-companion-python "no-such-python"))
+    (qwen-companion-doctor-test--report
+      (should (string-match-p "^fail Python: there is no interpreter" (buffer-string))))))
+
+(provide 'qwen-companion-doctor-test)
+;;; qwen-companion-doctor-test.el ends here

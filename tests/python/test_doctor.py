@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The doctor's checks, on directories and programs made for them; with a real Emacs see tests/e2e."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from qwen_companion import doctor
+from qwen_companion.discovery.files import Discovery
+from qwen_companion.doors.layer import VARIABLE
+
+TOKEN = "0123456789abcdef"
+PORT = 4321
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment whose home, temporary directory and path are empty directories."""
+    for name in ("home", "tmp", "bin"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp"), "PATH": str(tmp_path / "bin")}
+
+
+def program(environ: dict[str, str], name: str, script: str) -> None:
+    path = Path(environ["PATH"], name)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def said(checks: list[doctor.Check]) -> list[tuple[str, str]]:
+    return [(check.status, check.text) for check in checks]
+
+
+def test_packages_of_other_versions_and_missing_ones_are_named() -> None:
+    (found,) = doctor.packages("pytest==0.1 \\\n    --hash=sha256:00\nonly-on-mars==1 ; sys_platform == 'mars'\n")
+    assert found.status == "warn"
+    assert "not 0.1" in found.text
+    (found,) = doctor.packages("no-such-package==1\npytest==0.1\n")
+    assert (found.status, found.text) == ("fail", "missing: no-such-package")
+    assert found.remedy == "M-x qwen-companion-install-backend"
+
+
+def test_the_files_of_this_emacs_are_looked_at(environ: dict[str, str]) -> None:
+    discovery = Discovery(os.getpid(), PORT, TOKEN, environ)
+    discovery.publish(["/project"])
+    checks, token = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert {check.status for check in checks} == {"pass"}
+    assert token == TOKEN
+    lock = Path(environ["HOME"], ".qwen/ide", f"{PORT}.lock")
+    lock.chmod(0o644)
+    checks, _ = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert ("fail", f"{lock} may be read by others") in said(checks)
+    lock.chmod(0o600)
+    lock.write_text(lock.read_text().replace(str(PORT), "1"))
+    checks, _ = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert ("fail", f"{lock} names another port than {PORT}") in said(checks)
+    lock.unlink()
+    checks, _ = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert ("fail", f"there is none of this Emacs in {lock.parent}") in said(checks)
+    # Nothing is served: what is there is too much.
+    checks, _ = doctor.discovery_files(os.getpid(), None, environ)
+    assert {check.status for check in checks} == {"warn"}
+    discovery.remove()
+    assert doctor.discovery_files(os.getpid(), None, environ) == ([], None)
+
+
+def test_files_of_another_emacs_do_not_count(environ: dict[str, str]) -> None:
+    Discovery(os.getppid(), PORT, TOKEN, environ).publish(["/project"])
+    checks, token = doctor.discovery_files(os.getpid(), PORT, environ)
+    assert {check.status for check in checks} == {"fail"}
+    assert token is None
+
+
+def test_a_port_at_which_nobody_listens() -> None:
+    (check,) = doctor.server(1, TOKEN)
+    assert check.status == "fail"
+    assert "does not answer" in check.text
+
+
+def test_the_clis_on_the_path(environ: dict[str, str]) -> None:
+    (check,) = doctor.clis(environ)
+    assert (check.status, check.remedy) == ("fail", "npm install -g @qwen-code/qwen-code")
+    program(environ, "qwen", "echo 0.24.4")
+    program(environ, "gemini", "exit 3")
+    qwen, gemini = doctor.clis(environ)
+    assert (qwen.status, qwen.text) == ("pass", f"0.24.4 at {environ['PATH']}/qwen")
+    assert (gemini.status, gemini.text) == ("fail", f"{environ['PATH']}/gemini --version ends with status 3")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        ("{}", "pass", "the CLI asks whether to connect when it starts"),
+        ('{"ide": {"enabled": true}}', "pass", "the CLI connects by itself"),
+        ('{"ide": {"hasSeenNudge": true}}', "warn", "the CLI neither connects nor asks whether to"),
+    ],
+)
+def test_whether_the_cli_connects(environ: dict[str, str], content: str, status: str, text: str) -> None:
+    path = Path(environ["HOME"], ".qwen/settings.json")
+    path.parent.mkdir()
+    path.write_text(content)
+    assert said(list(doctor.settings([], environ))) == [(status, text)]
+
+
+def test_settings_that_keep_the_hooks_off_and_a_broken_layer(environ: dict[str, str], tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / ".qwen").mkdir(parents=True)
+    (project / ".qwen/settings.json").write_text('{"disableAllHooks": true}')
+    layer = tmp_path / "layer.json"
+    layer.write_text("{")
+    checks = list(doctor.settings([str(project)], environ | {VARIABLE: str(layer)}))
+    assert ("fail", f"{layer} is not valid JSON") in said(checks)
+    assert any(check.name == f"Hooks in {project}" and check.status == "warn" for check in checks)
+    own = Path(environ["HOME"], ".qwen/settings.json")
+    own.parent.mkdir()
+    own.write_text("[]")
+    (check,) = doctor.settings([], environ)
+    assert check.status == "fail"
+    assert str(own) in check.text
+
+
+def test_the_report_is_emacs_lisp_without_secrets(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Discovery(os.getpid(), PORT, TOKEN, environ).publish(["/project"])
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    program(environ, "qwen", "printf '1\"2\\\\3\\n'")
+    request: dict[str, object] = {"editor_pid": os.getpid(), "port": PORT, "roots": []}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
+    doctor.main()
+    report = capsys.readouterr().out
+    assert TOKEN not in report
+    assert report.startswith('("pass" "Python" ')
+    assert '("pass" "qwen" "1\\"2\\\\3 at ' in report
+    assert all(line.startswith('("') and line.endswith('")') for line in report.splitlines())
