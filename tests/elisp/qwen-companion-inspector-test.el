@@ -121,7 +121,7 @@ MORE are keys and values that come first."
       (should (string-match-p "^    PermissionRequest edit  2 x, last [56] s ago  denied: The user rejected.+this change\\.$" text))
       (should (string-match-p "^    Stop  1 x, last 2 min ago  no decision$" text)))
     ;; It goes with the CLI.
-    (qwen-companion--on-sessions '(:sessions nil))
+    (qwen-companion--on-sessions '(:sessions nil :gone ("s1")))
     (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))))
 
 (ert-deftest qwen-companion-inspector-test-what-a-cli-was-told ()
