@@ -114,7 +114,7 @@ Return nil and stay if there is none."
         (user-error "No agent has changed this file"))))
 
 (defun qwen-companion-changes-here--call (function)
-  "Call FUNCTION with point on the hunk at point, in a buffer of changes."
+  "Call FUNCTION with point on the hunk at point, in another buffer."
   (qwen-companion-changes-call-at
    (qwen-companion-changes-here--turn)
    (qwen-companion-changes-signs-path (current-buffer))

@@ -120,6 +120,8 @@ The cdr is a list of files, or a string, the reason why there is none.")
   "The comments that have not been sent.")
 (defvar-local qwen-companion-changes--items nil
   "The items in the buffer in order: (KEY SIGNATURE . MARKER).")
+(defvar-local qwen-companion-changes--arrows nil
+  "Non-nil when the signs of headings can be displayed.")
 (defvar-local qwen-companion-changes--timer nil
   "Timer that updates the buffer soon, or nil.")
 
@@ -236,7 +238,7 @@ With NOW non-nil, return those seen by now."
 (defun qwen-companion-changes--arrow (key)
   "Return the sign of the heading KEY: is it unfolded?"
   (let ((open (member key qwen-companion-changes--unfolded)))
-    (if (char-displayable-p ?▸)
+    (if qwen-companion-changes--arrows
         (if open "▾ " "▸ ")
       (if open "v " "> "))))
 
@@ -305,8 +307,9 @@ With NOW non-nil, return those seen by now."
               "  "))
      (cond ((null (qwen-companion-turn-end turn))
             (propertize "working  " 'face 'warning))
-           ((qwen-companion-turn-undone-by turn)
-            (propertize "undone  " 'face 'warning)))
+           (t (pcase (qwen-companion-changes--undone turn)
+                ('partly (propertize "partly undone  " 'face 'warning))
+                ('t (propertize "undone  " 'face 'warning)))))
      (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
                  'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
                            'qwen-companion-changes-label
@@ -382,29 +385,28 @@ With NOW non-nil, return those seen by now."
        (cl-every #'qwen-companion-hunks-change-text
                  (qwen-companion-changes-file-changes view))))
 
+(defvar qwen-companion-changes--drawn nil
+  "What is being drawn: (VIEW . KEYS), with those of the hunks that are seen.")
+
 (defun qwen-companion-changes--hunk-note (difference hunk)
   "Return a note for the header of HUNK of DIFFERENCE, or nil."
-  (let* ((place (qwen-companion-changes--drawing))
-         (view (and place (gethash place qwen-companion-changes--views))))
+  (pcase-let ((`(,view . ,keys) (or qwen-companion-changes--drawn
+                                    (qwen-companion-changes--drawing))))
     (concat
      (when (qwen-companion-hunks-dropped-p hunk)
        (propertize " undone, u brings it back" 'face 'warning))
      (when (and view
                 (eq difference (qwen-companion-changes-file-difference view))
-                (qwen-companion-changes--hunk-seen-p
-                 view hunk (qwen-companion-changes--seen-keys
-                            (qwen-companion-changes--group-of (car place))
-                            (cdr place) t)))
+                (qwen-companion-changes--hunk-seen-p view hunk keys))
        (qwen-companion-changes--label " seen")))))
 
-(defvar qwen-companion-changes--drawn-place nil
-  "The (GROUP . PATH) whose hunks are being drawn.")
-
 (defun qwen-companion-changes--drawing ()
-  "Return the (GROUP . PATH) of what is being drawn, or of what is at point."
-  (or qwen-companion-changes--drawn-place
-      (pcase (qwen-companion-changes--key-at (point))
-        (`(,(or 'file 'body) ,group ,path) (cons group path)))))
+  "Return what `qwen-companion-changes--drawn' is to be for the file at point."
+  (pcase (qwen-companion-changes--key-at (point))
+    (`(,(or 'file 'body) ,group ,path)
+     (cons (gethash (cons group path) qwen-companion-changes--views)
+           (qwen-companion-changes--seen-keys
+            (qwen-companion-changes--group-of group) path t)))))
 
 (defun qwen-companion-changes--hunk-seen-p (view hunk keys)
   "Return non-nil when KEYS has that of each change in HUNK of VIEW."
@@ -557,12 +559,12 @@ They are as in `qwen-companion-changes--wanted-items'."
                (path (qwen-companion-changes-file-path view))
                (key (qwen-companion-changes--file-key group path))
                (`(,hunks . ,seen) (qwen-companion-changes--hunks group view))
-               (qwen-companion-changes--drawn-place
-                (cons (qwen-companion-changes--group-id group) path))
+               (qwen-companion-changes--drawn
+                (cons view (qwen-companion-changes--seen-keys group path t)))
                (limit (if (member key qwen-companion-changes--whole)
                           most-positive-fixnum
                         qwen-companion-changes--page-lines))
-               (start (line-number-at-pos nil t)))
+               (lines 0))
     (when (and (null hunks) (= seen 0))
       (insert (qwen-companion-changes--label
                (format "    %s\n"
@@ -573,8 +575,10 @@ They are as in `qwen-companion-changes--wanted-items'."
                                  (or (qwen-companion-changes-file-after-mode view) "gone")
                                  (or (qwen-companion-changes-file-before-mode view)
                                      "not there")))))))
-    (while (and hunks (< (- (line-number-at-pos nil t) start) limit))
-      (qwen-companion-hunks-view-draw difference (pop hunks)))
+    (while (and hunks (< lines limit))
+      (let ((start (point)))
+        (qwen-companion-hunks-view-draw difference (pop hunks))
+        (cl-incf lines (count-lines start (point)))))
     (when hunks
       (qwen-companion-hunks-view-draw-button
        (format "%d more hunk%s: RET here shows them"
@@ -1031,6 +1035,8 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
      (and deletes (format "Delete %s, which the agent made" name)))
     (let ((result (qwen-companion-changes-file-swap
                    view changes
+                   (qwen-companion-changes--undone-turn
+                    (qwen-companion-changes--group-at-point) (list path) undo)
                    (format "%s %d change%s of %s"
                            (if undo "Undo" "Bring back") (length changes)
                            (if (cdr changes) "s" "") name))))
@@ -1056,8 +1062,7 @@ PATH nil means all files of GROUP."
     (let* ((steps (mapcar (lambda (path)
                             (qwen-companion-changes--step group path undo))
                           paths))
-           (turn (or (qwen-companion-changes--group-turn group)
-                     (qwen-companion-changes--newest-turn paths)))
+           (turn (qwen-companion-changes--undone-turn group paths undo))
            (results (qwen-companion-undo-run
                      steps turn
                      (format "%s %s" (if undo "Undo" "Bring back")
@@ -1077,11 +1082,60 @@ PATH nil means all files of GROUP."
       (let ((files (qwen-companion-changes--group-files group)))
         (and (listp files) files)))))
 
-(defun qwen-companion-changes--newest-turn (paths)
-  "Return the id of the newest turn in which one of PATHS was changed, or nil."
+(defun qwen-companion-changes--undone-turn (group paths undo)
+  "Return the id of the turn that is undone with PATHS of GROUP, or nil.
+If UNDO is nil, they are brought back: that undoes the newest undoing."
+  (let ((turn (if (eq 'turn (qwen-companion-changes--group-scope group))
+                  (qwen-companion-changes--group-turn group)
+                (cl-loop for turn in (qwen-companion-journal-turns)
+                         when (and (eq 'agent (qwen-companion-turn-who turn))
+                                   (qwen-companion-changes--touches-p turn paths))
+                         return (qwen-companion-turn-id turn)))))
+    (or (and turn (not undo)
+             (when-let* ((undoing (cl-find-if
+                                   (lambda (undoing)
+                                     (qwen-companion-changes--touches-p undoing paths))
+                                   (qwen-companion-changes--undoings turn))))
+               (qwen-companion-turn-id undoing)))
+        turn)))
+
+(defun qwen-companion-changes--touches-p (turn paths)
+  "Return non-nil when one of PATHS was changed in TURN."
+  (cl-some (lambda (path) (qwen-companion-changes--file-of turn path)) paths))
+
+(defun qwen-companion-changes--undoings (id)
+  "Return each turn by which a part of the turn ID is undone, newest first.
+Leave out those that are undone themselves."
   (cl-loop for turn in (qwen-companion-journal-turns)
-           when (cl-some (lambda (path) (qwen-companion-changes--file-of turn path)) paths)
-           return (qwen-companion-turn-id turn)))
+           when (and (equal id (qwen-companion-turn-undone-of turn))
+                     (not (eq t (qwen-companion-changes--undone turn))))
+           collect turn))
+
+(defun qwen-companion-changes--undone (turn)
+  "Return t when TURN is undone, `partly' when a part of it is, else nil."
+  (when-let* ((undoings (qwen-companion-changes--undoings (qwen-companion-turn-id turn)))
+              (files (qwen-companion-turn-files turn)))
+    (if (cl-every (lambda (file)
+                    (qwen-companion-changes--file-undone-p file undoings))
+                  files)
+        t
+      'partly)))
+
+(defun qwen-companion-changes--file-undone-p (file undoings)
+  "Return non-nil when the list UNDOINGS has as many lines back as FILE took.
+These are turns.  Of a renamed file, only see whether they touch it."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (back (delq nil (mapcar (lambda (turn)
+                                   (qwen-companion-changes--file-of turn path))
+                                 undoings))))
+    (cl-flet ((sum (function)
+                (apply #'+ (mapcar function back))))
+      (and back
+           (or (eq 'renamed (qwen-companion-changed-file-kind file))
+               (and (= (qwen-companion-changed-file-added file)
+                       (sum #'qwen-companion-changed-file-deleted))
+                    (= (qwen-companion-changed-file-deleted file)
+                       (sum #'qwen-companion-changed-file-added))))))))
 
 (defun qwen-companion-changes--title (group)
   "Return the prompt of the turn of GROUP, or the name of the scope."
@@ -1134,8 +1188,7 @@ PATH nil means all files of GROUP."
 (defun qwen-companion-changes--report (results undo)
   "Say what has become of the files, RESULTS of `qwen-companion-undo-run'.
 UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
-  (let* ((done (cl-count-if (lambda (result) (memq (cdr result) '(written same)))
-                            results))
+  (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
          (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
          (kept (cl-remove-if-not (lambda (result) (stringp (cdr result))) results))
@@ -1165,6 +1218,9 @@ UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
                                       (qwen-companion-untrusted-line (cdr result))))
                             (seq-take kept 3) ", "))))))
          (text (string-join parts "; ")))
+    (when (cl-every (lambda (result) (eq 'same (cdr result))) results)
+      (user-error (if undo "This is undone already; u brings it back"
+                    "This is not undone; k undoes it")))
     (when-let* ((buffer (and conflicts (find-buffer-visiting (caar conflicts)))))
       (display-buffer buffer)
       (qwen-companion-conflicts-show buffer))
@@ -1677,7 +1733,8 @@ Ask which one if it cannot be told."
               imenu-create-index-function #'qwen-companion-changes--index
               revert-buffer-function #'qwen-companion-changes--revert)
   (setq qwen-companion-changes--views (make-hash-table :test #'equal)
-        qwen-companion-changes--fresh t)
+        qwen-companion-changes--fresh t
+        qwen-companion-changes--arrows (char-displayable-p ?▸))
   (qwen-companion-changes--note-seen)
   (jit-lock-register #'qwen-companion-hunks-view-fontify)
   (add-hook 'window-buffer-change-functions
@@ -1746,7 +1803,7 @@ Ask which one if it cannot be told."
 ;;; For other files
 
 (defun qwen-companion-changes-call-at (turn path line function)
-  "Call FUNCTION in a buffer of changes with point on a hunk.
+  "Call FUNCTION in a buffer of this mode with point on a hunk.
 It is the one that TURN, an id, has made at LINE of the file PATH, as it
 is now.  Signal a `user-error' if there is none.  The buffer is not
 shown, and gone after that."

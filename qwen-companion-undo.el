@@ -155,25 +155,40 @@ why the file was left as it is."
   "Take STEP and return what has become of it, see `qwen-companion-undo-run'.
 Signal an error, having changed nothing, if the file is to be left alone."
   (let ((path (qwen-companion-undo-step-path step))
-        (from (qwen-companion-undo-step-from step)))
+        (from (qwen-companion-undo-step-from step))
+        (renamed nil))
     (qwen-companion-undo--check-place step path)
     (when from
       (qwen-companion-undo--check-place step from))
     (unless (run-hook-with-args-until-failure
-             'qwen-companion-disk-catch-up-functions (or from path))
+             'qwen-companion-disk-catch-up-functions
+             (if (and from (file-exists-p from)) from path))
       (user-error "It has just changed on disk; try again in a moment"))
-    (when from
-      (qwen-companion-undo--rename from path))
-    (cond
-     ((memq 'link (list (qwen-companion-undo-step-base-mode step)
-                        (qwen-companion-undo-step-target-mode step)))
-      (qwen-companion-undo--take-link step))
-     ((null (qwen-companion-undo-step-target step))
-      (qwen-companion-undo--delete step))
-     (t
-      (let ((result (qwen-companion-undo--take-text step)))
-        (qwen-companion-undo--set-mode step)
-        (if (and from (eq result 'same)) 'written result))))))
+    ;; It may have its name back already.
+    (when (and from (or (file-exists-p from) (not (file-exists-p path))))
+      (qwen-companion-undo--rename from path)
+      (setq renamed t))
+    (condition-case err
+        (qwen-companion-undo--take-contents step renamed)
+      ((file-error user-error)
+       (when renamed
+         (qwen-companion-undo--rename path from))
+       (signal (car err) (cdr err))))))
+
+(defun qwen-companion-undo--take-contents (step renamed)
+  "Bring the contents of the file of STEP to what they are to be.
+RENAMED is non-nil if it has just got its name.  Return what has become
+of it, see `qwen-companion-undo-run'."
+  (cond
+   ((memq 'link (list (qwen-companion-undo-step-base-mode step)
+                      (qwen-companion-undo-step-target-mode step)))
+    (qwen-companion-undo--take-link step))
+   ((null (qwen-companion-undo-step-target step))
+    (qwen-companion-undo--delete step))
+   (t
+    (let* ((result (qwen-companion-undo--take-text step))
+           (changed (or (qwen-companion-undo--set-mode step) renamed)))
+      (if (and changed (eq result 'same)) 'written result)))))
 
 (defun qwen-companion-undo--check-place (step path)
   "Signal a `user-error' unless STEP may change the file PATH.
@@ -326,16 +341,19 @@ Directories that are missing are made."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Make the file of STEP executable or not if that is a part of STEP."
+  "Make the file of STEP executable or not if that is a part of STEP.
+Return non-nil if its mode has changed."
   (let ((path (qwen-companion-undo-step-path step))
         (base (qwen-companion-undo-step-base-mode step))
         (target (qwen-companion-undo-step-target-mode step)))
-    (unless (or (null target) (eq base target) (not (file-exists-p path)))
-      (set-file-modes
-       path (if (eq target 'executable)
-                ;; Whoever may read it may run it.
-                (logior (file-modes path) (ash (logand (file-modes path) #o444) -2))
-              (logand (file-modes path) #o666))))))
+    (unless (or (null target) (null base) (eq base target) (not (file-exists-p path)))
+      (let ((modes (if (eq target 'executable)
+                       ;; Whoever may read it may run it.
+                       (logior (file-modes path) (ash (logand (file-modes path) #o444) -2))
+                     (logand (file-modes path) #o666))))
+        (unless (= modes (file-modes path))
+          (set-file-modes path modes)
+          t)))))
 
 (defun qwen-companion-undo--delete (step)
   "Delete the file of STEP if its contents are as expected.
@@ -390,6 +408,11 @@ Save it if it had no unsaved text.  Return what has become of it."
   (with-current-buffer (or (buffer-base-buffer buffer) buffer)
     (when (qwen-companion-conflicts-p)
       (user-error "%s has conflicts that are not resolved" (buffer-name)))
+    (unless (verify-visited-file-modtime)
+      ;; Nobody follows the file: saving would ask.
+      (if (buffer-modified-p)
+          (user-error "%s has unsaved text, and its file has changed too" (buffer-name))
+        (revert-buffer t t t)))
     (let* ((modified (buffer-modified-p))
            (coding (or buffer-file-coding-system 'utf-8-unix))
            (decode (lambda (bytes)

@@ -109,7 +109,8 @@ turn.  The files are written and Emacs is told."
                       (list :path path
                             :kind (cond (from 'renamed) ((null before) 'added)
                                         ((null after) 'deleted) (t 'modified))
-                            :added 1 :deleted 1 :by '(("edit" nil))))
+                            :by '(("edit" nil)))
+                      (qwen-companion-changes-test--counts before after))
               files)))
     (qwen-companion-changes-test-add
      (append more
@@ -117,6 +118,16 @@ turn.  The files are written and Emacs is told."
                    :who 'agent :source 'hooks :prompt (concat "Prompt of " id)
                    :start (* 1000.0 (+ (float-time) (length qwen-companion-changes-test-turns)))
                    :end 1 :files (nreverse files))))))
+
+(defun qwen-companion-changes-test--counts (before after)
+  "Return the keys for how many lines of BEFORE are not in AFTER and vice versa."
+  (cl-flet ((count (lines others)
+              (let ((known (make-hash-table :test #'equal)))
+                (dolist (line (split-string (or others "") "\n" t))
+                  (puthash line t known))
+                (cl-count-if-not (lambda (line) (gethash line known))
+                                 (split-string (or lines "") "\n" t)))))
+    (list :added (count after before) :deleted (count before after))))
 
 (defun qwen-companion-changes-test-add (turn)
   "Add TURN, or what has changed of it, and tell Emacs."
@@ -219,10 +230,11 @@ turn.  The files are written and Emacs is told."
         (puthash path after qwen-companion-changes-test-disk)
         (when undo-of
           (puthash (cons id path) (cons before after) qwen-companion-changes-test-texts)
-          (push (list :path path
-                      :kind (cond ((null before) 'added) ((null after) 'deleted)
-                                  (t 'modified))
-                      :added 0 :deleted 0 :seen t)
+          (push (append (list :path path
+                              :kind (cond ((null before) 'added) ((null after) 'deleted)
+                                          (t 'modified))
+                              :seen t)
+                        (qwen-companion-changes-test--counts before after))
                 files))))
     (when undo-of
       (qwen-companion-changes-test-add

@@ -37,7 +37,7 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-settle)
     (let ((text (qwen-companion-changes-test-text)))
       (should (string-match-p "Prompt of two\\(.\\|\n\\)*Prompt of one" text))
-      (should (string-match-p "+1 -1 +1 file +Qwen Code +Prompt of one" text))
+      (should (string-match-p "+2 -3 +1 file +Qwen Code +Prompt of one" text))
       (should (string-search "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n" text)))
     ;; The newer one is folded: only the newest at the opening is not.
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))
@@ -113,6 +113,46 @@ A text that is nil removes the line."
     (qwen-companion-changes-test-press "k")
     (should (equal (qwen-companion-changes-test--new 1 "later" 20 "twenty" 35 nil 40 "end")
                    (qwen-companion-changes-test-bytes "a.txt")))))
+
+(ert-deftest qwen-companion-changes-test-file-changed-unnoticed ()
+  "A buffer that nobody has synchronised is reverted; unsaved text is left alone."
+  (qwen-companion-changes-test--with-hunks
+    (let ((buffer (find-file-noselect "a.txt"))
+          (text (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil 40 "end")))
+      (qwen-companion-changes-test-write "a.txt" text)
+      (set-file-times "a.txt" (time-add nil 10))
+      (qwen-companion-changes-test-press "k")
+      (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil 40 "end")
+                     (qwen-companion-changes-test-bytes "a.txt")))
+      (should-not (buffer-modified-p buffer))
+      (with-current-buffer buffer
+        (insert "mine"))
+      (qwen-companion-changes-test-write "a.txt" text)
+      (set-file-times "a.txt" (time-add nil 20))
+      (qwen-companion-changes-test-goto "@@ -17")
+      (should (string-match-p "unsaved text, and its file has changed"
+                              (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                  :type 'user-error))))
+      (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
+
+(ert-deftest qwen-companion-changes-test-says-what-is-undone ()
+  "A part of a turn, and nothing once that is brought back."
+  (qwen-companion-changes-test--with-hunks
+    (qwen-companion-changes-test-press "k")
+    (qwen-companion-changes-test-settle)
+    (should (string-search "partly undone  Prompt of one" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-press "u")
+    (qwen-companion-changes-test-settle)
+    (should-not (string-search "undone  Prompt" (qwen-companion-changes-test-text)))
+    (should (equal '("one" "undo-1")
+                   (mapcar (lambda (wrote) (plist-get wrote :undo-of))
+                           (qwen-companion-test-sent 'journal-wrote))))
+    ;; Also where more than a turn is shown.
+    (qwen-companion-changes-show-unseen)
+    (qwen-companion-changes-test-unfold "a.txt")
+    (qwen-companion-changes-test-press "k")
+    (should (equal "one" (plist-get (car (last (qwen-companion-test-sent 'journal-wrote)))
+                                    :undo-of)))))
 
 (ert-deftest qwen-companion-changes-test-conflict-writes-nothing ()
   (qwen-companion-changes-test--with-hunks
@@ -204,6 +244,13 @@ A text that is nil removes the line."
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))
+        (qwen-companion-changes-test-settle)
+        (should (string-match-p "Qwen Code +undone  Prompt of one"
+                                (qwen-companion-changes-test-text)))
+        (should-error (qwen-companion-changes-test-press "k") :type 'user-error)
+        (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
+                       (mapcar #'qwen-companion-changes-test-bytes
+                               '("edited" "made" "gone" "old" "new"))))
         ;; It is a turn of its own, which can be undone.
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-goto "Undo \"Prompt of one\"")
@@ -211,6 +258,9 @@ A text that is nil removes the line."
         (setq questions nil)
         (qwen-companion-changes-test-press "k")
         (should (= 1 (length questions)))
+        (qwen-companion-changes-test-settle)
+        (should-not (string-match-p "Qwen Code +\\(partly \\)?undone"
+                                    (qwen-companion-changes-test-text)))
         (should (equal '("1\nX\n3\n" "m\n" nil nil "o\n")
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))))))
@@ -599,7 +649,7 @@ A text that is nil removes the line."
 
 (ert-deftest qwen-companion-changes-test-long-files-in-parts ()
   (qwen-companion-changes-test-with nil
-    (let ((many (mapconcat (lambda (n) (format "%d\n" n)) (number-sequence 1 12000) "")))
+    (let ((many (mapconcat (lambda (n) (format "%d\n" n)) (number-sequence 1 4000) "")))
       (qwen-companion-changes-test-write "big" many)
       (qwen-companion-changes-test-turn
        "one" (list (list "big" (replace-regexp-in-string "0\n" "0!\n" many))))
@@ -614,7 +664,7 @@ A text that is nil removes the line."
                       (when place (goto-char place))))
         (set-window-point nil (point))
         (qwen-companion-changes-test-press "RET"))
-      (should (string-search "+12000!\n" (qwen-companion-changes-test-text))))))
+      (should (string-search "+4000!\n" (qwen-companion-changes-test-text))))))
 
 (provide 'qwen-companion-changes-test)
 ;;; qwen-companion-changes-test.el ends here
