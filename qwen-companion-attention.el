@@ -112,7 +112,7 @@ SLOTS are further ones of `qwen-companion-event'."
 (defun qwen-companion-attention-sessions-changed (before after)
   "Tell of what has changed from BEFORE to AFTER, two lists of sessions."
   ;; Those that are the same object have not changed.
-  (dolist (old (cl-set-difference before after :test #'eq))
+  (dolist (old (cl-remove-if (lambda (session) (memq session after)) before))
     (let* ((state (qwen-companion-session-state old))
            (activity (qwen-companion-cli-state-activity state))
            (new (cl-find (qwen-companion-session-id old) after
