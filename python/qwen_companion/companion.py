@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RENEW_S = 300.0
-"""How often the discovery files are looked after, in seconds."""
+"""How often the discovery files and the settings layer are looked after, in seconds."""
 
 ANCESTORS_S = 5.0
 """How often the processes above Emacs are looked at most, in seconds."""
@@ -238,6 +238,7 @@ class Companion:
                     jobs.start_soon(self._publish)
                     jobs.start_soon(self._look_after_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
                     jobs.start_soon(self._look_after_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
+                    jobs.start_soon(self._look_after_layer)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._answer_requests)
                     jobs.start_soon(self._watch_emacs)
@@ -407,6 +408,13 @@ class Companion:
     def _write_files(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
         done = self._discovery.publish(roots.roots, roots.imitate_vscode)
         return done, self._doors.install(), self._discovery.paths()
+
+    async def _look_after_layer(self) -> None:
+        while True:
+            await anyio.sleep(RENEW_S)
+            current = await to_thread.run_sync(self._doors.is_current, abandon_on_cancel=True)
+            if not current and self._roots is not None:
+                self._roots_changed.set()
 
     async def _wait_for_ancestors(self) -> None:
         """Return when a process above Emacs has ended, or when it is time to look."""

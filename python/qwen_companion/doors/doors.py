@@ -115,6 +115,14 @@ class Doors:
             return Installed()
         return self._layer.install(ours)
 
+    def is_current(self) -> bool:
+        """Return whether the disk has what `install` would write.  Waits for the disk.
+
+        The file may have been removed by a cleaner of temporary files, or the administrator's have changed.
+        """
+        ours = self._layer_settings(self._settings)
+        return ours is None or self._layer.is_current(ours)
+
     def remove(self) -> None:
         """Remove the layer.  Waits for the disk."""
         self._layer.remove()

@@ -70,6 +70,26 @@ class Layer:
 
         Where it cannot be written, the environment is empty and the CLIs work without it.
         """
+        data, warnings = self._content(ours)
+        try:
+            self._write(data)
+        except (OSError, LayerError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self.remove()
+            warnings.append(f"the settings layer {self.path} is not written: {reason}; CLIs work without it")
+            return Installed(warnings=tuple(warnings))
+        return Installed({VARIABLE: self.path, **_without_proxy(self._environ)}, tuple(warnings))
+
+    def is_current(self, ours: JsonObject) -> bool:
+        """Return whether the file is there as `install` would write it."""
+        try:
+            with open(self.path, "rb", opener=_open_no_other) as file:
+                return file.read() == self._content(ours)[0]
+        except OSError:
+            return False
+
+    def _content(self, ours: JsonObject) -> tuple[bytes, list[str]]:
+        """Return what the file is to hold, and warnings."""
         warnings: list[str] = []
         try:
             theirs = read_settings(replaced_file(self._environ))
@@ -77,14 +97,7 @@ class Layer:
             # Without our layer no CLI would start at all.
             warnings.append(f"{error}; CLIs in terminals of this Emacs start without it")
             theirs = {}
-        try:
-            self._write(json.dumps(merge(theirs, ours), ensure_ascii=False, indent=1).encode("utf-8"))
-        except (OSError, LayerError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            self.remove()
-            warnings.append(f"the settings layer {self.path} is not written: {reason}; CLIs work without it")
-            return Installed(warnings=tuple(warnings))
-        return Installed({VARIABLE: self.path, **_without_proxy(self._environ)}, tuple(warnings))
+        return json.dumps(merge(theirs, ours), ensure_ascii=False, indent=1).encode("utf-8"), warnings
 
     def remove(self) -> None:
         """Remove the file if it is there.  Where a variable still names it, a CLI starts without it."""
@@ -107,6 +120,11 @@ class Layer:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _open_no_other(path: str, flags: int) -> int:
+    """Open the file PATH, but neither what a link leads to nor, waiting for a writer, a pipe.  OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def system_settings_file(environ: Mapping[str, str]) -> str:

@@ -135,6 +135,30 @@ def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) 
     assert not layer.exists()
 
 
+def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer: Path) -> None:
+    """As where a cleaner of temporary files took it, the disk was full, or the administrator has changed theirs."""
+    theirs = home.home / "theirs.json"
+    environ = {VARIABLE: str(theirs)}
+    begin = f"import os; os.environ.update({environ}); import qwen_companion.companion as c; c.RENEW_S = 0.01"
+    with Backend(home, settings=begin) as backend:
+        backend.greet()
+        backend.emacs.call("settings", settings(layer=True))
+        variable = [VARIABLE, str(layer)]
+        backend.emacs.wait_until("published", lambda told: variable in told["environment"])
+        layer.unlink()
+        backend.emacs.wait_for("published")
+        assert layer.exists()
+        theirs.write_text('{"ui": {"theme": "theirs"}}')
+        backend.emacs.wait_until("published", lambda _: "theirs" in layer.read_text())
+        # A directory in its place cannot be replaced, and then it is not named.
+        layer.unlink()
+        layer.mkdir()
+        backend.emacs.wait_until("published", lambda told: variable not in told["environment"])
+        layer.rmdir()
+        backend.emacs.wait_until("published", lambda told: variable in told["environment"])
+        assert layer.exists()
+
+
 def test_the_secret_is_the_same_after_a_restart(home: Home, backend: Backend, layer: Path, caller: Caller) -> None:
     backend.kill()
     with Backend(home, token=backend.token, port=backend.port) as other:
