@@ -165,6 +165,23 @@ async def test_silence_is_broken() -> None:
     await soon(get.task)
 
 
+async def test_silent_streams_are_spoken_to_at_the_same_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of fifty idle CLIs would wake the process by itself."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    shift = 1000 - real()
+    monkeypatch.setattr(loop, "time", lambda: real() + shift)
+    table = Table(keep_alive=6000.0)
+    first = await Get(table, table.open()).ready()
+    shift += 3000
+    second = await Get(table, table.open()).ready()
+    shift += 2000
+    for get in (first, second):
+        assert (await get.next()).startswith(b":")
+        get.lose()
+        await soon(get.task)
+
+
 async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out() -> None:
     table = Table()
     session = table.open()
