@@ -360,7 +360,7 @@ class Companion:
 
     def _tell_states(self) -> None:
         # A CLI that connects changes four times in a moment.
-        if self._gathering is None or len(self._sessions.states()) <= FEW_SESSIONS:
+        if self._gathering is None or len(self._told_sessions) <= FEW_SESSIONS:
             self._tell_sessions()
 
     def _tell_sessions(self) -> None:
@@ -369,7 +369,9 @@ class Companion:
             self._gathering = None
         states = {state.session.id: state for state in self._doors.annotated(self._sessions.states())}
         before, self._told_sessions = self._told_sessions, states
-        changed = tuple(state for identifier, state in states.items() if before.get(identifier) != state)
+        # Most are the same objects.
+        others = [state for identifier, state in states.items() if before.get(identifier) is not state]
+        changed = tuple(state for state in others if before.get(state.session.id) != state)
         gone = tuple(identifier for identifier in before if identifier not in states)
         if changed or gone:
             self._bridge.tell(SessionChanges(changed, gone))

@@ -185,14 +185,12 @@ class Doors:
 
     def annotated(self, states: Iterable[SessionState]) -> tuple[SessionState, ...]:
         """Return STATES with what the hooks have reported."""
-        return tuple(
-            replace(
-                state,
-                state=self._state(state.session),
-                no_hooks=self._silent.get(state.session.id),
-            )
-            for state in states
-        )
+        return tuple(self._annotated(state) for state in states)
+
+    def _annotated(self, state: SessionState) -> SessionState:
+        reported, silent = self._state(state.session), self._silent.get(state.session.id)
+        # Most often there is nothing, for each of the CLIs with each change of one.
+        return state if reported is None and silent is None else replace(state, state=reported, no_hooks=silent)
 
     def _state(self, session: KnownSession) -> CliState | None:
         if self._handler is None or session.peer is None:

@@ -119,6 +119,14 @@ class _Session:
 
     lookup: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
+    last_state: SessionState | None = None
+
+    def state(self) -> SessionState:
+        """Return its state, the same object while nothing changes: each change of one is told with those of all."""
+        streaming, last = self.stream is not None, self.last_state
+        if last is None or (last.session, last.streaming, last.identified) != (self.known, streaming, self.identified):
+            last = self.last_state = SessionState(self.known, streaming, self.identified)
+        return last
 
     def stop_watching(self) -> None:
         """End the work for it that goes on in the background."""
@@ -180,10 +188,7 @@ class Sessions:
 
     def states(self) -> tuple[SessionState, ...]:
         """Return all sessions."""
-        return tuple(
-            SessionState(item.known, streaming=item.stream is not None, identified=item.identified)
-            for item in self._sessions.values()
-        )
+        return tuple(item.state() for item in self._sessions.values())
 
     def get(self, identifier: str) -> KnownSession | None:
         """Return the session of that id."""

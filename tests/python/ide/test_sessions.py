@@ -366,6 +366,20 @@ async def test_every_change_is_told() -> None:
     assert table.gone.qsize() == 1
 
 
+async def test_what_has_not_changed_is_the_same_object() -> None:
+    """So a change costs next to nothing for each of the other sessions."""
+    table = Table()
+    first, second = table.open(), table.open()
+    before = table.sessions.states()
+    get = await Get(table, second).ready()
+    after = table.sessions.states()
+    assert [state.session.id for state in after] == [first, second]
+    assert after[0] is before[0]
+    assert (before[1].streaming, after[1].streaming) == (False, True)
+    get.lose()
+    await soon(get.task)
+
+
 async def test_closing_a_session_ends_its_stream() -> None:
     table = Table()
     session = table.open()
