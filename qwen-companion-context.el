@@ -203,6 +203,11 @@ Quick enough for the mode line."
     (or (buffer-modified-p view)
         (buffer-modified-p (caar qwen-companion-context--focused)))))
 
+(defun qwen-companion-context-active-file ()
+  "Return the buffer of the file in focus, nil when there is none."
+  (let ((buffer (caar qwen-companion-context--focused)))
+    (and (buffer-live-p buffer) (qwen-companion-context-frame-p) buffer)))
+
 ;;; Snapshot
 
 (defun qwen-companion-context--point (view)

@@ -73,6 +73,10 @@ its key, nil where there is none."
   id hunks)
 (qwen-companion-messages-define qwen-companion-merged Merged
   id edits result conflicts)
+(qwen-companion-messages-define qwen-companion-tool-call ToolCall
+  id name arguments everywhere roots deadline)
+(qwen-companion-messages-define qwen-companion-tool-called ToolCalled
+  client request size ms called failed)
 (qwen-companion-messages-define qwen-companion-notice Notice
   text)
 (qwen-companion-messages-define qwen-companion-journal-turns TurnChanges

@@ -57,6 +57,8 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-tools)
+(require 'qwen-companion-tools-read)
 
 (defgroup qwen-companion nil
   "Emacs as the IDE of the Qwen Code CLI."
@@ -138,6 +140,7 @@ character, so each part with properties of its own is a string."
     (proposal-close . qwen-companion-proposal-on-close)
     (proposal-orphan . qwen-companion-proposal-on-orphan)
     (delivered . qwen-companion-proposal-on-delivered)
+    (tool-call . qwen-companion-tools-on-call)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (journal-turns . qwen-companion-journal-on-turns)
@@ -174,6 +177,7 @@ character, so each part with properties of its own is a string."
 
 (defun qwen-companion--connected ()
   "Send a new Python process all that the previous one was told."
+  (qwen-companion-tools-resend)
   (qwen-companion-context-resend)
   (qwen-companion-proposal-resend)
   (qwen-companion-inspector-resend))
@@ -209,6 +213,7 @@ character, so each part with properties of its own is a string."
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (remove-hook hook function))
   (qwen-companion-merge-forget)
+  (qwen-companion-tools-forget)
   (qwen-companion-inspector-forget)
   (qwen-companion-proposal-end-all)
   (qwen-companion-review-list-close)

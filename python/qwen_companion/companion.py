@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio import to_thread
@@ -55,6 +55,11 @@ from qwen_companion.emacs.messages import (
     Roots,
     Serving,
     SessionChanges,
+    Stop,
+    ToolAnswer,
+    ToolCall,
+    ToolCalled,
+    ToolsOffered,
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
@@ -65,6 +70,10 @@ from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Propos
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.processes import ended, start_of
+from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
+from qwen_companion.tools.server import ToolServer
+from qwen_companion.tools.settings import PATH as TOOL_PATH
+from qwen_companion.tools.settings import tool_secret, tool_settings
 
 if TYPE_CHECKING:
     from qwen_companion.daemon.dispatcher import CallDispatcher
@@ -131,6 +140,18 @@ class _Editor:
     async def is_visited(self, path: str) -> bool:
         return await self._bridge.call(FileVisited(path), VISITED_S)
 
+    async def call_tool(
+        self,
+        identifier: int,
+        name: str,
+        arguments: Mapping[str, str | int | bool],
+        directories: tuple[str, ...] | None,
+        deadline: int,
+    ) -> None:
+        await self._bridge.call(
+            ToolCall(identifier, name, arguments, directories is None, directories or (), deadline), timeout=None
+        )
+
 
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
@@ -163,7 +184,7 @@ class Companion:
         )
         editor = _Editor(self._bridge, self._sessions)
         proposals = [item for item in hello.proposals if not item.id.startswith(HOOK_PREFIX)]
-        self._tools = DiffTools(
+        self._diff_tools = DiffTools(
             Proposals(proposals),
             editor,
             self._sessions,
@@ -172,11 +193,15 @@ class Companion:
         self._distributor.set_sessions(self._sessions.states())
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in proposals} - {item.session.id for item in hello.sessions}:
-            self._tools.session_gone(session)
+            self._diff_tools.session_gone(session)
         # The request of a hook has ended with the process that held it.
         for item in hello.proposals:
             if item not in proposals:
                 self._bridge.tell(ProposalOrphan(item.id))
+        self._tools = Tools(editor, self._distributor.access, self._tell_call)
+        self._tool_server = ToolServer(
+            self._tools, find_caller=lambda connection: find_caller(connection, hello.emacs_pid)
+        )
         self._doors = Doors(
             self._port,
             token,
@@ -189,6 +214,7 @@ class Companion:
             changed=self._tell_states,
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
+            additions=[self._tool_settings],
         )
         self._told_sessions: Mapping[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
         self._gathering: asyncio.TimerHandle | None = None
@@ -243,6 +269,7 @@ class Companion:
                     jobs.start_soon(self._answer_requests)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
+                    jobs.start_soon(self._tool_server.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
                     jobs.cancel_scope.cancel()
@@ -285,16 +312,40 @@ class Companion:
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
             self._doors.watch(message.on)
+            self._tools.watch(message.on)
         elif isinstance(message, ReviewOutcome):
             self._take_outcome(message)
-        elif isinstance(message, Compare | Merge):
+        elif isinstance(message, Stop):
+            self._end_for_good()
+        else:
+            self._take_request(message)
+
+    def _take_request(self, message: Incoming) -> None:
+        """A call by Emacs that one part of the backend answers, or that is the answer to one."""
+        if isinstance(message, Compare | Merge):
             self._requests.send_nowait(message)
         elif isinstance(message, JournalCall):
             self._take_journal_call(message)
+        elif isinstance(message, ToolsOffered):
+            self._offer_tools(message)
+        elif isinstance(message, ToolAnswer):
+            self._tools.take(message.id, EmacsAnswer(message.items, message.more, message.hidden, message.error))
         elif isinstance(message, DaemonCall):
             self._take_daemon_call(message)
-        else:
-            self._end_for_good()
+
+    def _tool_settings(self, _settings: Settings, port: int, _secret: str) -> dict[str, Any]:
+        return tool_settings(port, tool_secret(self._token), self._tools.definitions)
+
+    def _offer_tools(self, message: ToolsOffered) -> None:
+        if message.tools != self._tools.definitions:
+            self._tools.definitions = message.tools
+            if self._roots is not None:
+                self._roots_changed.set()
+
+    def _tell_call(self, call: Called) -> None:
+        size = len(call.text.encode("utf-8"))
+        message = ToolCalled(call.client, call.request, size, call.ms, call.called, call.failed, call.text)
+        self._bridge.tell(message)
 
     def _take_settings(self, settings: Settings) -> None:
         if self._doors.set_settings(settings) and self._roots is not None:
@@ -306,7 +357,7 @@ class Companion:
         self._distributor.set_settings(settings)
 
     def _take_outcome(self, outcome: ReviewOutcome) -> None:
-        holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._tools
+        holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._diff_tools
         holder.decide(outcome.id, Decision(outcome.content))
 
     def _take_journal_call(self, call: JournalCall) -> None:
@@ -383,10 +434,10 @@ class Companion:
         self._sessions.set_context(session, context)
 
     def _session_gone(self, session: str) -> None:
-        self._tools.session_gone(session)
+        self._diff_tools.session_gone(session)
 
     def _went_out(self, key: str) -> None:
-        self._tools.went_out(key)
+        self._diff_tools.went_out(key)
 
     async def _publish(self) -> None:
         while True:
@@ -465,8 +516,11 @@ class Companion:
 
     async def _serve(self) -> None:
         server_type, door_type = await to_thread.run_sync(_import_server, abandon_on_cancel=True)
-        doors = {HOOK_PATH: door_type(self._doors.hooks, self._doors.secret)}
-        server = self._server = server_type(self._listener, self._token, self._sessions, self._tools, doors)
+        doors = {
+            HOOK_PATH: door_type(self._doors.hooks, self._doors.secret),
+            TOOL_PATH: door_type(self._tool_server, tool_secret(self._token)),
+        }
+        server = self._server = server_type(self._listener, self._token, self._sessions, self._diff_tools, doors)
         server.limit_texts(self._text_limit)
         await server.serve(lambda: self._bridge.tell(Serving()))
         self._ended.set()

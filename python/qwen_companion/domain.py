@@ -183,6 +183,51 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class ToolArgument:
+    """One argument of a tool.
+
+    KIND is "string", "integer", "boolean", "path" (the name of a file) or "line" (a number from 1); CHOICES are the
+    only values it can have, () for any.
+    """
+
+    name: str
+    kind: Word
+    description: str
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolDefinition:
+    """A tool that Emacs offers to models.
+
+    UNASKED: the CLI may call it without asking the user.  PAGED: its answer is a list, of which the model asks for a
+    part.
+    """
+
+    name: str
+    description: str
+    arguments: tuple[ToolArgument, ...] = ()
+    unasked: bool = False
+    paged: bool = False
+
+
+@dataclass(frozen=True)
+class ToolItem:
+    """One thing in the answer of a tool: TEXT, about a place when there is a PATH.
+
+    BLOCK: the text is a part of a file or of another document, of several lines, the first of which is LINE if that is
+    known.
+    """
+
+    text: str
+    path: str | None = None
+    line: int | None = None
+    column: int | None = None
+    block: bool = False
+
+
+@dataclass(frozen=True)
 class Exclusion:
     """A file that no CLI is told of, or only that of `session` is not; `rule` says why, for a person."""
 

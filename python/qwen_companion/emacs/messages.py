@@ -31,6 +31,8 @@ from qwen_companion.domain import (
     Settings,
     Snapshot,
     Text,
+    ToolDefinition,
+    ToolItem,
     Turn,
     Words,
 )
@@ -295,6 +297,27 @@ JournalCall = (
 
 
 @dataclass(frozen=True)
+class ToolsOffered:
+    """`tools`: the tools that Emacs offers to models."""
+
+    tools: tuple[ToolDefinition, ...]
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """`tool-answer`: the answer to `tool-call`: items, or an error that tells the model why there are none.
+
+    `more` is how many items there are that were not sent, `hidden` how many are in files that the user hides.
+    """
+
+    id: int
+    items: tuple[ToolItem, ...] = ()
+    more: int = 0
+    hidden: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -306,7 +329,19 @@ class DaemonCall:
 
 
 Incoming = (
-    Roots | Settings | Snapshot | Watch | ReviewOutcome | Compare | Merge | Stop | Ping | JournalCall | DaemonCall
+    Roots
+    | Settings
+    | Snapshot
+    | Watch
+    | ReviewOutcome
+    | Compare
+    | Merge
+    | ToolsOffered
+    | ToolAnswer
+    | Stop
+    | Ping
+    | JournalCall
+    | DaemonCall
 )
 
 DAEMON_PREFIX = "daemon-"
@@ -407,6 +442,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-forget": partial(from_plist, JournalForget),
     "stop": partial(from_plist, Stop),
     "ping": partial(from_plist, Ping),
+    "tools": partial(from_plist, ToolsOffered),
+    "tool-answer": partial(from_plist, ToolAnswer),
 }
 
 
@@ -661,6 +698,41 @@ class Merged(Notification):
     edits: Numbers | None
     result: Nested | None = None
     conflicts: int = 0
+
+
+@dataclass(frozen=True)
+class ToolCall(Notification):
+    """`tool-call`: a model calls a tool; answered by `tool-answer` with the same id.
+
+    `arguments` are those of its definition that were given.  The CLI may be told of files below `roots`, or
+    `everywhere`.  After `deadline`, in ms since the epoch, nobody waits for the answer.
+    """
+
+    method = "tool-call"
+    id: int
+    name: str
+    arguments: Mapping[str, str | int | bool]
+    everywhere: bool
+    roots: Sequence[str]
+    deadline: int
+
+
+@dataclass(frozen=True)
+class ToolCalled(Notification):
+    """`tool-called`: a tool call that is over, while the user is looking; `text` is the whole answer.
+
+    `client` names the CLI for a person, `request` is the call in one line, `size` that of the answer in bytes.  `ms` is
+    how long it took, `called` when it came, in ms since the epoch.
+    """
+
+    method = "tool-called"
+    client: str
+    request: str
+    size: int
+    ms: int
+    called: int
+    failed: bool
+    text: Text
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qwen_companion.domain import HIDE, SHOW, Exclusion, SessionState, Settings, Snapshot
+from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
+from qwen_companion.ide.access import HIDDEN, Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
 from qwen_companion.threads import in_thread
@@ -35,7 +36,6 @@ WATCH_TRIES = 3
 """How often the disk is looked at anew that changes while it is looked at."""
 
 NOT_ON_DISK = "not on disk"
-HIDDEN = "hidden by you"
 UNKNOWN = "not checked yet"
 
 
@@ -205,6 +205,28 @@ class ContextDistributor:
         peers = (state.session.peer for state in inputs.sessions if state.session.id == session)
         directories = (peer.directory for peer in peers if peer and peer.directory)
         return tuple(dict.fromkeys((*inputs.roots, *directories)))
+
+    # --- Tools ---
+
+    def access(self, peer: Peer | None) -> Access | None:
+        """Return what the CLI in the process `peer` may be told of; None as long as that is not known.
+
+        Waits for the disk.
+        """
+        inputs = self._inputs
+        if inputs.settings is None or inputs.exclusions is None:
+            return None
+        scope = _scope(peer, [ResolvedPath.of(root) for root in inputs.roots], inputs.settings)
+        roots = inputs.roots if scope is None else tuple(root.path for root in scope)
+        return Access(
+            exclusions=inputs.exclusions,
+            roots=inputs.roots,
+            scope=scope,
+            family=peer.family if peer else None,
+            directory=peer.directory if peer else None,
+            exposures={file.path: file.exposure for file in inputs.snapshot.files} if inputs.snapshot else {},
+            trusted=_trusted(roots, inputs.settings.trust),
+        )
 
     # --- Work ---
 
@@ -393,15 +415,14 @@ def _find(job: _Job) -> _Findings:
         missing=missing,
         places={path: ResolvedPath.of(path) for path in exposures},
         rules=rules,
-        scopes={state.session.id: _scope(state, roots, job.settings) for state in job.sessions},
+        scopes={state.session.id: _scope(state.session.peer, roots, job.settings) for state in job.sessions},
     )
 
 
-def _scope(state: SessionState, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
-    """Return the roots below which a session hears of files: all of them for a CLI of which nothing is known."""
+def _scope(peer: Peer | None, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
+    """Return the roots below which a CLI hears of files: all of them for one of which nothing is known."""
     if settings.all_roots:
         return None
-    peer = state.session.peer
     if peer is None or peer.directory is None:
         return tuple(roots)
     return (own_root(ResolvedPath.of(peer.directory), roots),)

@@ -21,6 +21,9 @@ from qwen_companion.domain import (
     SessionState,
     Settings,
     Snapshot,
+    ToolArgument,
+    ToolDefinition,
+    ToolItem,
     Turn,
     VisitedFile,
 )
@@ -60,6 +63,10 @@ from qwen_companion.emacs.messages import (
     SessionChanges,
     Stop,
     Texts,
+    ToolAnswer,
+    ToolCall,
+    ToolCalled,
+    ToolsOffered,
     TurnChange,
     TurnChanges,
     Watch,
@@ -328,6 +335,22 @@ def test_requests_about_the_journal(spool: Spool) -> None:
             parsed("files", f'(:id 1 :root "/r" :scope {wrong})')
 
 
+def test_messages_about_tools(spool: Spool) -> None:
+    tools = """(:tools ((:name "n" :description "d" :unasked t :paged nil :arguments
+               ((:name "a" :kind path :description "f" :required t :choices ("x"))))))"""
+    argument = ToolArgument("a", "path", "f", required=True, choices=("x",))
+    offered = ToolsOffered((ToolDefinition("n", "d", (argument,), unasked=True),))
+    assert parse_incoming("tools", read_sexp(tools.encode()), spool) == offered
+    answer = b'(:id 3 :items ((:text "t" :path "/a" :line 1 :column 2 :block t) (:text "u")) :more 4 :hidden 5)'
+    items = (ToolItem("t", "/a", 1, 2, block=True), ToolItem("u"))
+    assert parse_incoming("tool-answer", read_sexp(answer), spool) == ToolAnswer(3, items, 4, 5)
+    assert parse_incoming("tool-answer", read_sexp(b'(:id 3 :error "e")'), spool) == ToolAnswer(3, error="e")
+    with pytest.raises(MessageError):
+        parse_incoming("tool-answer", read_sexp(b"(:id 3 :items ((:path 7)))"), spool)
+    call = as_dict(outgoing(ToolCall(3, "n", {"a": "/a", "l": 2, "b": False}, False, ("/r",), 9), spool))
+    assert (call["arguments"], call["everywhere"], call["roots"]) == ([["a", "/a"], ["l", 2], ["b", []]], [], ["/r"])
+
+
 def test_texts_of_the_journal_go_as_bytes(spool: Spool) -> None:
     texts = Texts(FileVersion(b"\xff\r\n", "executable"), None, "/r/old", mixed=True, current=False)
     payload = as_dict(loads(dumps(JournalReply(3, texts=texts).payload(spool))))
@@ -379,6 +402,8 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 Compared(1, None),
                 Merged(1, None),
                 Notice("warning", "text"),
+                ToolCall(1, "n", {}, True, (), 0),
+                ToolCalled("c", "n()", 1, 1, 0, False, "text"),
                 TurnChanges(()),
                 reply,
             )

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Calling tools of Emacs: arguments in, text out, within a bound, and nothing about files that are not for the CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from qwen_companion.domain import Peer, ToolDefinition, ToolItem
+from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.ide.access import Access
+from qwen_companion.ide.peers import Caller
+from qwen_companion.privacy.verdicts import printable
+from qwen_companion.threads import in_thread
+from qwen_companion.tools.answers import render
+from qwen_companion.tools.arguments import (
+    DEFAULT_LIMIT,
+    LIMIT,
+    MAX_LIMIT,
+    OFFSET,
+    PATH,
+    ToolError,
+    Value,
+    arguments_of,
+    check_arguments,
+)
+
+ANSWER_S = 5.0
+"""How long Emacs may take for an answer."""
+
+MAX_KEPT = 30
+"""How many calls the user can look at afterwards."""
+
+_BUSY = (
+    "Emacs is busy and has not answered within {seconds:g} seconds: the user or a language server keeps it. "
+    "Go on without this, or try again later."
+)
+_GONE = "Emacs cannot be asked at the moment. Go on without this."
+_NOT_KNOWN = "Emacs has not said yet which files it shows. Try again in a moment."
+_UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothing about it."
+
+
+@dataclass(frozen=True)
+class EmacsAnswer:
+    """What a tool in Emacs has found, or an ERROR for the model.
+
+    MORE items were not sent, HIDDEN ones are in files that the user hides.
+    """
+
+    items: tuple[ToolItem, ...] = ()
+    more: int = 0
+    hidden: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Called:
+    """One call that is over, for the user.  Times in ms, `called` since the epoch."""
+
+    client: str
+    request: str
+    text: str
+    failed: bool
+    called: int
+    ms: int
+
+
+@dataclass(frozen=True)
+class ToolText:
+    """The answer to a model."""
+
+    text: str
+    failed: bool = False
+
+
+class ToolEditor(Protocol):
+    """Emacs as the tools see it."""
+
+    async def call_tool(
+        self,
+        identifier: int,
+        name: str,
+        arguments: Mapping[str, Value],
+        directories: tuple[str, ...] | None,
+        deadline: int,
+    ) -> None:
+        """Have the tool `name` called, whose answer comes to `Tools.take`.
+
+        It may tell of files below `directories` only, None for anywhere, and nobody waits for it after `deadline`, in
+        ms since the epoch.  EmacsUnavailableError.
+        """
+        ...
+
+
+class Tools:
+    """The tools of one Emacs, for all CLIs.  All methods are for the event loop."""
+
+    def __init__(
+        self,
+        editor: ToolEditor,
+        access: Callable[[Peer | None], Access | None],
+        report: Callable[[Called], None],
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`access`, called in a thread, tells what a CLI may be told of.
+
+        `report` gets, while the user watches, each call that is over.
+        """
+        self.definitions: tuple[ToolDefinition, ...] = ()
+        self._editor = editor
+        self._access = access
+        self._report = report
+        self._answer_s = answer_s
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[EmacsAnswer]] = {}
+        self._kept: deque[Called] = deque(maxlen=MAX_KEPT)
+        self._watched = False
+
+    def watch(self, on: bool) -> None:
+        """Report, or cease to report, calls, beginning with the last ones there were."""
+        self._watched = on
+        if on:
+            for call in self._kept:
+                self._report(call)
+
+    def take(self, identifier: int, answer: EmacsAnswer) -> None:
+        """Take what Emacs has answered; if nobody waits for it any more, drop it."""
+        future = self._pending.pop(identifier, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    async def call(self, name: str, arguments: Mapping[str, object], caller: Caller | None) -> ToolText:
+        """Call the tool `name` for the CLI `caller`, None for an unknown one."""
+        called, start = int(time.time() * 1000), time.monotonic()
+        try:
+            result = ToolText(await self._call(name, arguments, caller))
+        except ToolError as error:
+            result = ToolText(str(error), failed=True)
+        took = int((time.monotonic() - start) * 1000)
+        client = f"{caller.name} {caller.version}".strip() if caller else ""
+        done = Called(client, _request(name, arguments), result.text, result.failed, called, took)
+        self._kept.append(done)
+        if self._watched:
+            self._report(done)
+        return result
+
+    async def _call(self, name: str, arguments: Mapping[str, object], caller: Caller | None) -> str:
+        tool = next((tool for tool in self.definitions if tool.name == name), None)
+        if tool is None:
+            known = ", ".join(tool.name for tool in self.definitions) or "none"
+            raise ToolError(f"Emacs has no tool {name}. It has: {known}.")
+        values = check_arguments(tool, arguments)
+        access = await in_thread(self._access, caller.peer if caller else None)
+        if access is None:
+            raise ToolError(_NOT_KNOWN)
+        if access.trusted is False:
+            raise ToolError(_UNTRUSTED)
+        for argument in arguments_of(tool):
+            if argument.kind == PATH and argument.name in values:
+                path = str(values[argument.name])
+                values[argument.name] = await in_thread(lambda path: _resolve(path, access), path)
+        limit, offset = int(values.pop(LIMIT, DEFAULT_LIMIT)), int(values.pop(OFFSET, 0))
+        answer = await self._ask(name, values, access)
+        if answer.error is not None:
+            raise ToolError(answer.error)
+        hidden, shown_as = await in_thread(lambda items: _judge(items, access), answer.items)
+        return render(
+            answer.items,
+            answer.more,
+            answer.hidden,
+            hidden,
+            shown_as,
+            offset if tool.paged else None,
+            max(1, min(limit, MAX_LIMIT)),
+        )
+
+    async def _ask(self, name: str, values: Mapping[str, Value], access: Access) -> EmacsAnswer:
+        identifier = next(self._ids)
+        future = self._pending[identifier] = asyncio.get_running_loop().create_future()
+        deadline = int((time.time() + self._answer_s) * 1000)
+        asking = asyncio.create_task(self._editor.call_tool(identifier, name, values, access.directories, deadline))
+        try:
+            await asyncio.wait([asking, future], timeout=self._answer_s, return_when=asyncio.FIRST_EXCEPTION)
+            if future.done():
+                return future.result()
+            if asking.done() and asking.exception() is not None:
+                asking.result()
+        except EmacsUnavailableError:
+            raise ToolError(_GONE) from None
+        finally:
+            self._pending.pop(identifier, None)
+            asking.cancel()
+        raise ToolError(_BUSY.format(seconds=self._answer_s))
+
+
+def _request(name: str, arguments: Mapping[str, object]) -> str:
+    """What was called, in one line."""
+    values = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)[:200]}" for key, value in arguments.items())
+    return printable(f"{name}({values})")
+
+
+def _resolve(path: str, access: Access) -> str:
+    """Return the absolute name of the file that a model calls `path`.  ToolError.  Waits for the disk."""
+    if not path or "\0" in path:
+        raise ToolError("`path` is no name of a file.")
+    directories = list(dict.fromkeys(filter(None, (access.directory, *(access.directories or access.roots)))))
+    if path.startswith("~"):
+        raise ToolError(f"{path}: give an absolute path, or one relative to {_first(directories)}.")
+    if os.path.isabs(path):
+        candidates = [os.path.normpath(path)]
+    else:
+        candidates = [os.path.normpath(os.path.join(directory, path)) for directory in directories]
+    found = next((name for name in candidates if os.path.lexists(name)), candidates[0] if candidates else None)
+    if found is None:
+        raise ToolError(f"{path}: give an absolute path; Emacs does not know where this CLI works.")
+    rule = access.rules([found])[found]
+    if rule is not None:
+        raise ToolError(f"Emacs does not show {path}: {rule}.")
+    if os.path.isdir(found):
+        raise ToolError(f"{path} is a directory. Name a file.")
+    if not os.path.exists(found):
+        raise ToolError(f"There is no file {found}.{_suggestion(path, access, directories)}")
+    return found
+
+
+def _first(directories: list[str]) -> str:
+    return directories[0] if directories else "the project"
+
+
+def _suggestion(path: str, access: Access, directories: list[str]) -> str:
+    """What to name instead: the open files of the same name, or where relative names begin."""
+    base = os.path.basename(path)
+    open_files = [name for name in access.exposures if os.path.basename(name) == base]
+    allowed = [name for name, rule in access.rules(open_files).items() if rule is None]
+    if allowed:
+        return f" Open in Emacs with that name: {', '.join(map(printable, allowed[:3]))}."
+    return f" Paths are absolute, or relative to {_first(directories)}."
+
+
+def _judge(items: Iterable[ToolItem], access: Access) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the paths in `items` that are not shown, each with its rule, and what the others are called."""
+    rules = access.rules(item.path for item in items if item.path is not None)
+    hidden = {path: rule for path, rule in rules.items() if rule is not None}
+    return hidden, {path: _short(path, access) for path in rules if path not in hidden}
+
+
+def _short(path: str, access: Access) -> str:
+    """`path`, relative where the CLI works, fit for one line."""
+    start = (access.directory or "").rstrip("/") + "/"
+    return printable(path[len(start) :] if len(start) > 1 and path.startswith(start) else path)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What our settings layer says about the tools: where a CLI finds them, and which it may call unasked."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any
+
+from qwen_companion.domain import ToolDefinition
+
+PATH = "/tools"
+"""Where the tools are called, on the port of the MCP server."""
+
+SERVER_NAME = "emacs"
+"""What the server is called in a CLI: the names of its tools begin with `mcp__emacs__`."""
+
+CALL_TIMEOUT_MS = 15_000
+"""How long a CLI waits for an answer: longer than Emacs may take, so that it is always answered."""
+
+
+def tool_secret(token: str) -> str:
+    """Return what lets a CLI call the tools and opens nothing else, the same as long as `token` is.
+
+    Neither `token` nor the secret of the hooks can be found from it.
+    """
+    return hmac.new(token.encode("utf-8"), b"tools", hashlib.sha256).hexdigest()
+
+
+def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition]) -> dict[str, Any]:
+    """Return the settings by which a CLI finds the tools of `definitions` at `port` with `secret`; {} without tools."""
+    offered = tuple(definitions)
+    if not offered:
+        return {}
+    unasked = [f"mcp__{SERVER_NAME}__{tool.name}" for tool in offered if tool.unasked]
+    server: dict[str, Any] = {
+        "httpUrl": f"http://127.0.0.1:{port}{PATH}",
+        "headers": {"Authorization": f"Bearer {secret}"},
+        "timeout": CALL_TIMEOUT_MS,
+        # Else the model would have to search for them first.
+        "alwaysLoadTools": True,
+    }
+    if len(unasked) == len(offered):
+        # Versions before 0.15 know no rules for tools, only servers to trust.
+        server["trust"] = True
+    return {"mcpServers": {SERVER_NAME: server}, "permissions": {"allow": unasked}}

@@ -1,0 +1,678 @@
+;;; qwen-companion-tools-read.el --- Tools that read what Emacs knows  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+;;; Commentary:
+
+;; The tools that models may call from the beginning.  They answer from what
+;; this Emacs knows already: buffers, language servers that are running,
+;; xref, imenu, flymake, the last compilation.  None of them writes, starts a
+;; process, evaluates what a model has written, or visits a file.
+
+;;; Code:
+
+(eval-when-compile (require 'compile))
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-context)
+(require 'qwen-companion-diagnostics)
+(require 'qwen-companion-privacy)
+(require 'qwen-companion-tools)
+(require 'qwen-companion-untrusted)
+
+(defcustom qwen-companion-tools-servers '(eglot xref-lsp)
+  "Backends of xref that ask a language server which is running.
+Models may ask them for everything.  Of other backends only those for
+Emacs Lisp and for tags tables are asked for definitions, as most of the
+rest search files with a program for each question."
+  :group 'qwen-companion
+  :type '(repeat symbol))
+
+(defconst qwen-companion-tools-read--lines '(200 . 800)
+  "How many lines of a text a model gets: (BY-DEFAULT . AT-MOST).")
+
+(defconst qwen-companion-tools-read--size (* 2 1024 1024)
+  "How many bytes of a file that is not open are looked at.")
+
+(defconst qwen-companion-tools-read--hover-wait 1.5
+  "Seconds in which a language server may answer what it knows of a place.")
+
+(defvar compilation-last-buffer)
+(defvar imenu-create-index-function)
+(defvar tags-table-list)
+(defvar tags-file-name)
+
+(declare-function compilation--ensure-parse "compile" (limit))
+(declare-function xref-backend-apropos "xref" (backend pattern))
+(declare-function xref-backend-definitions "xref" (backend identifier))
+(declare-function xref-backend-identifier-at-point "xref" (backend))
+(declare-function xref-backend-references "xref" (backend identifier))
+(declare-function xref-buffer-location-p "xref" (cl-x) t)
+(declare-function xref-find-backend "xref" ())
+(declare-function xref-item-location "xref" (cl-x) t)
+(declare-function xref-item-summary "xref" (cl-x) t)
+(declare-function xref-location-group "xref" (location))
+(declare-function xref-location-line "xref" (location))
+(declare-function xref-location-marker "xref" (location))
+(declare-function xref-elisp-location-file "elisp-mode" (cl-x) t)
+(declare-function xref-elisp-location-symbol "elisp-mode" (cl-x) t)
+(declare-function xref-elisp-location-p "elisp-mode" (cl-x) t)
+
+;;; Places
+
+(defun qwen-companion-tools-read--line-count ()
+  "Return how many lines the current buffer has."
+  (save-restriction
+    (widen)
+    (line-number-at-pos (if (and (> (point-max) (point-min))
+                                 (eq (char-before (point-max)) ?\n))
+                            (1- (point-max))
+                          (point-max)))))
+
+(defun qwen-companion-tools-read--go-to (path line symbol)
+  "Go to SYMBOL in LINE of the current buffer, which has the text of PATH.
+LINE nil means the first place in the file.  SYMBOL nil means the first
+word of the line."
+  (widen)
+  (goto-char (point-min))
+  (when line
+    (let ((count (qwen-companion-tools-read--line-count)))
+      (when (> line count)
+        (user-error "%s has %d lines, and none with the number %d" path count line)))
+    (forward-line (1- line)))
+  (if (not symbol)
+      (back-to-indentation)
+    (let ((case-fold-search nil)
+          (end (and line (line-end-position))))
+      (unless (or (re-search-forward (format "\\_<%s\\_>" (regexp-quote symbol)) end t)
+                  (search-forward symbol end t))
+        (user-error "There is no %s in %s%s" symbol
+                    (if line (format "line %d of " line) "")
+                    path))
+      (goto-char (match-beginning 0)))))
+
+(defmacro qwen-companion-tools-read--with-text (path &rest body)
+  "Run BODY with the text of the file PATH in the current buffer, widened.
+That is the buffer that visits it, or a temporary one in the major mode
+that its name chooses, without any hooks."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-tools-read--call-with-text ,path (lambda () ,@body)))
+
+(defun qwen-companion-tools-read--call-with-text (path function)
+  "Call FUNCTION with the text of the file PATH in the current buffer."
+  (if-let* ((buffer (qwen-companion-tools-visiting path)))
+      (with-current-buffer buffer
+        (save-excursion
+          (save-restriction
+            (widen)
+            (funcall function))))
+    (with-temp-buffer
+      (let ((file-name-handler-alist nil)
+            (inhibit-file-name-handlers nil))
+        (insert-file-contents path nil 0 qwen-companion-tools-read--size))
+      (qwen-companion-untrusted-set-major-mode path)
+      (goto-char (point-min))
+      (funcall function))))
+
+(defun qwen-companion-tools-read--files ()
+  "Return the buffers of files of which the calling CLI hears, newest first."
+  (cl-remove-if-not
+   (lambda (buffer)
+     (when-let* ((file (buffer-file-name buffer)))
+       (and (not (qwen-companion-privacy-secret-p buffer))
+            (qwen-companion-tools-in-scope-p file))))
+   (buffer-list)))
+
+;;; xref
+
+(defun qwen-companion-tools-read--backend ()
+  "Return the xref backend of the current buffer if models may ask it, or nil."
+  (let ((backend (ignore-errors (xref-find-backend))))
+    (cond ((memq backend qwen-companion-tools-servers) backend)
+          ((eq backend 'elisp) backend)
+          ;; Without a table it would ask the user for one.
+          ((and (eq backend 'etags)
+                (or (bound-and-true-p tags-table-list)
+                    (bound-and-true-p tags-file-name)))
+           backend))))
+
+(defun qwen-companion-tools-read--server-buffer (path)
+  "Return a buffer whose language server can be asked about PATH, or nil.
+It is one in the same major mode, for a file of which the CLI hears."
+  (let ((mode (and path (qwen-companion-untrusted-major-mode path))))
+    (cl-find-if (lambda (buffer)
+                  (with-current-buffer buffer
+                    (and (or (null mode) (derived-mode-p mode))
+                         (qwen-companion-tools-read--backend))))
+                (qwen-companion-tools-read--files))))
+
+(defun qwen-companion-tools-read--ask-xref (question path line symbol)
+  "Return the answer of xref to QUESTION about SYMBOL at LINE of the file PATH.
+QUESTION is a function of a backend and an identifier.  PATH and LINE may
+be nil."
+  (require 'xref)
+  (let* ((visiting (and path (qwen-companion-tools-visiting path)))
+         (buffer (or visiting (qwen-companion-tools-read--server-buffer path))))
+    (unless buffer
+      (user-error "%s, and no language server of Emacs can be asked about it; search the files instead"
+                  (if path (format "%s is not open in Emacs" path) "No file of the project is open in Emacs")))
+    (with-current-buffer buffer
+      (save-excursion
+        (save-restriction
+          (when visiting
+            (qwen-companion-tools-read--go-to path line symbol))
+          (let* ((backend (or (qwen-companion-tools-read--backend)
+                              (user-error "No language server runs for %s; search the files instead"
+                                          (buffer-file-name))))
+                 (identifier (or (and visiting
+                                      (xref-backend-identifier-at-point backend))
+                                 symbol)))
+            (qwen-companion-tools-read--places
+             (funcall question backend identifier))))))))
+
+(defun qwen-companion-tools-read--places (xrefs)
+  "Return XREFS as parts of an answer."
+  (delq nil (mapcar #'qwen-companion-tools-read--xref-place xrefs)))
+
+(defun qwen-companion-tools-read--xref-place (xref)
+  "Return XREF as a part of an answer, without visiting its file."
+  (let* ((location (xref-item-location xref))
+         (summary (xref-item-summary xref)))
+    (cond
+     ((and (fboundp 'xref-elisp-location-p) (xref-elisp-location-p location))
+      (qwen-companion-tools-read--lisp-place
+       (xref-elisp-location-symbol location) (xref-elisp-location-file location)
+       summary))
+     ((xref-buffer-location-p location)
+      (let ((marker (xref-location-marker location)))
+        (with-current-buffer (marker-buffer marker)
+          (when buffer-file-name
+            (qwen-companion-tools-place
+             buffer-file-name (line-number-at-pos marker t) nil summary)))))
+     (t
+      (let ((file (xref-location-group location)))
+        (when (and (stringp file) (not (file-remote-p file)))
+          (qwen-companion-tools-place
+           file (xref-location-line location) nil summary)))))))
+
+(qwen-companion-define-tool "definition"
+    ((symbol string "The name to look up, as the text has it." :required t)
+     (path path "The file in which the name is used. Without it, any open file of the project may be asked.")
+     (line line "The line of PATH in which it is used, from 1."))
+    "Where a name is defined, by the language server that runs in the user's Emacs. More exact than a search in files."
+  :unasked t
+  :paged t
+  (or (qwen-companion-tools-read--ask-xref #'xref-backend-definitions path line symbol)
+      (format "No definition of %s is known." symbol)))
+
+(qwen-companion-define-tool "references"
+    ((symbol string "The name to look up, as the text has it." :required t)
+     (path path "A file in which the name is used or defined." :required t)
+     (line line "The line of PATH in which it is, from 1."))
+    "All places that use a name, by the language server that runs in the user's Emacs. Unlike a search in files, it leaves out other things of the same name."
+  :unasked t
+  :paged t
+  (or (qwen-companion-tools-read--ask-xref
+       (lambda (backend identifier)
+         (unless (memq backend qwen-companion-tools-servers)
+           (user-error "No language server runs for %s, so Emacs knows no more than a search in files; use that" path))
+         (xref-backend-references backend identifier))
+       path line symbol)
+      (format "No use of %s is known." symbol)))
+
+;;; Symbols
+
+(defun qwen-companion-tools-read--index (path)
+  "Return the imenu entries of the file PATH as parts of an answer."
+  (require 'imenu)
+  (qwen-companion-tools-read--with-text path
+    (let ((index (condition-case nil
+                     (funcall imenu-create-index-function)
+                   (imenu-unavailable
+                    (user-error "Emacs knows no structure of files like %s" path)))))
+      (sort (qwen-companion-tools-read--flatten index path nil)
+            (lambda (a b) (< (or (plist-get a :line) 0) (or (plist-get b :line) 0)))))))
+
+(defun qwen-companion-tools-read--flatten (index path parents)
+  "Return the entries of the imenu INDEX of PATH, below the names PARENTS."
+  (cl-loop for (name . rest) in index
+           for names = (cons name parents)
+           when (and (consp rest) (consp (car rest)))
+           append (qwen-companion-tools-read--flatten rest path names)
+           else when (qwen-companion-tools-read--position rest)
+           collect (qwen-companion-tools-place
+                    path
+                    (line-number-at-pos (qwen-companion-tools-read--position rest) t)
+                    nil
+                    (string-join (reverse (mapcar #'substring-no-properties names)) " > "))))
+
+(defun qwen-companion-tools-read--position (value)
+  "Return the position that VALUE of an entry of imenu means, nil for none."
+  (let ((position (if (consp value) (car value) value)))
+    (cond ((markerp position) (marker-position position))
+          ((overlayp position) (overlay-start position))
+          ((and (integerp position) (>= position 1)) position))))
+
+(qwen-companion-define-tool "symbols"
+    ((path path "The file whose functions, classes and variables are listed.")
+     (query string "A part of a name: list what matches in the whole project, if a language server runs."))
+    "The functions, classes and variables that a file defines, each with its line; or those of the project whose names match."
+  :unasked t
+  :paged t
+  (cond
+   (query
+    (or (qwen-companion-tools-read--ask-xref
+         #'xref-backend-apropos path nil query)
+        (format "No symbol with %s in its name is known." query)))
+   (path
+    (or (qwen-companion-tools-read--index path)
+        (format "%s defines nothing that Emacs knows of." path)))
+   (t (user-error "Give path for the symbols of a file, or query for those of the project"))))
+
+;;; Diagnostics
+
+(defun qwen-companion-tools-read--file-problems (buffer)
+  "Return the problems in BUFFER as parts of an answer."
+  (with-current-buffer buffer
+    (mapcar (lambda (problem)
+              (qwen-companion-diagnostics-place problem buffer-file-name))
+            (qwen-companion-diagnostics-problems))))
+
+(defun qwen-companion-tools-read--compile-problems ()
+  "Return the problems that the last compilation has reported."
+  (with-current-buffer (qwen-companion-tools-read--output-buffer)
+    (unless (derived-mode-p 'compilation-mode)
+      (user-error "The last output in Emacs is no compilation; call test_output to read it"))
+    (compilation--ensure-parse (point-max))
+    (let ((position (point-min))
+          found)
+      (while (< position (point-max))
+        (when-let* ((message (get-text-property position 'compilation-message))
+                    (location (compilation--message->loc message))
+                    (spec (car (compilation--file-struct->file-spec
+                                (compilation--loc->file-struct location)))))
+          (push (qwen-companion-tools-place
+                 (expand-file-name (if (consp spec) (car spec) spec)
+                                   (or (cadr (compilation--file-struct->file-spec
+                                              (compilation--loc->file-struct location)))
+                                       default-directory))
+                 (compilation--loc->line location)
+                 (compilation--loc->col location)
+                 (concat (pcase (compilation--message->type message)
+                           (2 "error ") (1 "warning ") (_ "note "))
+                         (save-excursion
+                           (goto-char position)
+                           (buffer-substring-no-properties
+                            (line-beginning-position) (line-end-position)))))
+                found))
+        (setq position (or (next-single-property-change position 'compilation-message)
+                           (point-max))))
+      (nreverse found))))
+
+(qwen-companion-define-tool "diagnostics"
+    ((path path "The file. Without it, all open files of the project.")
+     (source (choice "checkers" "compilation") "Whom to ask: what checks files while they are edited (the default), or the last compilation."))
+    "Errors and warnings, as the checkers and language servers of the user's Emacs report them for open files."
+  :unasked t
+  :paged t
+  (cond
+   ((equal source "compilation")
+    (let ((problems (qwen-companion-tools-read--compile-problems)))
+      (or (if path
+              (cl-remove-if-not (lambda (place) (equal path (plist-get place :path)))
+                                problems)
+            problems)
+          "The last compilation has reported no problem.")))
+   (path
+    (with-current-buffer (qwen-companion-tools-buffer path)
+      (unless (qwen-companion-diagnostics-checked-p)
+        (user-error "Nothing checks %s in Emacs; run a checker yourself" path))
+      (or (qwen-companion-tools-read--file-problems (current-buffer))
+          (if (qwen-companion-diagnostics-waiting-p)
+              (format "%s has not been checked yet." path)
+            (format "No problems in %s." path)))))
+   (t
+    (let ((checked (cl-remove-if-not
+                    (lambda (buffer)
+                      (with-current-buffer buffer
+                        (qwen-companion-diagnostics-checked-p)))
+                    (qwen-companion-tools-read--files))))
+      (or (mapcan #'qwen-companion-tools-read--file-problems checked)
+          (if checked
+              (format "No problems in the %d open files that Emacs checks."
+                      (length checked))
+            "No open file of the project is checked by Emacs."))))))
+
+;;; Texts
+
+(qwen-companion-define-tool "buffer_text"
+    ((path path "An open file." :required t)
+     (start line "The first line, from 1.")
+     (end line "The last line."))
+    "The text of a file as the user has it in Emacs, with changes that are not saved yet. For files without such changes, read the file instead."
+  :unasked t
+  (with-current-buffer (qwen-companion-tools-buffer path)
+    (save-excursion
+      (save-restriction
+        (widen)
+        (let* ((count (qwen-companion-tools-read--line-count))
+               (start (or start 1))
+               (last (min count
+                          (or end (+ start -1 (car qwen-companion-tools-read--lines)))
+                          (+ start -1 (cdr qwen-companion-tools-read--lines)))))
+          (when (> start count)
+            (user-error "%s has %d lines, and none with the number %d" path count start))
+          (when (and end (< end start))
+            (user-error "The end is before the start"))
+          (goto-char (point-min))
+          (forward-line (1- start))
+          (list (concat
+                 (format "Lines %d to %d of %d, %s." start last count
+                         (if (buffer-modified-p) "with unsaved changes" "as saved"))
+                 (when (< last count)
+                   (format " For more, call again with start %d." (1+ last))))
+                (qwen-companion-tools-block
+                 (buffer-substring-no-properties
+                  (point)
+                  (progn (forward-line (- (1+ last) start)) (point)))
+                 start)))))))
+
+(qwen-companion-define-tool "open_files" ()
+    "The files that are open in the user's Emacs, the last used first: which have unsaved changes, which one the user is in, and where."
+  :unasked t
+  :paged t
+  (let ((active (qwen-companion-context-active-file)))
+    (or (mapcar
+         (lambda (buffer)
+           (with-current-buffer buffer
+             (qwen-companion-tools-place
+              buffer-file-name
+              (and (eq buffer active) (line-number-at-pos nil t))
+              nil
+              (string-join
+               (delq nil
+                     (list (and (eq buffer active) "the user is here")
+                           (and (buffer-modified-p) "unsaved changes")
+                           (and (buffer-narrowed-p)
+                                (format "narrowed to lines %d to %d"
+                                        (line-number-at-pos (point-min) t)
+                                        (line-number-at-pos (point-max) t)))
+                           (and buffer-read-only "read-only")))
+               ", "))))
+         (qwen-companion-tools-read--files))
+        "No file of the project is open in Emacs.")))
+
+;;; What is known of a place
+
+(defun qwen-companion-tools-read--documentation (finish)
+  "Collect what eldoc knows of the place at point.
+Call FINISH with a list of strings, once all have answered or it takes
+too long."
+  (let ((waiting 0)
+        (found nil)
+        (timer nil))
+    (cl-labels ((end ()
+                  (when finish
+                    (when timer (cancel-timer timer))
+                    (funcall (prog1 finish (setq finish nil)) (nreverse found))))
+                (take (text)
+                  (when (and (stringp text) (not (string-blank-p text)))
+                    (cl-pushnew (substring-no-properties text) found :test #'equal))))
+      (run-hook-wrapped
+       'eldoc-documentation-functions
+       (lambda (function)
+         (let* ((answered nil)
+                (value (condition-case nil
+                           (funcall function
+                                    (lambda (text &rest _)
+                                      (unless answered
+                                        (setq answered t)
+                                        (take text)
+                                        (cl-decf waiting)
+                                        (when (and timer (<= waiting 0)) (end)))))
+                         ;; The others may know something.
+                         (error nil))))
+           (cond ((stringp value) (take value))
+                 ((and value (not (eq value 'noprint))) (cl-incf waiting))
+                 (answered (cl-incf waiting))))
+         nil))
+      (if (<= waiting 0)
+          (end)
+        (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil #'end))))))
+
+(qwen-companion-define-tool "hover"
+    ((path path "An open file." :required t)
+     (line line "The line, from 1." :required t)
+     (symbol string "The name in that line; without it, the first one."))
+    "What the user's Emacs knows of a name at a place: its type, signature and documentation, by the language server."
+  :unasked t
+  (with-current-buffer (qwen-companion-tools-buffer path)
+    (let ((position (save-excursion
+                      (save-restriction
+                        (qwen-companion-tools-read--go-to path line symbol)
+                        (point))))
+          (buffer (current-buffer)))
+      (lambda (answer)
+        (with-current-buffer buffer
+          (save-excursion
+            (save-restriction
+              (widen)
+              (goto-char position)
+              (qwen-companion-tools-read--documentation
+               (lambda (texts)
+                 (funcall answer
+                          (if texts
+                              (mapcar #'qwen-companion-tools-block texts)
+                            (format "Emacs knows nothing of that place in %s." path))))))))))))
+
+;;; Emacs Lisp
+
+(defun qwen-companion-tools-read--lisp-source (file)
+  "Return the source of the Lisp FILE, an absolute name, or nil."
+  (when (stringp file)
+    (let* ((file (if (string-suffix-p ".elc" file) (substring file 0 -1) file))
+           (found (if (file-name-absolute-p file)
+                      file
+                    (locate-file file load-path '(".el" ".el.gz" "")))))
+      (cond ((null found) nil)
+            ((file-exists-p found) found)
+            ((file-exists-p (concat found ".gz")) (concat found ".gz"))))))
+
+(defun qwen-companion-tools-read--lisp-place (symbol file summary)
+  "Return where SYMBOL is defined in FILE, as a part of an answer with SUMMARY."
+  (when-let* ((source (qwen-companion-tools-read--lisp-source file)))
+    (if (qwen-companion-tools-in-scope-p source)
+        (qwen-companion-tools-place
+         source (qwen-companion-tools-read--lisp-line symbol source) nil summary)
+      (format "%s, in the library %s" summary (file-name-base source)))))
+
+(defun qwen-companion-tools-read--lisp-line (symbol source)
+  "Return the line in which SYMBOL is defined in the file SOURCE, or nil."
+  (qwen-companion-tools-read--with-text source
+    (goto-char (point-min))
+    (when (re-search-forward
+           (format "^\\s-*([[:alnum:]-]*def[[:alnum:]-]*\\s-+'?%s\\_>"
+                   (regexp-quote (symbol-name symbol)))
+           nil t)
+      (line-number-at-pos (match-beginning 0) t))))
+
+(defun qwen-companion-tools-read--describe (symbol)
+  "Return what is known of SYMBOL as parts of an answer."
+  (append
+   (when (fboundp symbol)
+     (append
+      (list (format "%s is %s: %S" symbol
+                    (cond ((commandp symbol) "a command")
+                          ((macrop symbol) "a macro")
+                          (t "a function"))
+                    (cons symbol (help-function-arglist symbol t))))
+      (qwen-companion-tools-read--defined symbol 'defun)
+      (list (qwen-companion-tools-block
+             (or (documentation symbol t) "Not documented.")))))
+   (when (or (boundp symbol) (get symbol 'variable-documentation))
+     (append
+      (list (format "%s is %s." symbol
+                    (if (custom-variable-p symbol) "an option" "a variable")))
+      (qwen-companion-tools-read--defined symbol 'defvar)
+      (list (qwen-companion-tools-block
+             (or (documentation-property symbol 'variable-documentation t)
+                 "Not documented.")))))
+   (when (facep symbol)
+     (append
+      (list (format "%s is a face." symbol))
+      (list (qwen-companion-tools-block
+             (or (documentation-property symbol 'face-documentation t)
+                 "Not documented.")))))))
+
+(defun qwen-companion-tools-read--defined (symbol kind)
+  "Return where SYMBOL is defined as KIND, as parts of an answer."
+  (when-let* ((place (qwen-companion-tools-read--lisp-place
+                      symbol (symbol-file symbol kind) "defined here")))
+    (list place)))
+
+(qwen-companion-define-tool "describe"
+    ((symbol string "The name of a function, command, variable, option or face of Emacs Lisp." :required t))
+    "The documentation of a symbol in the running Emacs, and where it is defined. Values of variables are not shown."
+  :unasked t
+  (or (when-let* ((found (intern-soft symbol)))
+        (qwen-companion-tools-read--describe found))
+      (let ((near (seq-take (sort (all-completions symbol obarray
+                                                   (lambda (each)
+                                                     (or (fboundp each) (boundp each))))
+                                  (lambda (a b) (< (length a) (length b))))
+                            5)))
+        (user-error "This Emacs knows no %s%s" symbol
+                    (if near (format "; there are %s" (string-join near ", ")) "")))))
+
+;;; Manuals
+
+(defvar Info-directory-list)
+(declare-function info-initialize "info" ())
+
+(defun qwen-companion-tools-read--info-files (manual)
+  "Return the files of the Info MANUAL, or nil."
+  (require 'info)
+  (info-initialize)
+  (cl-loop for directory in Info-directory-list
+           for files = (and (file-directory-p directory)
+                            (directory-files
+                             directory t
+                             (format "\\`%s\\(?:\\.info\\)?\\(?:-[0-9]+\\)?\\(?:\\.gz\\)?\\'"
+                                     (regexp-quote manual))))
+           when files return files))
+
+(defun qwen-companion-tools-read--insert-info (file)
+  "Insert the text of FILE, of an Info manual, without starting a process."
+  (let ((start (point)))
+    (insert-file-contents-literally file)
+    (goto-char (point-max))
+    (when (string-suffix-p ".gz" file)
+      (zlib-decompress-region start (point-max)))
+    (decode-coding-region start (point-max) 'utf-8)
+    (goto-char (point-max))))
+
+(defun qwen-companion-tools-read--search-info (manual query node)
+  "Return the nodes of MANUAL with QUERY, or its whole NODE, as parts of an answer."
+  (let ((files (or (qwen-companion-tools-read--info-files manual)
+                   (user-error "Emacs has no manual %s; usual names are elisp, org and info" manual)))
+        (found nil))
+    (dolist (file files)
+      (with-temp-buffer
+        (set-buffer-multibyte nil)
+        (qwen-companion-tools-read--insert-info file)
+        (goto-char (point-min))
+        (let ((case-fold-search t))
+          (while (re-search-forward "^\^_\n.*\\<Node: *\\([^,\n]+\\).*\n" nil t)
+            (let ((name (decode-coding-string (match-string 1) 'utf-8))
+                  (start (point))
+                  (end (save-excursion
+                         (if (search-forward "\n\^_" nil t)
+                             (match-beginning 0)
+                           (point-max)))))
+              (cond
+               (node
+                (when (equal (downcase name) (downcase node))
+                  (push (qwen-companion-tools-block
+                         (decode-coding-string (buffer-substring start end) 'utf-8))
+                        found)))
+               ((search-forward (encode-coding-string query 'utf-8) end t)
+                (push (cons (if (string-search (downcase query) (downcase name)) 0 1)
+                            (format "Node \"%s\": %s" name
+                                    (string-trim
+                                     (decode-coding-string
+                                      (buffer-substring (line-beginning-position)
+                                                        (line-end-position))
+                                      'utf-8))))
+                      found)))
+              (goto-char end))))))
+    (if node
+        (nreverse found)
+      (mapcar #'cdr (sort (nreverse found) (lambda (a b) (< (car a) (car b))))))))
+
+(qwen-companion-define-tool "search_docs"
+    ((manual string "The name of an Info manual, such as elisp, emacs or org." :required t)
+     (query string "What to look for.")
+     (node string "A section of the manual to read, by its name."))
+    "Search an Info manual that the user's Emacs has, or read one of its sections."
+  :unasked t
+  :paged t
+  (unless (or query node)
+    (user-error "Give query to search the manual, or node to read a section"))
+  (or (qwen-companion-tools-read--search-info manual query node)
+      (format "The manual %s has nothing like that." manual)))
+
+;;; Output of programs
+
+(defun qwen-companion-tools-read--output-buffer ()
+  "Return the buffer with the last output of a compilation or a test run."
+  (or (cl-find-if
+       (lambda (buffer)
+         (with-current-buffer buffer
+           (and (derived-mode-p 'compilation-mode 'ert-results-mode)
+                (qwen-companion-tools-in-scope-p default-directory))))
+       (cl-remove-duplicates
+        (delq nil (cons (let ((last (bound-and-true-p compilation-last-buffer)))
+                          (and (buffer-live-p last) last))
+                        (buffer-list)))
+        :from-end t))
+      (user-error "No compilation or test has run in Emacs for this project; run it yourself")))
+
+(qwen-companion-define-tool "test_output"
+    ((lines integer "How many lines from the end: 60 by default."))
+    "The end of the output of the last compilation or test run that the user has started in Emacs."
+  :unasked t
+  (with-current-buffer (qwen-companion-tools-read--output-buffer)
+    (save-excursion
+      (save-restriction
+        (widen)
+        (let* ((count (qwen-companion-tools-read--line-count))
+               (first (max 1 (- (1+ count)
+                                (min (max 1 (or lines 60))
+                                     (cdr qwen-companion-tools-read--lines)))))
+               (process (get-buffer-process (current-buffer))))
+          (goto-char (point-min))
+          (forward-line (1- first))
+          (list (format "%s, %slines %d to %d of %d, in %s:" (buffer-name)
+                        (if (process-live-p process) "still running, " "")
+                        first count count
+                        (abbreviate-file-name default-directory))
+                (qwen-companion-tools-block
+                 (buffer-substring-no-properties (point) (point-max))
+                 first)))))))
+
+(provide 'qwen-companion-tools-read)
+;;; qwen-companion-tools-read.el ends here

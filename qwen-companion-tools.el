@@ -1,0 +1,385 @@
+;;; qwen-companion-tools.el --- Tools that models may call  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A tool is a function that a model calls by way of its CLI, which knows
+;; it as `mcp__emacs__NAME'.  The Python process checks the arguments and
+;; leaves out what is in files that the CLI may not see; here the function
+;; is called.  `qwen-companion-tools-read.el' has those that are there from
+;; the beginning.  To add one:
+;;
+;;     (qwen-companion-define-tool "open_tasks"
+;;         ((path path "The Org file." :required t)
+;;          (tag string "Only tasks with this tag."))
+;;         "List the open tasks in an Org file that the user has open."
+;;       :paged t
+;;       (with-current-buffer (qwen-companion-tools-buffer path)
+;;         (org-map-entries
+;;          (lambda ()
+;;            (qwen-companion-tools-place
+;;             path (line-number-at-pos nil t) nil (org-get-heading t)))
+;;          (concat (or tag "") "/TODO"))))
+;;
+;; A tool runs from a timer.  The user's next key interrupts it, and it is
+;; called anew a moment later; so it should read and change nothing.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-privacy)
+
+(defcustom qwen-companion-tools-offered t
+  "Which tools of `qwen-companion-tools' CLIs are offered.
+With t all of them, with nil none, else those with the names in the list.
+A CLI asks for them once, when it starts, and finds them by the settings
+layer only; see `qwen-companion-settings-layer'."
+  :group 'qwen-companion
+  :type '(choice (const :tag "All" t)
+                 (const :tag "None" nil)
+                 (repeat :tag "Those with these names" string)))
+
+(defconst qwen-companion-tools--kinds '(string integer boolean path line)
+  "What an argument can be, beside one of several strings.
+The Python process knows the same, see `tools/arguments.py'.")
+
+(defconst qwen-companion-tools--wait 2
+  "Seconds that a tool may wait for another process.")
+
+(defconst qwen-companion-tools--pause 0.2
+  "Seconds after which a tool is called anew that a key has interrupted.")
+
+(defconst qwen-companion-tools--limits '(500 . 40000)
+  "Most items of an answer that are sent, and characters of their texts.")
+
+(cl-defstruct (qwen-companion-tools--tool
+               (:constructor qwen-companion-tools--make-tool)
+               (:copier nil))
+  "A tool.  ARGUMENTS are property lists (:name :kind :description ...).
+FUNCTION is called with their values, nil for one that was not given."
+  description arguments function unasked paged)
+
+(defvar qwen-companion-tools nil
+  "Alist of the tools that models may call: (NAME . TOOL).
+Add one with `qwen-companion-define-tool'; delete an element to take one
+away, or set `qwen-companion-tools-offered'.")
+
+(defvar qwen-companion-tools--directories nil
+  "The directories of which the calling CLI hears, t for all, during a call.")
+(defvar qwen-companion-tools--queue nil
+  "The calls that wait, oldest first: payloads of the `tool-call' message.")
+(defvar qwen-companion-tools--timer nil
+  "Timer that runs the next call, nil when none waits.")
+(defvar qwen-companion-tools--sent nil
+  "The definitions sent last: (DEFINITIONS), nil before the first time.")
+
+;;; Defining
+
+(defmacro qwen-companion-define-tool (name arguments description &rest body)
+  "Let models call the tool NAME, a string of letters, digits and underscores.
+ARGUMENTS are elements (VARIABLE KIND DESCRIPTION), with `:required t' at
+the end for one that must be given.  KIND is one of
+
+  string, integer, boolean
+  path       the absolute name of a file that the CLI may see
+  line       a number from 1
+  (choice \"a\" \"b\")  one of these strings.
+
+The model knows the argument by the name of VARIABLE, which is nil in
+BODY when it was not given.  DESCRIPTION tells the model what the tool is
+for.  BODY may begin with these keywords:
+
+  :unasked t  the CLI may call the tool without asking the user;
+  :paged t    the value is a list, which the model gets in parts.
+
+The value of BODY is a string; a list of strings, and of what the
+functions `qwen-companion-tools-place' and `qwen-companion-tools-block'
+return; or a function, which is called with a function that takes such a
+value, at once or within a few seconds.  A `user-error' tells the model
+what to do instead."
+  (declare (indent 2) (doc-string 3))
+  (let (options)
+    (while (keywordp (car body))
+      (setq options (plist-put options (pop body) (pop body))))
+    (unless (and (stringp name) (string-match-p "\\`[A-Za-z][A-Za-z0-9_]*\\'" name))
+      (error "Not a name of a tool: %S" name))
+    (unless (and (stringp description) (not (string-empty-p description)))
+      (error "The tool %s has no description" name))
+    (cl-loop for option in options by #'cddr
+             unless (memq option '(:unasked :paged))
+             do (error "The tool %s has an unknown option %s" name option))
+    `(setf (alist-get ,name qwen-companion-tools nil nil #'equal)
+           (qwen-companion-tools--make-tool
+            :description ,description
+            :arguments ',(mapcar (apply-partially
+                                  #'qwen-companion-tools--argument name)
+                                 arguments)
+            :unasked ,(plist-get options :unasked)
+            :paged ,(plist-get options :paged)
+            :function (lambda ,(mapcar #'car arguments) ,@body)))))
+
+(eval-and-compile
+  (defun qwen-companion-tools--argument (tool argument)
+    "Return ARGUMENT of the definition of TOOL as a property list."
+    (pcase argument
+      (`(,(and (pred symbolp) variable) ,kind ,(and (pred stringp) description)
+         . ,options)
+       (pcase kind
+         (`(choice . ,(and (pred consp) choices))
+          (unless (cl-every #'stringp choices)
+            (error "A choice of the tool %s is no string" tool)))
+         ((guard (memq kind '(string integer boolean path line))))
+         (_ (error "The tool %s has an argument of unknown kind %S" tool kind)))
+       (append (list :name (symbol-name variable)
+                     :kind (if (consp kind) 'string kind)
+                     :description description)
+               (and (plist-get options :required) '(:required t))
+               (and (consp kind) (list :choices (cdr kind)))))
+      (_ (error "Not an argument of the tool %s: %S" tool argument)))))
+
+(defun qwen-companion-tools-place (path line column text)
+  "Return TEXT, about LINE and COLUMN of the file PATH, as a part of an answer.
+LINE and COLUMN count from 1 and may be nil.  The model does not get it
+where the CLI may not see that file."
+  (append (list :path (expand-file-name path) :text text)
+          (and line (list :line line))
+          (and column (list :column column))))
+
+(defun qwen-companion-tools-block (text &optional line)
+  "Return TEXT, quoted from a file or from elsewhere, as a part of an answer.
+Its lines are numbered from LINE if that is non-nil, else marked."
+  (append (list :text text :block t)
+          (and line (list :line line))))
+
+(defun qwen-companion-tools-buffer (path)
+  "Return the buffer that visits the file PATH, or signal a `user-error'."
+  (or (qwen-companion-tools-visiting path)
+      (user-error "%s is not open in Emacs; read it from the disk" path)))
+
+(defun qwen-companion-tools-visiting (path)
+  "Return the buffer that visits the file PATH, nil when there is none.
+Signal a `user-error' when the user hides it."
+  (when-let* ((buffer (let ((file-name-handler-alist nil))
+                        (find-buffer-visiting path))))
+    (when (qwen-companion-privacy-secret-p buffer)
+      (user-error "The user does not show %s" path))
+    buffer))
+
+(defun qwen-companion-tools-in-scope-p (name)
+  "Return non-nil when the CLI may hear of the file or directory NAME.
+The exclusions of single files are another matter."
+  (and name
+       (not (file-remote-p name))
+       (or (eq t qwen-companion-tools--directories)
+           (cl-some (lambda (directory) (file-in-directory-p name directory))
+                    qwen-companion-tools--directories))))
+
+;;; Offering
+
+(defun qwen-companion-tools--definitions ()
+  "Return the tools that are offered, for the Python process."
+  (cl-loop for (name . tool) in (reverse qwen-companion-tools)
+           when (or (eq t qwen-companion-tools-offered)
+                    (member name qwen-companion-tools-offered))
+           collect (list :name name
+                         :description (qwen-companion-tools--tool-description tool)
+                         :arguments (qwen-companion-tools--tool-arguments tool)
+                         :unasked (qwen-companion-tools--tool-unasked tool)
+                         :paged (qwen-companion-tools--tool-paged tool))))
+
+(defun qwen-companion-tools-update ()
+  "Tell the Python process which tools there are, if they have changed."
+  (let ((definitions (qwen-companion-tools--definitions)))
+    (unless (equal (list definitions) qwen-companion-tools--sent)
+      (when (qwen-companion-backend-call 'tools (list :tools definitions))
+        (setq qwen-companion-tools--sent (list definitions))))))
+
+(defun qwen-companion-tools-resend ()
+  "Tell a new Python process which tools there are."
+  (setq qwen-companion-tools--sent nil)
+  (qwen-companion-tools-update))
+
+(defun qwen-companion-tools-forget ()
+  "Answer no call that waits."
+  (when qwen-companion-tools--timer
+    (cancel-timer qwen-companion-tools--timer))
+  (setq qwen-companion-tools--timer nil
+        qwen-companion-tools--queue nil
+        qwen-companion-tools--sent nil))
+
+;;; Calling
+
+(defun qwen-companion-tools-on-call (payload)
+  "Handle the `tool-call' message PAYLOAD: answer a model.
+That is done by a timer: it may take long, and this is a process filter."
+  (setq qwen-companion-tools--queue
+        (nconc qwen-companion-tools--queue (list payload)))
+  (qwen-companion-tools--run-later 0)
+  nil)
+
+(defun qwen-companion-tools--run-later (seconds)
+  "Run the next call in SECONDS, unless one is due."
+  (unless qwen-companion-tools--timer
+    (setq qwen-companion-tools--timer
+          (run-at-time seconds nil #'qwen-companion-tools--run-next))))
+
+(defun qwen-companion-tools--run-next ()
+  "Run the next call for which somebody waits."
+  (setq qwen-companion-tools--timer nil)
+  (when-let* ((call (pop qwen-companion-tools--queue)))
+    (let ((pause 0))
+      (unwind-protect
+          (when (< (* 1000 (float-time)) (qwen-companion-tool-call-deadline call))
+            (pcase (while-no-input (qwen-companion-tools--evaluate call))
+              (`(done . ,payload)
+               (when payload
+                 (qwen-companion-backend-call 'tool-answer payload)))
+              ;; The user goes first.
+              (_ (push call qwen-companion-tools--queue)
+                 (setq pause qwen-companion-tools--pause))))
+        (when qwen-companion-tools--queue
+          (qwen-companion-tools--run-later pause))))))
+
+(defun qwen-companion-tools--evaluate (call)
+  "Return (done . PAYLOAD), the answer to CALL; nil for one that comes later."
+  (let ((id (qwen-companion-tool-call-id call)))
+    (cons 'done
+          (qwen-companion-tools--protected id
+            (lambda ()
+              (let* ((qwen-companion-tools--directories
+                      (or (qwen-companion-tool-call-everywhere call)
+                          (qwen-companion-tool-call-roots call)))
+                     (value (qwen-companion-tools--apply call)))
+                (if (functionp value)
+                    (qwen-companion-tools--start id value)
+                  (qwen-companion-tools--answer id value))))))))
+
+(defun qwen-companion-tools--apply (call)
+  "Call the function of the tool that CALL names, and return its value."
+  (let ((tool (or (alist-get (qwen-companion-tool-call-name call)
+                             qwen-companion-tools nil nil #'equal)
+                  (user-error "This tool is not there any more")))
+        (given (qwen-companion-tool-call-arguments call)))
+    (apply (qwen-companion-tools--tool-function tool)
+           (mapcar (lambda (argument)
+                     (cadr (assoc (plist-get argument :name) given)))
+                   (qwen-companion-tools--tool-arguments tool)))))
+
+(defun qwen-companion-tools--protected (id function)
+  "Return the value of FUNCTION, or the answer to the call ID that it failed.
+Nothing in it can ask the user, and it does not wait for long."
+  (declare (indent 1))
+  (let ((inhibit-interaction t)
+        (inhibit-message t)
+        (message-log-max nil)
+        (non-essential t)
+        (enable-local-variables nil)
+        (enable-dir-local-variables nil)
+        (use-dialog-box nil))
+    (save-match-data
+      (save-current-buffer
+        (condition-case err
+            (with-timeout
+                (qwen-companion-tools--wait
+                 (qwen-companion-tools--failure
+                  id "A language server or another process does not answer.  Go on without this"))
+              (funcall function))
+          (inhibited-interaction
+           (qwen-companion-tools--failure
+            id "Emacs would have to ask the user for that, and does not"))
+          (user-error
+           (qwen-companion-tools--failure id (error-message-string err)))
+          (error
+           (qwen-companion-tools--failure
+            id (format "Emacs could not do that (%s)" (error-message-string err)))))))))
+
+(defun qwen-companion-tools--failure (id text)
+  "Return the answer to the call ID that there is none, for the reason TEXT."
+  (list :id id
+        :error (qwen-companion-tools--text
+                (concat text (unless (string-suffix-p "." text) ".")))))
+
+(defun qwen-companion-tools--start (id function)
+  "Call FUNCTION, which answers the call ID by the function that it gets.
+Return nil."
+  (let ((pending t))
+    (funcall function
+             (lambda (value)
+               (when pending
+                 (setq pending nil)
+                 (qwen-companion-backend-call
+                  'tool-answer
+                  (qwen-companion-tools--protected id
+                    (lambda () (qwen-companion-tools--answer id value)))))))
+    nil))
+
+(defun qwen-companion-tools--answer (id value)
+  "Return VALUE, that of a tool, as the answer to the call ID."
+  (pcase-let* ((`(,most . ,room) qwen-companion-tools--limits)
+               (items (if (listp value) value (list value)))
+               (hidden 0)
+               (more 0)
+               (sent nil))
+    (dolist (item items)
+      (let ((item (qwen-companion-tools--item item)))
+        (cond ((qwen-companion-tools--hidden-p item) (cl-incf hidden))
+              ((or (<= most 0) (and sent (< room (length (plist-get item :text)))))
+               (setq most 0)
+               (cl-incf more))
+              (t (cl-decf most)
+                 (cl-decf room (length (plist-get item :text)))
+                 (push item sent)))))
+    (list :id id :items (nreverse sent) :more more :hidden hidden)))
+
+(defun qwen-companion-tools--item (item)
+  "Return ITEM of an answer as a property list for the Python process."
+  (let ((item (if (stringp item) (list :text item) item)))
+    (unless (stringp (plist-get item :text))
+      (error "A tool has returned no text: %S" (type-of item)))
+    (when-let* ((path (plist-get item :path)))
+      (unless (qwen-companion-backend-unicode-p path)
+        (setq item (plist-put (copy-sequence item) :path
+                              (qwen-companion-tools--text path)))))
+    (plist-put (copy-sequence item) :text
+               (qwen-companion-tools--text
+                (let ((text (plist-get item :text)))
+                  (substring text 0 (min (length text)
+                                         (cdr qwen-companion-tools--limits))))))))
+
+(defun qwen-companion-tools--text (text)
+  "Return TEXT without properties and with Unicode characters only."
+  (replace-regexp-in-string qwen-companion-backend-not-unicode "\uFFFD"
+                            (substring-no-properties
+                             (if (multibyte-string-p text)
+                                 text
+                               (decode-coding-string text 'utf-8-unix t)))
+                            t t))
+
+(defun qwen-companion-tools--hidden-p (item)
+  "Return non-nil when ITEM of an answer is about a file that the user hides."
+  (when-let* ((path (plist-get item :path)))
+    (or (file-remote-p path)
+        (when-let* ((buffer (get-file-buffer path)))
+          (qwen-companion-privacy-secret-p buffer)))))
+
+(provide 'qwen-companion-tools)
+;;; qwen-companion-tools.el ends here

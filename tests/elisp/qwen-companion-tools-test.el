@@ -1,0 +1,470 @@
+;;; qwen-companion-tools-test.el --- Tests of the tools for models  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Tools are called as the Python process calls them, and their answers are
+;; read as they are sent to it.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'compile)
+(require 'eldoc)
+(require 'etags)
+(require 'flymake)
+(require 'qwen-companion)
+(require 'qwen-companion-test-helper)
+
+(defvar Info-directory-list)
+
+(defvar qwen-companion-tools-test--id 0)
+
+(defun qwen-companion-tools-test--begin (name arguments &optional seconds)
+  "Have the tool NAME called with ARGUMENTS; return the number of the call.
+Somebody waits for the answer for SECONDS."
+  (qwen-companion-tools-on-call
+   (list :id (cl-incf qwen-companion-tools-test--id) :name name
+         :arguments arguments
+         :roots (list (directory-file-name default-directory))
+         :deadline (* 1000 (+ (float-time) (or seconds qwen-companion-test-limit)))))
+  qwen-companion-tools-test--id)
+
+(defun qwen-companion-tools-test--sent (id)
+  "Return the answer to the call ID, nil when there is none yet."
+  (cl-find id (qwen-companion-test-sent 'tool-answer)
+           :key (lambda (payload) (plist-get payload :id))))
+
+(defun qwen-companion-tools-test--call (name &rest arguments)
+  "Return the answer of the tool NAME to ARGUMENTS, names and values.
+It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
+  (let* ((id (qwen-companion-tools-test--begin
+              name (cl-loop for (key value) on arguments by #'cddr
+                            collect (list key value))))
+         (answer (qwen-companion-test-wait-for
+                  (qwen-companion-tools-test--sent id))))
+    (or (plist-get answer :error)
+        (mapcar (lambda (item)
+                  (if (or (plist-get item :path) (plist-get item :block))
+                      (list (plist-get item :line) (plist-get item :text))
+                    (plist-get item :text)))
+                (plist-get answer :items)))))
+
+(defmacro qwen-companion-tools-test--with (files &rest body)
+  "Run BODY with FILES in a project and a backend that only notes calls."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files ,files
+     (qwen-companion-test-with-backend
+       (unwind-protect (progn ,@body)
+         (qwen-companion-tools-forget)))))
+
+(defun qwen-companion-tools-test--file (name)
+  "Return the absolute name of the file NAME."
+  (expand-file-name name))
+
+;;; Defining
+
+(ert-deftest qwen-companion-tools-test-definitions-are-checked ()
+  (dolist (wrong '((qwen-companion-define-tool "a b" () "D." nil)
+                   (qwen-companion-define-tool "a" () "" nil)
+                   (qwen-companion-define-tool "a" ((x number "D.")) "D." nil)
+                   (qwen-companion-define-tool "a" ((x (choice 1) "D.")) "D." nil)
+                   (qwen-companion-define-tool "a" ((x string)) "D." nil)
+                   (qwen-companion-define-tool "a" () "D." :asked t nil)))
+    (should-error (macroexpand wrong)))
+  (let ((qwen-companion-tools nil)
+        (qwen-companion-tools-offered t))
+    (eval '(qwen-companion-define-tool "mine"
+               ((path path "A file." :required t)
+                (how (choice "a" "b") "How."))
+               "Do it."
+             :paged t
+             path)
+          t)
+    (should (equal '((:name "mine" :description "Do it."
+                            :arguments ((:name "path" :kind path :description "A file." :required t)
+                                        (:name "how" :kind string :description "How."
+                                               :choices ("a" "b")))
+                            :unasked nil :paged t))
+                   (qwen-companion-tools--definitions)))
+    (setq qwen-companion-tools-offered nil)
+    (should-not (qwen-companion-tools--definitions))))
+
+(ert-deftest qwen-companion-tools-test-changes-are-told-once ()
+  (qwen-companion-tools-test--with nil
+    (let ((qwen-companion-tools-offered t))
+      (qwen-companion-tools-update)
+      (qwen-companion-tools-update)
+      (setq qwen-companion-tools-offered '("hover"))
+      (qwen-companion-tools-update)
+      (let ((sent (qwen-companion-test-sent 'tools)))
+        (should (= 2 (length sent)))
+        (should (<= 10 (length (plist-get (car sent) :tools))))
+        (should (equal "hover" (plist-get (car (plist-get (cadr sent) :tools))
+                                          :name)))))))
+
+(ert-deftest qwen-companion-tools-test-the-tools-of-the-package-run-unasked ()
+  (should (= 10 (length qwen-companion-tools)))
+  (should (cl-every #'qwen-companion-tools--tool-unasked
+                    (mapcar #'cdr qwen-companion-tools))))
+
+;;; Calling
+
+(defmacro qwen-companion-tools-test--with-tool (function &rest body)
+  "Run BODY with FUNCTION as the tool \"test\"."
+  (declare (indent 1) (debug t))
+  `(let ((qwen-companion-tools (cons (cons "test" (qwen-companion-tools--make-tool
+                                                   :function ,function))
+                                     qwen-companion-tools)))
+     ,@body))
+
+(ert-deftest qwen-companion-tools-test-nothing-asks ()
+  (qwen-companion-tools-test--with nil
+    (dolist (ask (list (lambda () (y-or-n-p "? "))
+                       (lambda () (read-string "? "))
+                       (lambda () (read-char "? "))
+                       (lambda () (format "%s" (read-event "? ")))))
+      (qwen-companion-tools-test--with-tool ask
+        (should (string-search "would have to ask the user"
+                               (qwen-companion-tools-test--call "test")))))))
+
+(ert-deftest qwen-companion-tools-test-errors-are-answers ()
+  (qwen-companion-tools-test--with nil
+    (qwen-companion-tools-test--with-tool (lambda () (error "Odd %s" "thing"))
+      (should (equal "Emacs could not do that (Odd thing)."
+                     (qwen-companion-tools-test--call "test"))))
+    (qwen-companion-tools-test--with-tool (lambda () 7)
+      (should (string-prefix-p "Emacs could not do that"
+                               (qwen-companion-tools-test--call "test"))))
+    (should (string-search "not there" (qwen-companion-tools-test--call "gone")))))
+
+(ert-deftest qwen-companion-tools-test-a-process-that-hangs-is-not-waited-for ()
+  (qwen-companion-tools-test--with nil
+    (let ((qwen-companion-tools--wait 0.05))
+      (qwen-companion-tools-test--with-tool
+          (lambda () (while t (accept-process-output nil 0.01)))
+        (should (string-search "does not answer"
+                               (qwen-companion-tools-test--call "test")))))))
+
+(ert-deftest qwen-companion-tools-test-a-key-goes-first ()
+  (qwen-companion-tools-test--with nil
+    (let ((calls 0)
+          (qwen-companion-tools--pause 0.01))
+      (qwen-companion-tools-test--with-tool
+          (lambda ()
+            (when (= 1 (cl-incf calls))
+              (throw throw-on-input t))
+            "done")
+        (should (equal '("done") (qwen-companion-tools-test--call "test")))
+        (should (= 2 calls))))))
+
+(ert-deftest qwen-companion-tools-test-answers-come-once-and-not-after-the-deadline ()
+  (qwen-companion-tools-test--with nil
+    (qwen-companion-tools-test--with-tool
+        (lambda () (lambda (answer) (funcall answer "one") (funcall answer "two")))
+      (should (equal '("one") (qwen-companion-tools-test--call "test")))
+      (should (= 1 (length (qwen-companion-test-sent 'tool-answer)))))
+    (let ((late (qwen-companion-tools-test--begin "open_files" nil -1)))
+      (should (qwen-companion-tools-test--call "open_files"))
+      (should-not (qwen-companion-tools-test--sent late)))))
+
+(ert-deftest qwen-companion-tools-test-many-calls-are-answered-in-order ()
+  (qwen-companion-tools-test--with '(("a.txt" "one\n"))
+    (find-file-noselect "a.txt")
+    (let ((ids (cl-loop repeat 200
+                        collect (qwen-companion-tools-test--begin "open_files" nil))))
+      (qwen-companion-test-wait-for
+       (qwen-companion-tools-test--sent (car (last ids))))
+      (should (equal ids (mapcar (lambda (payload) (plist-get payload :id))
+                                 (qwen-companion-test-sent 'tool-answer)))))))
+
+(ert-deftest qwen-companion-tools-test-large-answers-are-cut ()
+  (qwen-companion-tools-test--with nil
+    (let ((qwen-companion-tools--limits '(3 . 100)))
+      (qwen-companion-tools-test--with-tool (lambda () (make-list 10 "x"))
+        (let* ((id (qwen-companion-tools-test--begin "test" nil))
+               (answer (qwen-companion-test-wait-for
+                        (qwen-companion-tools-test--sent id))))
+          (should (= 3 (length (plist-get answer :items))))
+          (should (= 7 (plist-get answer :more)))))
+      (qwen-companion-tools-test--with-tool (lambda () (make-list 3 (make-string 60 ?x)))
+        (let* ((id (qwen-companion-tools-test--begin "test" nil))
+               (answer (qwen-companion-test-wait-for
+                        (qwen-companion-tools-test--sent id))))
+          (should (= 1 (length (plist-get answer :items))))
+          (should (= 2 (plist-get answer :more))))))
+    (qwen-companion-tools-test--with-tool (lambda () (propertize "\377\x3FFF80 é" 'face 'bold))
+      (should (equal '("\uFFFD\uFFFD é")
+                     (qwen-companion-tools-test--call "test"))))))
+
+;;; Files
+
+(defconst qwen-companion-tools-test--lisp
+  ";;; -*- lexical-binding: t -*-\n(defun my-first (x)\n  \"Return X.\"\n  x)\n\n(defvar my-second 2\n  \"The second.\")\n")
+
+(ert-deftest qwen-companion-tools-test-symbols ()
+  (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp)
+                                     ("b.txt" "x\n"))
+    (let ((path (expand-file-name "a.el"))
+          (find-file-hook (list (lambda () (error "It was visited")))))
+      ;; A file that is not open, and is not opened.
+      (let ((emacs-lisp-mode-hook (list (lambda () (error "A hook was run")))))
+        (should (equal '((2 "my-first") (6 "Variables > my-second"))
+                       (qwen-companion-tools-test--call "symbols" "path" path)))
+        (should-not (get-file-buffer path)))
+      (setq find-file-hook nil)
+      (with-current-buffer (find-file-noselect path)
+        (goto-char (point-min))
+        (insert "\n\n")
+        (narrow-to-region (point) (point-max))
+        (should (equal '((4 "my-first") (8 "Variables > my-second"))
+                       (qwen-companion-tools-test--call "symbols" "path" path))))
+      (should (string-search "no structure"
+                             (qwen-companion-tools-test--call
+                              "symbols" "path" (expand-file-name "b.txt"))))
+      (should (string-search "Give path"
+                             (qwen-companion-tools-test--call "symbols"))))))
+
+(ert-deftest qwen-companion-tools-test-buffer-text ()
+  (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\nthree\n") ("b.txt" ""))
+    (let ((path (expand-file-name "a.txt")))
+      (should (string-search "not open in Emacs; read it from the disk"
+                             (qwen-companion-tools-test--call "buffer_text" "path" path)))
+      (with-current-buffer (find-file-noselect path)
+        (goto-char (point-min))
+        (insert "zero\n")
+        (narrow-to-region 1 3))
+      (should (equal '("Lines 1 to 4 of 4, with unsaved changes."
+                       (1 "zero\none\ntwo\nthree\n"))
+                     (qwen-companion-tools-test--call "buffer_text" "path" path)))
+      (should (equal '("Lines 2 to 3 of 4, with unsaved changes. For more, call again with start 4."
+                       (2 "one\ntwo\n"))
+                     (qwen-companion-tools-test--call
+                      "buffer_text" "path" path "start" 2 "end" 3)))
+      (should (string-search "has 4 lines, and none with the number 5"
+                             (qwen-companion-tools-test--call
+                              "buffer_text" "path" path "start" 5)))
+      (should (string-search "before"
+                             (qwen-companion-tools-test--call
+                              "buffer_text" "path" path "start" 3 "end" 2)))
+      (with-current-buffer (get-file-buffer path)
+        (set-buffer-modified-p nil)
+        (qwen-companion-privacy-set-exposure (current-buffer) 'hide))
+      (should (string-search "does not show"
+                             (qwen-companion-tools-test--call "buffer_text" "path" path)))
+      (find-file-noselect "b.txt")
+      (should (equal '("Lines 1 to 1 of 1, as saved." (1 ""))
+                     (qwen-companion-tools-test--call
+                      "buffer_text" "path" (expand-file-name "b.txt")))))))
+
+(ert-deftest qwen-companion-tools-test-open-files ()
+  (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n") ("c.txt" "x\n"))
+    (with-current-buffer (find-file-noselect "b.txt")
+      (insert "y"))
+    (with-current-buffer (find-file-noselect "c.txt")
+      (setq qwen-companion-exposure 'hide))
+    (let ((elsewhere (make-temp-file "qwen-companion-elsewhere-")))
+      (unwind-protect
+          (progn
+            (find-file-noselect elsewhere)
+            (save-window-excursion
+              (switch-to-buffer (find-file-noselect "a.txt"))
+              (goto-char (point-max))
+              (narrow-to-region (point-min) 4)
+              (qwen-companion-context--note-focus)
+              (should (equal '((1 "the user is here, narrowed to lines 1 to 1")
+                               (nil "unsaved changes"))
+                             (qwen-companion-tools-test--call "open_files")))))
+        (delete-file elsewhere)))))
+
+(ert-deftest qwen-companion-tools-test-definition-and-references ()
+  (qwen-companion-tools-test--with
+      `(("a.el" ,(concat qwen-companion-tools-test--lisp "(my-first my-second)\n"))
+        ("b.py" "def f():\n    pass\n"))
+    (let ((path (expand-file-name "a.el")))
+      (should (string-search "is not open in Emacs"
+                             (qwen-companion-tools-test--call
+                              "definition" "symbol" "my-first" "path" path)))
+      (with-current-buffer (find-file-noselect path)
+        (eval-buffer))
+      (should (equal '((2 "(defun my-first)"))
+                     (qwen-companion-tools-test--call
+                      "definition" "symbol" "my-first" "path" path "line" 8)))
+      (should (equal '((6 "(defvar my-second)"))
+                     (qwen-companion-tools-test--call
+                      "definition" "symbol" "my-second" "path" path)))
+      (should (string-search "There is no my-third in line 8"
+                             (qwen-companion-tools-test--call
+                              "definition" "symbol" "my-third" "path" path "line" 8)))
+      (should (string-search "none with the number 99"
+                             (qwen-companion-tools-test--call
+                              "definition" "symbol" "my-first" "path" path "line" 99)))
+      ;; That would be a search by a program.
+      (cl-letf (((symbol-function 'make-process) (lambda (&rest _) (error "A process")))
+                ((symbol-function 'call-process) (lambda (&rest _) (error "A process"))))
+        (should (string-search "no more than a search in files"
+                               (qwen-companion-tools-test--call
+                                "references" "symbol" "my-first" "path" path))))
+      ;; Without a tags table, etags would ask for one.
+      (find-file-noselect "b.py")
+      (should (string-search "No language server runs"
+                             (qwen-companion-tools-test--call
+                              "definition" "symbol" "f" "path" (expand-file-name "b.py")))))
+    (fmakunbound 'my-first)
+    (makunbound 'my-second)))
+
+(cl-defmethod xref-backend-identifier-at-point ((_ (eql qwen-companion-tools-test)))
+  (thing-at-point 'symbol))
+(cl-defmethod xref-backend-references ((_ (eql qwen-companion-tools-test)) identifier)
+  (list (xref-make (concat "use of " identifier)
+                   (xref-make-file-location (expand-file-name "b.py") 3 2))
+        (xref-make (concat "use of " identifier)
+                   (xref-make-file-location (expand-file-name ".env") 1 0))))
+(cl-defmethod xref-backend-apropos ((_ (eql qwen-companion-tools-test)) pattern)
+  (list (xref-make (concat "like " pattern)
+                   (xref-make-file-location (expand-file-name "b.py") 1 0))))
+
+(ert-deftest qwen-companion-tools-test-a-language-server-is-asked ()
+  (qwen-companion-tools-test--with '(("a.py" "f()\n") ("b.py" "def f():\n    pass\n    f()\n"))
+    (let ((qwen-companion-tools-servers '(qwen-companion-tools-test)))
+      (with-current-buffer (find-file-noselect "a.py")
+        (setq-local xref-backend-functions
+                    (list (lambda () 'qwen-companion-tools-test))))
+      (should (equal '((3 "use of f") (1 "use of f"))
+                     (qwen-companion-tools-test--call
+                      "references" "symbol" "f" "path" (expand-file-name "a.py") "line" 1)))
+      ;; For a file that is not open, the server of another one is asked.
+      (should (equal '((3 "use of f") (1 "use of f"))
+                     (qwen-companion-tools-test--call
+                      "references" "symbol" "f" "path" (expand-file-name "b.py"))))
+      (should (equal '((1 "like g"))
+                     (qwen-companion-tools-test--call "symbols" "query" "g")))
+      (should-not (get-file-buffer "b.py")))))
+
+(ert-deftest qwen-companion-tools-test-hover ()
+  (qwen-companion-tools-test--with '(("a.txt" "alpha beta\n"))
+    (let ((path (expand-file-name "a.txt"))
+          (qwen-companion-tools-read--hover-wait 0.05))
+      (with-current-buffer (find-file-noselect path)
+        (setq-local eldoc-documentation-functions
+                    (list (lambda (_) (concat "at once: " (thing-at-point 'word)))
+                          (lambda (answer)
+                            (run-at-time 0 nil answer (propertize "later" 'face 'bold))
+                            t)
+                          (lambda (_) nil)
+                          (lambda (_) (error "Broken")))))
+      (should (equal '((nil "at once: beta") (nil "later"))
+                     (qwen-companion-tools-test--call
+                      "hover" "path" path "line" 1 "symbol" "beta")))
+      ;; One that never answers.
+      (with-current-buffer (get-file-buffer path)
+        (setq-local eldoc-documentation-functions
+                    (list (lambda (_) t))))
+      (should (string-search "knows nothing of that place"
+                             (car (qwen-companion-tools-test--call
+                                   "hover" "path" path "line" 1)))))))
+
+(ert-deftest qwen-companion-tools-test-diagnostics ()
+  (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n"))
+    (let ((path (expand-file-name "a.txt")))
+      (with-current-buffer (find-file-noselect path)
+        (setq-local flymake-diagnostic-functions
+                    (list #'qwen-companion-tools-test--check))
+        (flymake-mode)
+        (should (equal (list (format "%s has not been checked yet." path))
+                       (qwen-companion-tools-test--call "diagnostics" "path" path)))
+        (flymake-start)
+        (should (equal '((2 "error qwen-companion-tools-test--check Bad two")
+                         (1 "note qwen-companion-tools-test--check Odd one"))
+                       (qwen-companion-tools-test--call "diagnostics" "path" path)))
+        (should (equal 2 (length (qwen-companion-tools-test--call "diagnostics"))))
+        (flymake-mode -1))
+      (find-file-noselect "b.txt")
+      (should (string-search "Nothing checks"
+                             (qwen-companion-tools-test--call
+                              "diagnostics" "path" (expand-file-name "b.txt"))))
+      (should (equal '("No open file of the project is checked by Emacs.")
+                     (qwen-companion-tools-test--call "diagnostics"))))))
+
+(defun qwen-companion-tools-test--check (report &rest _)
+  "Report to REPORT, a function of flymake, each line of the current buffer."
+  (funcall report
+           (save-excursion
+             (goto-char (point-min))
+             (cl-loop while (re-search-forward "one\\|two\\|three" nil t)
+                      collect (flymake-make-diagnostic
+                               (current-buffer) (match-beginning 0) (match-end 0)
+                               (if (equal (match-string 0) "one") :note :error)
+                               (concat (if (equal (match-string 0) "one") "Odd " "Bad ")
+                                       (match-string 0)))))))
+
+(ert-deftest qwen-companion-tools-test-output-and-problems-of-a-compilation ()
+  (qwen-companion-tools-test--with '(("a.c" "x\n"))
+    (let ((compilation-last-buffer nil))
+      (should (string-search "No compilation"
+                             (qwen-companion-tools-test--call "test_output")))
+      (with-current-buffer (get-buffer-create "*qwen-companion test compilation*")
+        (setq default-directory directory)
+        (insert "cc a.c\na.c:1:2: error: no such thing\na.c:1: warning: odd\nexit 1\n")
+        (compilation-mode)
+        (setq compilation-last-buffer (current-buffer)))
+      (should (equal '((1 "error a.c:1:2: error: no such thing")
+                       (1 "warning a.c:1: warning: odd"))
+                     (qwen-companion-tools-test--call "diagnostics" "source" "compilation")))
+      (let ((answer (qwen-companion-tools-test--call "test_output" "lines" 2)))
+        (should (string-search "lines 3 to 4 of 4" (car answer)))
+        (should (equal '(3 "a.c:1: warning: odd\nexit 1\n") (cadr answer))))
+      ;; That of another project is none of this one's business.
+      (with-current-buffer "*qwen-companion test compilation*"
+        (setq default-directory "/"))
+      (should (string-search "No compilation"
+                             (qwen-companion-tools-test--call "test_output"))))))
+
+(ert-deftest qwen-companion-tools-test-describe ()
+  (qwen-companion-tools-test--with `(("a.el" ,qwen-companion-tools-test--lisp))
+    (with-current-buffer (find-file-noselect "a.el")
+      (set-visited-file-modtime)
+      (load buffer-file-name nil t))
+    (should (equal '("my-first is a function: (my-first x)" (2 "defined here") (nil "Return X."))
+                   (qwen-companion-tools-test--call "describe" "symbol" "my-first")))
+    ;; A value may be a secret.
+    (set (intern "my-second") "the value")
+    (should-not (string-search "the value"
+                               (format "%S" (qwen-companion-tools-test--call
+                                             "describe" "symbol" "my-second"))))
+    (should (string-search "in the library files"
+                           (format "%S" (qwen-companion-tools-test--call
+                                         "describe" "symbol" "find-file"))))
+    (let ((answer (qwen-companion-tools-test--call "describe" "symbol" "my-firs")))
+      (should (string-search "there are my-first" answer)))
+    (fmakunbound 'my-first)
+    (makunbound 'my-second)))
+
+(ert-deftest qwen-companion-tools-test-search-docs ()
+  (require 'info)
+  (qwen-companion-tools-test--with
+      '(("own.info" "This is own.info.\n\n\^_\nFile: own.info,  Node: Top,  Next: Part\n\nThe top.\n\n\^_\nFile: own.info,  Node: Part,  Prev: Top\n\nAbout zebras and é.\nMore.\n\^_\nEnd\n"))
+    (let ((Info-directory-list (list default-directory)))
+      (should (equal '("Node \"Part\": About zebras and é.")
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "own" "query" "ZEBRA")))
+      (should (equal '((nil "\nAbout zebras and é.\nMore."))
+                     (mapcar (lambda (item) (list (car item) (cadr item)))
+                             (qwen-companion-tools-test--call
+                              "search_docs" "manual" "own" "node" "part"))))
+      (should (equal '("The manual own has nothing like that.")
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "own" "query" "lion")))
+      (should (string-search "no manual other"
+                             (qwen-companion-tools-test--call
+                              "search_docs" "manual" "other" "query" "x")))
+      (should (string-search "Give query"
+                             (qwen-companion-tools-test--call
+                              "search_docs" "manual" "own"))))))
+
+(provide 'qwen-companion-tools-test)
+;;; qwen-companion-tools-test.el ends here
