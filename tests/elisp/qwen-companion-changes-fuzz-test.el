@@ -14,7 +14,7 @@
 (ert-deftest qwen-companion-changes-fuzz-test-a-few ()
   "What is undone and brought back is so; `make fuzz' takes many more steps."
   (changes-fuzz-run 1 12)
-  (changes-fuzz-run 2 12))
+  (changes-fuzz-run-for-real 2 12))
 
 (provide 'qwen-companion-changes-fuzz-test)
 ;;; qwen-companion-changes-fuzz-test.el ends here

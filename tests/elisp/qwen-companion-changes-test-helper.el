@@ -64,6 +64,38 @@
              (qwen-companion-changes-close)
              (qwen-companion-journal-disable)))))))
 
+(defmacro qwen-companion-changes-test-with-process (&rest body)
+  "Run BODY with a Python process that compares and merges, and a CLI connected.
+The journal is that of the tests, without turns."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-test-with-process
+     (let ((qwen-companion-changes-test-turns nil)
+           (qwen-companion-changes-test-texts (make-hash-table :test #'equal))
+           (qwen-companion-changes-test-disk (make-hash-table :test #'equal))
+           (qwen-companion-changes-test-busy nil)
+           (qwen-companion-changes-test-hold nil)
+           (qwen-companion-changes-test--held nil)
+           (qwen-companion-test-calls nil)
+           (real (symbol-function 'qwen-companion-backend-call)))
+       (qwen-companion-mode 1)
+       (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
+       (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                  (lambda (method payload)
+                    (if (string-prefix-p "journal-" (symbol-name method))
+                        (qwen-companion-changes-test--call method payload)
+                      (funcall real method payload))))
+                 ((symbol-function 'qwen-companion-backend-sessions)
+                  (lambda () '((:id "s" :client "qwen"))))
+                 ((symbol-function 'qwen-companion-roots-published)
+                  (lambda () (list (directory-file-name directory)))))
+         (qwen-companion-follow-update)
+         (save-window-excursion
+           (delete-other-windows)
+           (switch-to-buffer (get-buffer-create "*elsewhere*"))
+           (unwind-protect
+               (progn ,@body)
+             (qwen-companion-changes-close)))))))
+
 (defun qwen-companion-changes-test-bytes (path)
   "Return the bytes of the file PATH, nil without one."
   (when (file-exists-p path)
@@ -315,6 +347,12 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
 (defun qwen-companion-changes-test-settle ()
   "Let the buffer of changes show what it was told."
   (with-current-buffer qwen-companion-changes--buffer-name
+    (unless qwen-companion-changes-test-hold
+      (qwen-companion-changes--update)
+      (qwen-companion-test-wait-for
+       (cl-notany (lambda (view)
+                    (eq 'loading (qwen-companion-changes-file-state view)))
+                  (hash-table-values qwen-companion-changes--views))))
     (when qwen-companion-changes--timer
       (cancel-timer qwen-companion-changes--timer)
       (setq qwen-companion-changes--timer nil))

@@ -578,6 +578,46 @@ A text that is nil removes the line."
       (should (equal '("1\n2\n3\n" nil "g\n")
                      (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "b/new" "gone")))))))
 
+(ert-deftest qwen-companion-changes-test-in-a-buffer-that-follows-the-disk ()
+  "With the real merging and following: one undo step, saved, no question."
+  (qwen-companion-changes-test-with-process
+    (qwen-companion-changes-test-write "a.txt" qwen-companion-changes-test--old)
+    (let ((buffer (find-file-noselect "a.txt")))
+      (qwen-companion-changes-test-turn
+       "one" (list (list "a.txt" (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))))
+      (cl-flet ((wait-for (text)
+                  (qwen-companion-test-wait-for
+                   (equal text (with-current-buffer buffer (buffer-string))))))
+        (wait-for (qwen-companion-changes-test--new 5 "five" 20 "twenty" 35 nil))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-unfold "a.txt")
+        (cl-letf (((symbol-function 'y-or-n-p) (lambda (&rest _) (ert-fail "Asked")))
+                  ((symbol-function 'ask-user-about-supersession-threat)
+                   (lambda (&rest _) (ert-fail "Asked about the file"))))
+          (qwen-companion-changes-test-press "k")
+          (should (equal (qwen-companion-changes-test--new 20 "twenty" 35 nil)
+                         (qwen-companion-changes-test-bytes "a.txt")))
+          (should-not (buffer-modified-p buffer))
+          ;; An agent goes on, and the buffer follows.
+          (qwen-companion-changes-test-turn
+           "two" (list (list "a.txt" (qwen-companion-changes-test--new
+                                      20 "twenty" 35 nil 40 "end"))))
+          (wait-for (qwen-companion-changes-test--new 20 "twenty" 35 nil 40 "end"))
+          ;; Unsaved text stays unsaved, and what is undone is in it.
+          (with-current-buffer buffer
+            (goto-char (point-min))
+            (insert "mine\n"))
+          (qwen-companion-changes-test-settle)
+          (qwen-companion-changes-test-goto "@@ -17")
+          (qwen-companion-changes-test-press "k")
+          (should (buffer-modified-p buffer))
+          (should (equal (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))
+                         (with-current-buffer buffer (buffer-string))))
+          (with-current-buffer buffer
+            (save-buffer))
+          (should (equal (concat "mine\n" (qwen-companion-changes-test--new 35 nil 40 "end"))
+                         (qwen-companion-changes-test-bytes "a.txt"))))))))
+
 (ert-deftest qwen-companion-changes-test-scopes ()
   (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n"))
     (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n")))

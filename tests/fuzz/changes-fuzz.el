@@ -89,8 +89,12 @@ unlike any other.  NEWLINE ends the lines on disk."
     (qwen-companion-changes-test-turn
      turn (list (list "a.txt" (decode-coding-string (changes-fuzz--bytes model) 'utf-8-unix))))
     (when-let* ((buffer (changes-fuzz--buffer)))
-      (with-current-buffer buffer
-        (revert-buffer t t)))))
+      (if (qwen-companion-backend-sessions)
+          (qwen-companion-test-wait-for
+           (equal (changes-fuzz--text model)
+                  (with-current-buffer buffer (buffer-string))))
+        (with-current-buffer buffer
+          (revert-buffer t t))))))
 
 (defun changes-fuzz--user-edits (model)
   "Let the user edit a place, in the buffer if there is one."
@@ -196,29 +200,39 @@ unlike any other.  NEWLINE ends the lines on disk."
                                (if (cl-evenp n) "k" "u")))))))
 
 (defun changes-fuzz-run (seed steps)
+  "Take STEPS random steps from SEED; git merges."
+  (qwen-companion-changes-test-with nil
+    (changes-fuzz--run seed steps)))
+
+(defun changes-fuzz-run-for-real (seed steps)
+  "Take STEPS random steps from SEED; the Python process merges.
+Buffers follow the disk."
+  (qwen-companion-changes-test-with-process
+    (changes-fuzz--run seed steps)))
+
+(defun changes-fuzz--run (seed steps)
   "Take STEPS random steps from SEED, then undo everything.
 What is left is what was there before with the edits of the user."
   (random (format "%s" seed))
-  (qwen-companion-changes-test-with nil
-    (let ((model (changes-fuzz--make-model
-                  :agent (make-vector changes-fuzz--places nil)
-                  :user (make-vector changes-fuzz--places "")
-                  :newline (if (zerop (random 3)) "\r\n" "\n")))
-          original)
-      (dotimes (place changes-fuzz--places)
-        (aset (changes-fuzz--model-agent model) place
-              (cl-loop repeat (random 3) concat (changes-fuzz--line model "old"))))
-      (setq original (copy-sequence (changes-fuzz--model-agent model)))
-      (qwen-companion-changes-test-write "a.txt" (changes-fuzz--bytes model))
-      (dotimes (_ steps)
-        (changes-fuzz--step model)
-        (changes-fuzz--check model))
-      ;; All of it, newest first: each place gets back what it had.
-      (dolist (write (changes-fuzz--model-writes model))
-        (when (equal (nth 3 write) (aref (changes-fuzz--model-agent model) (cadr write)))
-          (changes-fuzz--swap model write "k")
-          (changes-fuzz--check model)))
-      (should (equal original (changes-fuzz--model-agent model))))))
+  (let ((model (changes-fuzz--make-model
+                :agent (make-vector changes-fuzz--places nil)
+                :user (make-vector changes-fuzz--places "")
+                :newline (if (zerop (random 3)) "\r\n" "\n")))
+        original)
+    (dotimes (place changes-fuzz--places)
+      (aset (changes-fuzz--model-agent model) place
+            (cl-loop repeat (random 3) concat (changes-fuzz--line model "old"))))
+    (setq original (copy-sequence (changes-fuzz--model-agent model)))
+    (qwen-companion-changes-test-write "a.txt" (changes-fuzz--bytes model))
+    (dotimes (_ steps)
+      (changes-fuzz--step model)
+      (changes-fuzz--check model))
+    ;; All of it, newest first: each place gets back what it had.
+    (dolist (write (changes-fuzz--model-writes model))
+      (when (equal (nth 3 write) (aref (changes-fuzz--model-agent model) (cadr write)))
+        (changes-fuzz--swap model write "k")
+        (changes-fuzz--check model)))
+    (should (equal original (changes-fuzz--model-agent model)))))
 
 (defun changes-fuzz ()
   "Take as many steps as the command line says, in runs of 40 each."
@@ -229,7 +243,9 @@ What is left is what was there before with the edits of the user."
     (setq command-line-args-left nil)
     (while (> left 0)
       (condition-case err
-          (changes-fuzz-run seed (min 40 left))
+          (if (cl-evenp seed)
+              (changes-fuzz-run-for-real seed (min 40 left))
+            (changes-fuzz-run seed (min 40 left)))
         (error
          (cl-incf failed)
          (message "seed %d: %S" seed err)))
