@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -107,10 +107,16 @@ bench: build ## What a review and following a file cost, beside what Emacs has f
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 
-lint-python: build
+lint-python: build lint-style $(BUILD)/typed
+
+lint-style: build
 	@$(VENV)/ruff check --quiet
 	@$(VENV)/ruff format --check --quiet || { echo "lint: not formatted (make format):"; $(VENV)/ruff format --diff; exit 1; }
+
+# A directory is newer when a file in it is new or gone; by its whole name, since `demo' is a target.
+$(BUILD)/typed: pyproject.toml python/requirements-dev.lock $(shell find $(addprefix $(CURDIR)/,python tests demo typings) -name __pycache__ -prune -o -type d -print -o -name '*.py*' -print)
 	@$(VENV)/pyright --warnings
+	@touch $@
 
 lint-elisp: build
 	@$(EMACS) -Q --batch -l scripts/structure.el -f structure-check

@@ -44,9 +44,9 @@ class ErtItem(pytest.Item):
         selector = str(self.config.getoption("--ert"))
         # Loading a file of tests leaves so much that collecting it would take half of the time.
         quick = ["--eval", "(setq gc-cons-threshold (* 64 1024 1024))"]
-        command = [EMACS, "-Q", "--batch", *quick, "-l", "scripts/checkout.el", "-L", "tests/elisp", "-l", str(self.path)]
+        load = ["-l", "scripts/checkout.el", "-L", "tests/elisp", "-l", str(self.path)]
         result = subprocess.run(
-            [*command, "--eval", f"(ert-run-tests-batch-and-exit '{selector})"],
+            [EMACS, "-Q", "--batch", *quick, *load, "--eval", f"(ert-run-tests-batch-and-exit '{selector})"],
             cwd=CHECKOUT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

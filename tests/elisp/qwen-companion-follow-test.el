@@ -395,8 +395,7 @@ visits and that has changed."
                           (with-current-buffer buffer
                             (and (equal "two\n" (buffer-string))
                                  (not (qwen-companion-follow-test--behind-p)))))
-                        buffers))
-         60)
+                        buffers)))
         (dolist (buffer buffers)
           (with-current-buffer buffer
             (should-not (buffer-modified-p))

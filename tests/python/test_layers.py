@@ -30,6 +30,11 @@ def imports_of(source: str, modules: frozenset[str]) -> set[str]:
     return found & modules
 
 
+@pytest.fixture(scope="module")
+def backend_graph() -> dict[str, set[str]]:
+    return graph_of(PYTHON_DIRECTORY)
+
+
 def graph_of(directory: Path) -> dict[str, set[str]]:
     """Return for each module of the backend in `directory` the modules of the backend that it imports."""
     paths = {_name(path.relative_to(directory)): path for path in (directory / PACKAGE).rglob("*.py")}
@@ -52,21 +57,20 @@ def _package(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def test_neither_modules_nor_packages_import_each_other_in_a_circle() -> None:
-    graph = graph_of(PYTHON_DIRECTORY)
-    assert f"{PACKAGE}.ide.server" in graph[f"{PACKAGE}.companion"]
-    for imports in (graph, packages_of(graph)):
+def test_neither_modules_nor_packages_import_each_other_in_a_circle(backend_graph: dict[str, set[str]]) -> None:
+    assert f"{PACKAGE}.ide.server" in backend_graph[f"{PACKAGE}.companion"]
+    for imports in (backend_graph, packages_of(backend_graph)):
         TopologicalSorter(imports).prepare()
 
 
-def test_what_works_on_domain_types_knows_no_wire() -> None:
-    packages = packages_of(graph_of(PYTHON_DIRECTORY))
+def test_what_works_on_domain_types_knows_no_wire(backend_graph: dict[str, set[str]]) -> None:
+    packages = packages_of(backend_graph)
     for name in KNOW_NO_WIRE:
         assert not packages[f"{PACKAGE}.{name}"] & {f"{PACKAGE}.emacs", f"{PACKAGE}.daemon"}, name
 
 
-def test_the_types_of_the_domain_import_nothing() -> None:
-    assert graph_of(PYTHON_DIRECTORY)[f"{PACKAGE}.domain"] == set()
+def test_the_types_of_the_domain_import_nothing(backend_graph: dict[str, set[str]]) -> None:
+    assert backend_graph[f"{PACKAGE}.domain"] == set()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ options = [(), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEA
 print("trying", flush=True)
 taken = ""
 for host, chosen in itertools.cycle(itertools.product(["127.0.0.1", "0.0.0.0"], options)):
-    if taken or select.select([sys.stdin], [], [], 0)[0]:
+    # Many times in the third of a second that the next backend takes to start, and the processor is left to that.
+    if taken or select.select([sys.stdin], [], [], 0.001)[0]:
         break
     attempt = socket.socket()
     try:
