@@ -35,22 +35,8 @@
 (require 'cl-lib)
 (require 'epc)
 (require 'subr-x)
+(require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
-
-(defcustom qwen-companion-python nil
-  "Python interpreter (3.10 or later) that runs the companion's server.
-A file name or a command on the variable `exec-path'.  When nil, the
-environment made by `qwen-companion-install-backend' is used if there
-is one, else the command python3."
-  :group 'qwen-companion
-  :type '(choice (const :tag "Own environment, else python3" nil)
-                 (file :tag "Interpreter")))
-
-(defcustom qwen-companion-backend-directory
-  (locate-user-emacs-file "qwen-companion/")
-  "Directory where `qwen-companion-install-backend' puts its environment."
-  :group 'qwen-companion
-  :type 'directory)
 
 (defvar qwen-companion-state-functions nil
   "Abnormal hook run when the state of the companion changes.
@@ -104,9 +90,6 @@ answer.  It may have to read a proposal of 100 MB first.")
   '((3 . package-missing) (4 . python-too-old) (5 . port-taken) (6 . bad-hello))
   "Alist of the exit codes of the process that get a treatment of their own.
 The other half is in its `__main__.py'.")
-
-(defconst qwen-companion-backend--oldest-python "3.10"
-  "Oldest version of Python that the process runs with.")
 
 (cl-defstruct (qwen-companion-backend--connection
                (:constructor qwen-companion-backend--make-connection)
@@ -214,26 +197,6 @@ Return nil when it has gone."
 
 ;;; Starting
 
-(defconst qwen-companion-backend-source
-  (expand-file-name "python/"
-                    (file-name-directory
-                     (or load-file-name
-                         (bound-and-true-p byte-compile-current-file)
-                         buffer-file-name)))
-  "Directory that holds the Python package.")
-
-(defun qwen-companion-backend--environment-python ()
-  "Return the interpreter of the environment of our own, made or not."
-  (expand-file-name "venv/bin/python" qwen-companion-backend-directory))
-
-(defun qwen-companion-backend-python ()
-  "Return the file name of the interpreter to use, or nil."
-  (cond (qwen-companion-python
-         (executable-find qwen-companion-python))
-        ((file-executable-p (qwen-companion-backend--environment-python))
-         (qwen-companion-backend--environment-python))
-        (t (executable-find "python3"))))
-
 (defun qwen-companion-backend--random ()
   "Return a random string of 64 hexadecimal digits, fit for a secret."
   (if (gnutls-available-p)
@@ -253,17 +216,17 @@ The state becomes `starting', then `ready' or `error'."
   "Start a process, reusing the previous one's port, token and sessions."
   (qwen-companion-backend--cancel-retry)
   (qwen-companion-backend--set-state 'starting)
-  (let ((python (qwen-companion-backend-python)))
+  (let ((python (qwen-companion-environment-python)))
     (cond
-     ((not (file-directory-p qwen-companion-backend-source))
+     ((not (file-directory-p qwen-companion-environment-source))
       (qwen-companion-backend--fail
        (format "the package is incomplete: there is no %s; install it anew"
-               (abbreviate-file-name qwen-companion-backend-source))))
+               (abbreviate-file-name qwen-companion-environment-source))))
      ((not python)
       (qwen-companion-backend--fail
        (format "no Python found as %s; install Python %s or later, or customize `qwen-companion-python'"
                (or qwen-companion-python "python3")
-               qwen-companion-backend--oldest-python)))
+               qwen-companion-environment-oldest-python)))
      (t
       (condition-case err
           (qwen-companion-backend--spawn python)
@@ -298,7 +261,7 @@ Signal a `file-error' that says what to do when that is impossible."
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
   ;; The package's directory is the working directory because `python -m'
   ;; imports from there first: never from a directory of the user's.
-  (let* ((default-directory qwen-companion-backend-source)
+  (let* ((default-directory qwen-companion-environment-source)
          (process-environment
           (append '("PYTHONPATH" "PYTHONHOME" "PYTHONSTARTUP" "PYTHONUTF8=1")
                   (funcall qwen-companion-backend-environment-function)
@@ -653,11 +616,11 @@ happens on its own, also when Emacs is about to exit."
         (detail (qwen-companion-backend--last-line process)))
     (pcase (alist-get status qwen-companion-backend--exit-codes)
       ('package-missing
-       (format "%s lacks a package (%s); run M-x qwen-companion-install-backend"
-               python detail))
+       (format "%s lacks a package (%s); %s"
+               python detail (qwen-companion-environment-remedy)))
       ('python-too-old
        (format "%s is too old (%s); customize `qwen-companion-python' to Python %s or later"
-               python detail qwen-companion-backend--oldest-python))
+               python detail qwen-companion-environment-oldest-python))
       ('bad-hello
        (format "the Lisp and Python parts are different versions (%s); reinstall the package and restart Emacs"
                detail))
@@ -738,6 +701,9 @@ The process does so itself, but it may have been killed."
 
 (defun qwen-companion-backend-on-serving (_payload)
   "Handle the `serving' message: the requests of CLIs are answered."
+  (when (qwen-companion-environment-outdated-p)
+    (qwen-companion-backend-notice-once
+     "the Python environment is that of another version of the package; M-x qwen-companion-install-backend brings it up to date"))
   (setf (qwen-companion-backend--connection-unanswered
          qwen-companion-backend--connection)
         0)
@@ -841,64 +807,17 @@ The process does so itself, but it may have been killed."
   (interactive)
   (pop-to-buffer (qwen-companion-backend--log-buffer)))
 
-;;; Installing
+;;; A new environment
 
-(declare-function compilation-start "compile"
-                  (command &optional mode name-function highlight-regexp))
+(defun qwen-companion-backend--environment-changed ()
+  "Use the environment that has just been made."
+  (if (eq qwen-companion-backend--state 'error)
+      (qwen-companion-backend-start)
+    (when (eq qwen-companion-backend--state 'ready)
+      (message "qwen-companion: the Python environment is ready; turn `qwen-companion-mode' off and on to use it"))))
 
-;;;###autoload
-(defun qwen-companion-install-backend ()
-  "Make the Python environment of the companion, or make it anew.
-It goes to `qwen-companion-backend-directory', holds exactly the
-packages listed in the package's requirements file (checked by hash),
-and is made with uv when that is on the variable `exec-path', else
-with the venv and pip of `qwen-companion-python' or python3.  The
-installation runs in the background in a buffer of its own."
-  (interactive)
-  (require 'compile)
-  (let* ((python (executable-find (or qwen-companion-python "python3")))
-         (target (directory-file-name
-                  (expand-file-name "venv" qwen-companion-backend-directory)))
-         (lock (expand-file-name "requirements.lock"
-                                 qwen-companion-backend-source))
-         (own (qwen-companion-backend--environment-python)))
-    (unless python
-      (user-error "No Python found as %s; install Python %s or later"
-                  (or qwen-companion-python "python3")
-                  qwen-companion-backend--oldest-python))
-    (condition-case err
-        (make-directory qwen-companion-backend-directory t)
-      (file-error
-       (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a place where you may write"
-                   (abbreviate-file-name qwen-companion-backend-directory)
-                   (qwen-companion-backend-file-error-reason err))))
-    (let* ((default-directory
-             (file-name-as-directory
-              (expand-file-name qwen-companion-backend-directory)))
-           (commands
-            (if-let* ((uv (executable-find "uv")))
-                `((,uv "venv" "--clear" "--python" ,python ,target)
-                  (,uv "pip" "install" "--python" ,own "--require-hashes"
-                       "--compile-bytecode" "-r" ,lock))
-              `((,python "-m" "venv" "--clear" ,target)
-                (,own "-m" "pip" "install" "--disable-pip-version-check"
-                      "--require-hashes" "-r" ,lock))))
-           (buffer (compilation-start
-                    (mapconcat (lambda (command)
-                                 (mapconcat #'shell-quote-argument command " "))
-                               commands " && ")
-                    nil (lambda (_mode) "*qwen-companion install*"))))
-      (with-current-buffer buffer
-        (add-hook 'compilation-finish-functions
-                  #'qwen-companion-backend--installed nil t)))))
-
-(defun qwen-companion-backend--installed (_buffer outcome)
-  "Show the OUTCOME of the installation, a string of compile."
-  (if (not (string-prefix-p "finished" outcome))
-      (message "qwen-companion: the installation failed, see the buffer *qwen-companion install*")
-    (message "qwen-companion: the Python environment is ready")
-    (when (eq qwen-companion-backend--state 'error)
-      (qwen-companion-backend-start))))
+(add-hook 'qwen-companion-environment-made-hook
+          #'qwen-companion-backend--environment-changed)
 
 (provide 'qwen-companion-backend)
 ;;; qwen-companion-backend.el ends here

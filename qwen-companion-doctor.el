@@ -29,6 +29,7 @@
 (require 'cl-lib)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon)
+(require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -138,13 +139,13 @@
 
 (defun qwen-companion-doctor--start ()
   "Start the Python part, whose results are added to the current buffer."
-  (let ((python (qwen-companion-backend-python))
+  (let ((python (qwen-companion-environment-python))
         (buffer (current-buffer)))
     (if (not python)
         (qwen-companion-doctor--add
          (list "fail" "Python" "there is no interpreter" "install Python 3.10 or later"))
       (let ((process-environment
-             (append (list (concat "PYTHONPATH=" qwen-companion-backend-source)
+             (append (list (concat "PYTHONPATH=" qwen-companion-environment-source)
                            "PYTHONIOENCODING=utf-8")
                      (default-value 'process-environment)))
             (default-directory (expand-file-name "~/")))

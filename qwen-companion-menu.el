@@ -215,7 +215,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("m" "Mode on or off" qwen-companion-mode)
         ("L" "Log" qwen-companion-log)
         ("!" "Doctor" qwen-companion-doctor)
-        ("I" "Install the Python part" qwen-companion-install-backend))))
+        ("I" "Install the Python part" qwen-companion-install-backend)
+        ("U" "Remove the Python part" qwen-companion-uninstall))))
     "The commands: rows of groups (TITLE COMMAND...).
 A COMMAND is (KEY LABEL SYMBOL [PREDICATE]); it makes sense now when
 PREDICATE, called without arguments, returns non-nil.")

@@ -58,11 +58,8 @@ def main() -> int:
 
 
 def report_missing(names: "list[str]") -> int:
-    """Say that packages are missing, and how to get them."""
-    say(
-        f"{sys.executable} lacks the Python package {', '.join(names)}.  Run M-x qwen-companion-install-backend, "
-        f"or: {sys.executable} -m pip install {' '.join(names)}"
-    )
+    """Say which modules are missing; Emacs knows how to get them."""
+    say(f"{sys.executable} lacks the Python module {', '.join(names)}.")
     return EXIT_PACKAGE_MISSING
 
 

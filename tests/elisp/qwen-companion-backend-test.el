@@ -180,14 +180,6 @@ A directory that the process removes meanwhile is no error."
                       :type 'file-error))
       (should-not (directory-files default-directory nil "^text-")))))
 
-(ert-deftest qwen-companion-backend-test-no-place-for-the-environment ()
-  (qwen-companion-test-with-files '(("file" ""))
-    (let ((qwen-companion-backend-directory (expand-file-name "file/below/")))
-      (should (string-match-p
-               "file/below/.*qwen-companion-backend-directory"
-               (cadr (should-error (qwen-companion-install-backend)
-                                   :type 'user-error)))))))
-
 (ert-deftest qwen-companion-backend-test-port-is-kept ()
   "While no process has the port, nobody else gets it; afterwards they do."
   (skip-unless (eq system-type 'gnu/linux))

@@ -248,7 +248,8 @@ def test_a_missing_package_is_named(home: Home, tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert b"mcp" in done.stderr
-    assert b"pip install" in done.stderr
+    # A module may have the name of a stranger's package.
+    assert b"pip install" not in done.stderr
 
 
 def test_all_packages_are_looked_for() -> None:

@@ -45,13 +45,13 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert entry.OLDEST_PYTHON == (major, minor)
     named: Mapping[str, str] = {
         "pyproject.toml": r'^pythonVersion = "(.+)"$',
-        "qwen-companion-backend.el": r'--oldest-python "(.+)"$',
+        "qwen-companion-environment.el": r'-oldest-python "(.+)"$',
         "scripts/lock": r"--python-version (\S+)",
         "README.org": r"Python (3\.\d+) or newer",
         "scripts/setup": r"Python (3\.\d+) or newer",
     }
     assert {name: found(name, pattern) for name, pattern in named.items()} == {name: {oldest} for name in named}
-    assert found("qwen-companion-backend.el", r"Python interpreter \((.+) or later\)") == {oldest}
+    assert found("qwen-companion-environment.el", r"Python interpreter \((.+) or later\)") == {oldest}
     assert found("scripts/setup", r"sys\.version_info < \((.+)\)\)") == {f"{major}, {minor}"}
 
 

@@ -1,0 +1,150 @@
+;;; qwen-companion-environment-test.el --- Tests of the Python environment  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Which interpreter is used, and what an installation leaves that fails.  The
+;; interpreters are scripts, so that nothing is downloaded.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'compile)
+(require 'qwen-companion)
+(require 'qwen-companion-test-helper)
+
+(defconst qwen-companion-environment-test--python "#!/bin/sh
+case \"$1 $2\" in
+  -c*) %s;;
+  '-m venv') mkdir -p \"$3/bin\" && cp \"$0\" \"$3/bin/python\";;
+  '-m pip') %s;;
+esac
+"
+  "A stand-in for Python: what it does for its version, and for pip.")
+
+(defmacro qwen-companion-environment-test--with (version pip &rest body)
+  "Run BODY with a Python that runs VERSION when asked for it, and PIP.
+The variable `directory' is that of the environments."
+  (declare (indent 2) (debug t))
+  `(qwen-companion-test-with-files
+       (list (list "bin/python3"
+                   (format qwen-companion-environment-test--python ,version ,pip)))
+     (set-file-modes "bin/python3" #o755)
+     (let* ((qwen-companion-python nil)
+            (compilation-always-kill t)
+            (directory (expand-file-name "environments/"))
+            (qwen-companion-backend-directory directory)
+            ;; No uv here.
+            (exec-path (list (expand-file-name "bin") "/bin" "/usr/bin"))
+            (process-environment
+             (cons (concat "PATH=" (string-join exec-path ":")) process-environment)))
+       (cl-letf* ((find (symbol-function 'executable-find))
+                  ((symbol-function 'executable-find)
+                   (lambda (name &rest arguments)
+                     (unless (equal name "uv")
+                       (apply find name arguments)))))
+         (save-window-excursion
+           ,@body)))))
+
+(defun qwen-companion-environment-test--install ()
+  "Install, wait for the end, and return what was said."
+  (qwen-companion-test-messages
+    (qwen-companion-install-backend)
+    (let ((process (get-buffer-process "*qwen-companion install*")))
+      (qwen-companion-test-wait-for (not (process-live-p process)))
+      (qwen-companion-test-wait-for
+       (with-current-buffer "*qwen-companion install*"
+         (string-match-p "^Compilation " (buffer-string)))))))
+
+(defun qwen-companion-environment-test--make (name)
+  "Make the environment NAME."
+  (let ((bin (expand-file-name (concat name "/bin/") qwen-companion-backend-directory)))
+    (make-directory bin t)
+    (copy-file (executable-find "python3") (expand-file-name "python" bin))))
+
+(ert-deftest qwen-companion-environment-test-install ()
+  "It is used when it is complete, and those of other versions go."
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (should (equal (expand-file-name "bin/python3") (qwen-companion-environment-python)))
+    (qwen-companion-environment-test--make "venv")
+    (should (equal (expand-file-name "venv/bin/python" directory)
+                   (qwen-companion-environment-python)))
+    (should (qwen-companion-environment-outdated-p))
+    (should (string-match-p "environment is ready" (qwen-companion-environment-test--install)))
+    (let ((current (qwen-companion-environment--current)))
+      (should (equal (list (file-name-nondirectory current))
+                     (directory-files directory nil "venv")))
+      (should (equal (expand-file-name "bin/python" current)
+                     (qwen-companion-environment-python)))
+      (should-not (qwen-companion-environment-outdated-p))
+      ;; Again, over itself.
+      (qwen-companion-environment-test--install)
+      (should (equal (list (file-name-nondirectory current))
+                     (directory-files directory nil "venv"))))))
+
+(ert-deftest qwen-companion-environment-test-a-failure-breaks-nothing ()
+  "The environment that was there is used on, and the cause is said."
+  (qwen-companion-environment-test--with "exit 0" "echo 'no network here' >&2; exit 1"
+    (qwen-companion-environment-test--make
+     (file-name-nondirectory (qwen-companion-environment--current)))
+    (let ((before (qwen-companion-environment-python)))
+      (should (string-match-p "the installation failed: no network here;"
+                              (qwen-companion-environment-test--install)))
+      (should (equal before (qwen-companion-environment-python)))
+      (should (= 1 (length (directory-files directory nil "venv")))))))
+
+(ert-deftest qwen-companion-environment-test-old-python ()
+  "Its version is looked at before anything is made."
+  (qwen-companion-environment-test--with "echo 'Python 3.8 is too old' >&2; exit 1" "exit 0"
+    (should (string-match-p "failed: Python 3\\.8 is too old;"
+                            (qwen-companion-environment-test--install)))
+    (should-not (directory-files directory nil "venv"))))
+
+(ert-deftest qwen-companion-environment-test-the-version-is-checked-by-python ()
+  "With the real interpreter, whose version is enough."
+  (let ((check (car (qwen-companion-environment--commands
+                     (executable-find qwen-companion-python) "/nowhere"))))
+    (should (eql 0 (apply #'call-process (car check) nil nil nil (cdr check))))
+    (let* ((qwen-companion-environment-oldest-python "99.1")
+           (check (car (qwen-companion-environment--commands
+                        (executable-find qwen-companion-python) "/nowhere"))))
+      (with-temp-buffer
+        (should (eql 1 (apply #'call-process (car check) nil t nil (cdr check))))
+        (should (string-match-p "is too old, 99\\.1 is needed" (buffer-string)))))))
+
+(ert-deftest qwen-companion-environment-test-remedy ()
+  "No advice that the option makes void."
+  (let ((qwen-companion-python nil))
+    (should (equal "run M-x qwen-companion-install-backend"
+                   (qwen-companion-environment-remedy))))
+  (let ((qwen-companion-python "python3"))
+    (should (string-match-p "set `qwen-companion-python' to nil and "
+                            (qwen-companion-environment-remedy)))))
+
+(ert-deftest qwen-companion-environment-test-uninstall ()
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (should-error (qwen-companion-uninstall) :type 'user-error)
+    (qwen-companion-environment-test--make "venv-0123456789ab")
+    (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
+      (qwen-companion-uninstall)
+      (should (file-directory-p directory)))
+    (cl-letf (((symbol-function 'yes-or-no-p) #'always))
+      (let ((qwen-companion-mode t))
+        (should-error (qwen-companion-uninstall) :type 'user-error))
+      (qwen-companion-uninstall)
+      (should-not (file-exists-p directory)))))
+
+(ert-deftest qwen-companion-environment-test-no-place ()
+  (qwen-companion-test-with-files '(("file" ""))
+    (let ((qwen-companion-backend-directory (expand-file-name "file/below/")))
+      (should (string-match-p
+               "file/below/.*qwen-companion-backend-directory"
+               (cadr (should-error (qwen-companion-install-backend)
+                                   :type 'user-error)))))))
+
+(provide 'qwen-companion-environment-test)
+;;; qwen-companion-environment-test.el ends here
