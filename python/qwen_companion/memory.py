@@ -6,11 +6,11 @@ Python and the C library keep what has been freed for later use.  A large text i
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from contextlib import suppress
 
-from qwen_companion.threads import in_thread
+import anyio
+from anyio import to_thread
 
 LARGE_BYTES = 4 * 1024 * 1024
 """Texts from this size on are worth giving back."""
@@ -26,8 +26,7 @@ class MemoryReturn:
     """Gives memory back soon after the last large text.  For the event loop."""
 
     def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-        self._job: asyncio.Task[None] | None = None
+        self._large = anyio.Event()
         # glibc raises this after the first large block, and further ones come from where only the end can be given
         # back, and from a thread's share of memory not even that.
         _call_libc("mallopt", _M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
@@ -35,13 +34,17 @@ class MemoryReturn:
     def text_was(self, size: int) -> None:
         """Note that a text of `size` bytes has gone through this process."""
         if size >= LARGE_BYTES:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._begin)
+            self._large.set()
 
-    def _begin(self) -> None:
-        self._timer = None
-        self._job = asyncio.create_task(in_thread(lambda _: give_back(), None))
+    async def run(self) -> None:
+        """Give memory back after each burst of large texts, until cancelled."""
+        while True:
+            await self._large.wait()
+            while self._large.is_set():
+                self._large = anyio.Event()
+                with anyio.move_on_after(_DELAY_S):
+                    await self._large.wait()
+            await to_thread.run_sync(give_back, abandon_on_cancel=True)
 
 
 def give_back() -> None:

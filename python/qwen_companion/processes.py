@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Is that process still the one it was?  A number alone is not enough, process numbers are used again.
+"""Tell whether a process is still the same one.  A number alone is not enough, process numbers are used again.
 
 A process is told from others of its number by when it started, in a form that does not move with the clock of the
 machine: on Linux the boot and the clock ticks since then.  (psutil's `create_time` adds the ticks to a time of booting
@@ -8,13 +8,13 @@ that moves when the clock is set.)
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import platform
 import sys
 from operator import itemgetter
 
+import anyio
 import psutil
 
 _DEAD_STATES = ("Z", "X")
@@ -22,7 +22,7 @@ _DEAD_STATES = ("Z", "X")
 
 
 def start_of(pid: int) -> str | None:
-    """Return a text that no other process with the number PID has had or will have.
+    """Return a text that no other process with the number `pid` has had or will have.
 
     Return None when there is no such process, or when it cannot be looked at.
     """
@@ -37,9 +37,9 @@ def start_of(pid: int) -> str | None:
 
 
 def has_ended(pid: int, started: str) -> bool:
-    """Return whether the process PID, for which `start_of` has returned `started`, is surely gone.  A zombie is.
+    """Return whether the process `pid`, for which `start_of` has returned `started`, is surely gone.  A zombie is.
 
-    `started` may be "" when it could not be had; then any process of that number counts.
+    With `started` "", any process of that number counts.
     """
     if not _exists(pid):
         return True
@@ -63,15 +63,15 @@ async def ended(pid: int, started: str, poll: float) -> None:
         try:
             # Asked now, when the descriptor is known to stand for the same process.
             if not has_ended(pid, started):
-                await _readable(descriptor)
+                await anyio.wait_readable(descriptor)
         finally:
             os.close(descriptor)
     while not has_ended(pid, started):
-        await asyncio.sleep(poll)
+        await anyio.sleep(poll)
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of process PID; 0 when it has none or cannot be looked at."""
+    """Return the parent of the process `pid`; 0 when it has none or cannot be looked at."""
     try:
         if sys.platform == "linux":
             return int(_fields(pid)[1])
@@ -81,9 +81,9 @@ def parent_of(pid: int) -> int:
 
 
 def process_space() -> str:
-    """Return a name for where the numbers and the starts of processes mean the same.
+    """Return a name for the space in which numbers and starts of processes are unique.
 
-    It is another one on another machine and in most containers, even if the name of the host is the same.
+    It differs on another machine and in most containers, even if the host has the same name.
     """
     parts = [platform.node(), _read_if_there("/etc/machine-id")]
     for namespace in ("pid", "time"):
@@ -109,9 +109,9 @@ def _exists(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat, from the third one on: the state; the 20th is the threads, the 22nd the start.
+    """Return the fields of /proc/PID/stat from the third on, the state; the 20th is the threads, the 22nd the start.
 
-    OSError.
+    :raises OSError: when there is no such process
     """
     # Field 2 is the program's name in parentheses, whatever that may be.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
@@ -130,20 +130,10 @@ def _read_if_there(path: str) -> str:
 
 
 def _open_process(pid: int) -> int | None:
-    """Return a descriptor that can be read from once the process PID has ended; None where there is no such thing."""
+    """Return a descriptor that can be read from once the process `pid` has ended; None where that is unavailable."""
     if sys.platform == "linux":
         try:
             return os.pidfd_open(pid)
         except (OSError, OverflowError, AttributeError):
             pass  # An old kernel, no descriptor left, or no such process.
     return None
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    event = asyncio.Event()
-    loop.add_reader(descriptor, event.set)
-    try:
-        await event.wait()
-    finally:
-        loop.remove_reader(descriptor)

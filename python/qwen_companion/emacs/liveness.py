@@ -30,5 +30,5 @@ def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
 
 
 async def process_end(pid: int, poll: float = POLL_S) -> None:
-    """Wait until process PID has ended; look every `poll` seconds where the system does not tell by itself."""
+    """Wait until the process `pid` has ended; look every `poll` seconds where the system does not tell by itself."""
     await ended(pid, start_of(pid) or "", poll)

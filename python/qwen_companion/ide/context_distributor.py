@@ -6,18 +6,19 @@ Nothing is told before it is known whom it is told to, and that no rule forbids 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import anyio
+from anyio import to_thread
+
 from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.ide.access import HIDDEN, Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.privacy.exclusions import Exclusions
@@ -101,7 +102,7 @@ class _Inputs:
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     exclusions: Exclusions | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: anyio.Event = field(default_factory=anyio.Event)
 
 
 class ContextDistributor:
@@ -241,18 +242,18 @@ class ContextDistributor:
 
     async def _inform_next(self) -> None:
         changed = self._inputs.changed
-        job = self._job()
-        try:
-            # Rules matter only while there is somebody to tell.
-            await asyncio.wait_for(changed.wait(), None if job is None else self._look_again_at - time.monotonic())
-        except asyncio.TimeoutError:
-            if not changed.is_set():
-                changes = self._disk_changes
-                if self._last is not None and not await in_thread(_are_outdated, self._last):
+        # Rules matter only while there is somebody to tell.
+        delay = None if self._job() is None else self._look_again_at - time.monotonic()
+        with anyio.move_on_after(delay):
+            await changed.wait()
+        if not changed.is_set():
+            changes = self._disk_changes
+            if self._last is not None:
+                if not await to_thread.run_sync(_are_outdated, self._last, abandon_on_cancel=True):
                     self._look_later(changes)
                     return
-                self._look_again_at = 0.0
-        changed.clear()
+            self._look_again_at = 0.0
+        self._inputs.changed = anyio.Event()
         job = self._job()
         if job is not None:
             await self._inform(job)
@@ -282,18 +283,20 @@ class ContextDistributor:
             self._tell(job, self._last)
             return
         changes = self._disk_changes
-        finding = asyncio.ensure_future(in_thread(lambda watch: _find_and_watch(job, watch), self._watch))
-        try:
-            await asyncio.wait([finding], timeout=PATIENCE_S)
-            if not finding.done() and self._last is not None:
-                self._tell(job, self._last)
-            former = self._last
-            self._last, watched = await finding
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._tell_meanwhile, job)
+            found, watched = await to_thread.run_sync(_find_and_watch, job, self._watch, abandon_on_cancel=True)
+            tasks.cancel_scope.cancel()
+            former, self._last = self._last, found
             self._interval = WATCHED_RULES_S if watched else RULES_S
             self._look_later(changes)
-        finally:
-            finding.cancel()
-        if self._last != former:
+            if found != former:
+                self._tell(job, found)
+
+    async def _tell_meanwhile(self, job: _Job) -> None:
+        """Deliver what the former findings allow if finding out takes long."""
+        await anyio.sleep(PATIENCE_S)
+        if self._last is not None:
             self._tell(job, self._last)
 
     def _tell(self, job: _Job, findings: _Findings) -> None:

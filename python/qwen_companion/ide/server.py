@@ -20,8 +20,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import h11
 import uvicorn
+from anyio import to_thread
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -34,7 +36,6 @@ from qwen_companion.ide.tools import DiffTools
 from qwen_companion.listening import BACKLOG
 from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -100,8 +101,10 @@ class McpServer:
         self._tools = tools
         self._text_limit: int | None = None
         self._memory = MemoryReturn()
-        self._library_wanted = asyncio.Event()
-        self._rpc: asyncio.Future[RpcHandler] = asyncio.get_running_loop().create_future()
+        self._ready = anyio.Event()
+        self._library_wanted = anyio.Event()
+        self._library_there = anyio.Event()
+        self._rpc: RpcHandler | None = None
         secrets = {path: door.secret for path, door in self._doors.items()}
         guard = Guard(self._route, token, listener.getsockname()[1], secrets)
         self._server = _Uvicorn(
@@ -123,36 +126,45 @@ class McpServer:
         )
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
-        """Serve until cancelled or told to stop; ON_READY is called once streams are served.
+        """Serve until cancelled or told to stop; call `on_ready` once streams are served.
 
-        ImportError when the MCP library cannot be imported.
+        :raises ImportError: in a group, when the MCP library cannot be imported
         """
-        loop = asyncio.get_running_loop()
 
         def ready() -> None:
             on_ready()
-            # CLIs that an earlier process had come back soon.
-            delay = 0.0 if self._sessions.states() else LIBRARY_AFTER_S
-            loop.call_later(delay, self._library_wanted.set)
+            self._ready.set()
 
         self._server.on_ready = ready
-        handling = asyncio.create_task(self._run_rpc())
-        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        try:
-            await asyncio.wait([handling, serving], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended = [task for task in (handling, serving) if not task.cancel()]
-            await asyncio.wait([handling, serving])
-        for task in ended:
-            task.result()
+        async with anyio.create_task_group() as tasks:
+            for work in (
+                self._run_rpc,
+                self._memory.run,
+                self._sessions.run,
+                self._tools.run,
+                self._server.end_in_time,
+            ):
+                tasks.start_soon(work)
+            await self._server.serve(sockets=[self._listener])
+            tasks.cancel_scope.cancel()
 
     async def _run_rpc(self) -> None:
-        await self._library_wanted.wait()
-        rpc_type = await in_thread(_import_rpc, None)
+        await self._ready.wait()
+        # CLIs that an earlier process had come back soon.
+        with anyio.move_on_after(0.0 if self._sessions.states() else LIBRARY_AFTER_S):
+            await self._library_wanted.wait()
+        rpc_type = await to_thread.run_sync(_import_rpc, abandon_on_cancel=True)
         rpc = rpc_type(self._sessions, self._tools, self._identify)
         async with rpc.run():
-            self._rpc.set_result(rpc)
-            await asyncio.Event().wait()
+            self._rpc = rpc
+            self._library_there.set()
+            await anyio.sleep_forever()
+
+    async def _library(self) -> RpcHandler:
+        """Return what answers requests, once the MCP library has been imported."""
+        while self._rpc is None:
+            await self._library_there.wait()
+        return self._rpc
 
     def limit_texts(self, limit: int | None) -> None:
         """Refuse proposals of texts larger than LIMIT, in UTF-8 bytes, without keeping them; None for no limit."""
@@ -162,7 +174,6 @@ class McpServer:
         """End the streams in good order and let `serve` return soon; FOR_GOOD, see `Sessions.end_streams`."""
         await self._sessions.end_streams(STREAMS_END_S, for_good)
         self._server.told_to_stop.set()
-        asyncio.get_running_loop().call_later(SERVER_END_S, setattr, self._server, "force_exit", True)
 
     # --- HTTP ---
 
@@ -205,7 +216,7 @@ class McpServer:
         """Return whether the protocol VERSION is known here; if not, refuse the request."""
         if session is not None and version == session.protocol:
             return True
-        await asyncio.shield(self._rpc)
+        await self._library()
         from qwen_companion.ide.rpc import HANDSHAKE_PROTOCOL_VERSIONS
 
         if version in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -229,7 +240,7 @@ class McpServer:
             # Closing would wait for the client that takes nothing.
             cast("_Protocol", scope["state"][_CONNECTION]).transport.abort()
             # uvicorn is to see the end of the connection before it sees an answer that was not completed.
-            await asyncio.sleep(0)
+            await anyio.sleep(0)
 
     def _identify(self, session: KnownSession, scope: Scope) -> None:
         if scope["client"] is not None:
@@ -248,7 +259,7 @@ class McpServer:
             await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
             return
-        rpc = await asyncio.shield(self._rpc)
+        rpc = await self._library()
         answering = rpc.post(session, body, limit, scope, receive, send)
         # It may be large, and a call may take long.
         del body
@@ -269,7 +280,7 @@ def _is_notification(body: Body) -> bool:
     return values.get("jsonrpc") == "2.0" and isinstance(values.get("method"), str) and "id" not in values
 
 
-def _import_rpc(_: None) -> type[RpcHandler]:
+def _import_rpc() -> type[RpcHandler]:
     from qwen_companion.ide.rpc import RpcHandler
 
     # Its hundreds of classes stay, and each full collection, during which all else waits, would go over them.
@@ -377,7 +388,7 @@ class _Uvicorn(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.told_to_stop = asyncio.Event()
+        self.told_to_stop = anyio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -392,3 +403,9 @@ class _Uvicorn(uvicorn.Server):
     async def main_loop(self) -> None:
         """Return when told to stop.  uvicorn's own looks ten times a second, and renews a header that is not sent."""
         await self.told_to_stop.wait()
+
+    async def end_in_time(self) -> None:
+        """Once told to stop, wait no longer than `SERVER_END_S` for open connections."""
+        await self.told_to_stop.wait()
+        await anyio.sleep(SERVER_END_S)
+        self.force_exit = True

@@ -12,17 +12,19 @@ process of the CLI is known, its end is the end of the session.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import anyio
+from anyio import to_thread
+
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
-from qwen_companion.threads import in_thread
+from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Send
@@ -61,6 +63,9 @@ WATCH_S = 2.0
 LOST_WATCH_S = 0.1
 """The same while it is not: a process closes its connections a moment before it has ended."""
 
+LOSS_TURNS = 3
+"""After how many turns of the event loop the loss of a connection is surely known here."""
+
 SESSION_HEADER = b"mcp-session-id"
 
 
@@ -87,7 +92,7 @@ class _Posted:
 class _Stream:
     """One open GET.  `context` is the one sent last."""
 
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    wake: anyio.Event = field(default_factory=anyio.Event)
     context: bytes | None = None
     ended: bool = False
     last_words: bytes = b""
@@ -117,8 +122,8 @@ class _Session:
     connections: list[Connection] = field(default_factory=list[Connection])
     """Those whose process is still to be looked for."""
 
-    lookup: asyncio.Task[None] | None = None
-    watch: asyncio.Task[None] | None = None
+    lookup: Task | None = None
+    watch: Task | None = None
     last_state: SessionState | None = None
 
     def state(self) -> SessionState:
@@ -136,7 +141,7 @@ class _Session:
 
 
 class Sessions:
-    """All sessions, by id."""
+    """All sessions, by id.  Their processes are looked for and watched while `run` runs."""
 
     def __init__(
         self,
@@ -165,12 +170,17 @@ class Sessions:
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, _Session] = {}
         self._open_streams: set[_Stream] = set()
-        self._no_streams = asyncio.Event()
+        self._no_streams = anyio.Event()
         self._no_streams.set()
+        self._tasks = Tasks()
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
             self._watch_process(session)
+
+    async def run(self) -> None:
+        """Look for the processes of sessions and watch them, until cancelled."""
+        await self._tasks.run()
 
     # --- Sessions ---
 
@@ -223,8 +233,8 @@ class Sessions:
         self._sessions.clear()
         for stream in self._open_streams:
             stream.end(_retry(LAST_RETRY_MS) if for_good else b"")
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._no_streams.wait(), timeout)
+        with anyio.move_on_after(timeout):
+            await self._no_streams.wait()
 
     # --- Processes ---
 
@@ -234,11 +244,12 @@ class Sessions:
         if session.known.peer is None:
             session.connections.append(connection)
             if session.lookup is None:
-                session.lookup = asyncio.create_task(self._look_up(session))
+                session.lookup = self._tasks.start(self._look_up, session)
 
     async def _look_up(self, session: _Session) -> None:
         while session.connections and session.known.peer is None:
-            caller = await in_thread(self._find_caller, session.connections.pop(0))
+            connection = session.connections.pop(0)
+            caller = await to_thread.run_sync(self._find_caller, connection, abandon_on_cancel=True)
             if caller is None:
                 continue
             session.known = replace(session.known, peer=caller.peer)
@@ -255,7 +266,7 @@ class Sessions:
             session.watch.cancel()
         if session.known.peer is not None:
             poll = self._timing.lost_watch if session.stream is None else self._timing.watch
-            session.watch = asyncio.create_task(self._close_at_end(session, session.known.peer, poll))
+            session.watch = self._tasks.start(self._close_at_end, session, session.known.peer, poll)
 
     async def _close_at_end(self, session: _Session, peer: Peer, poll: float) -> None:
         await ended(peer.pid, peer.started, poll)
@@ -315,16 +326,20 @@ class Sessions:
             session.stream.end()
         stream = session.stream = _Stream()
         session.patience = self._timing.give_up
+        if not self._open_streams:
+            self._no_streams = anyio.Event()
         self._open_streams.add(stream)
-        self._no_streams.clear()
         self._keep(session)
         self._watch_process(session)
         self._tell()
-        watcher = asyncio.create_task(_watch(stream, receive))
+        taken = False
         try:
-            return await self._pump(session, stream, send)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_watch, stream, receive)
+                taken = await self._pump(session, stream, send)
+                tasks.cancel_scope.cancel()
+            return taken
         finally:
-            watcher.cancel()
             self._open_streams.discard(stream)
             if not self._open_streams:
                 self._no_streams.set()
@@ -342,7 +357,7 @@ class Sessions:
             await self._send(send, _start(session.known.id))
             await self._send(send, _body(_retry(RETRY_MS)))
             while not (stream.ended or stream.lost):
-                stream.wake.clear()
+                stream.wake = anyio.Event()
                 context = session.context
                 if context is not None and stream.context != context:
                     stream.context = context
@@ -354,14 +369,16 @@ class Sessions:
                     await self._idle(stream, send)
             if not stream.lost:
                 await self._send(send, _body(stream.last_words, more=False))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         return True
 
     async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
         await self._send(send, _event(posted.notification))
-        # A send on a connection that has just been lost says nothing; the watcher knows after one turn of the loop.
-        await asyncio.sleep(0)
+        # A send on a connection that has just been lost says nothing: in one turn of the loop the server learns of it, in
+        # the next one the watcher does, which may have waited behind others.
+        for _ in range(LOSS_TURNS):
+            await anyio.sleep(0)
         if stream.lost or posted not in session.unsent:
             return
         session.unsent.remove(posted)
@@ -371,15 +388,15 @@ class Sessions:
     async def _idle(self, stream: _Stream, send: Send) -> None:
         # All at the same moments: each stream by itself would wake the process more often.
         silence = self._timing.keep_alive - self._loop.time() % self._timing.keep_alive
-        try:
-            await asyncio.wait_for(stream.wake.wait(), silence)
-        except asyncio.TimeoutError:
+        with anyio.move_on_after(silence):
+            await stream.wake.wait()
+        if not stream.wake.is_set():
             await self._send(send, _body(b": still here\n\n"))
 
     async def _send(self, send: Send, message: Message) -> None:
         """Send `message` and wait until all of it has been taken.
 
-        :raises asyncio.TimeoutError: when a piece of it was not taken in time, however long the whole is
+        :raises TimeoutError: when a piece of it was not taken in time, however long the whole is
         """
         body: bytes = message.get("body", b"")
         for start in range(0, max(len(body), 1), PIECE_BYTES):
@@ -387,7 +404,8 @@ class Sessions:
             if len(body) > PIECE_BYTES:
                 end = start + PIECE_BYTES
                 piece = _body(body[start:end], more=end < len(body) or message["more_body"])
-            await asyncio.wait_for(_send_and_wait(send, piece), self._timing.stall)
+            with anyio.fail_after(self._timing.stall):
+                await _send_and_wait(send, piece)
 
 
 async def _send_and_wait(send: Send, message: Message) -> None:

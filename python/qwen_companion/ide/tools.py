@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import anyio
+from anyio import to_thread
+
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result, diff_accepted, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
-from qwen_companion.threads import in_thread
+from qwen_companion.tasks import Tasks
 
 OPEN_S = 1.0
 """How long `openDiff` waits to hear whether Emacs shows the review, in seconds.  A busy Emacs shows it later."""
@@ -63,8 +65,16 @@ class ArgumentError(Exception):
     """A tool was called with arguments it cannot use; the text tells the caller what to do about it."""
 
 
+class _Opening:
+    """A review that Emacs is asked to open; `refusal` counts once `answered`."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.refusal: str | None = "The review could not be opened. Decide in the terminal instead."
+
+
 class DiffTools:
-    """The two tools, and the ends of a proposal they share with Emacs."""
+    """The two tools, and the ends of a proposal they share with Emacs.  Reviews are opened while `run` runs."""
 
     def __init__(
         self,
@@ -83,7 +93,11 @@ class DiffTools:
         self._notifier = notifier
         self._roots_of = roots_of
         self._patience = patience
-        self._openings: set[asyncio.Task[str | None]] = set()
+        self._tasks = Tasks()
+
+    async def run(self) -> None:
+        """Have reviews opened, until cancelled."""
+        await self._tasks.run()
 
     async def call(
         self, session: str, client: str, name: str, arguments: Mapping[str, object], *, damaged: bool = False
@@ -99,7 +113,7 @@ class DiffTools:
                 if damaged:
                     _check_unicode(filePath=path, newContent=content)
                 roots = self._roots_of(session)
-                await in_thread(lambda target: check_target(target, roots), path)
+                await to_thread.run_sync(check_target, path, roots, abandon_on_cancel=True)
                 return await self._open(session, client, path, content)
             if name == CLOSE_DIFF:
                 suppress = arguments.get("suppressNotification") is True
@@ -147,23 +161,24 @@ class DiffTools:
             # The CLI matches an outcome by path: the old one would be taken for the new one's.  Emacs sees from the
             # new proposal that what it decided on the old one is void.
             self._notifier.withdraw(session, replaced.id)
-        opening = asyncio.create_task(self._show(proposal, client, content))
-        self._openings.add(opening)
-        opening.add_done_callback(self._openings.discard)
-        done, _ = await asyncio.wait([opening], timeout=self._patience)
+        opening = _Opening()
+        self._tasks.start(self._show, opening, proposal, client, content)
+        with anyio.move_on_after(self._patience):
+            await opening.answered.wait()
         # A busy Emacs has it queued.  If it refuses then, the CLI cannot be told any more, and asks in its terminal.
-        refusal = opening.result() if done else None
+        refusal = opening.refusal if opening.answered.is_set() else None
         return ToolResult() if refusal is None else ToolResult(refusal, is_error=True)
 
-    async def _show(self, proposal: Proposal, client: str, content: str) -> str | None:
-        """Have the review opened; why that could not be, in which case `proposal` is forgotten."""
+    async def _show(self, opening: _Opening, proposal: Proposal, client: str, content: str) -> None:
+        """Have the review of `opening` opened; forget `proposal` if it is not."""
         try:
-            refusal = await self._editor.open_review(proposal, client, content)
+            opening.refusal = await self._editor.open_review(proposal, client, content)
         except EmacsUnavailableError as error:
-            refusal = f"The review could not be opened: {error}. Decide in the terminal instead."
-        if refusal is not None:
-            self._proposals.drop(proposal.id)
-        return refusal
+            opening.refusal = f"The review could not be opened: {error}. Decide in the terminal instead."
+        finally:
+            if opening.refusal is not None:
+                self._proposals.drop(proposal.id)
+            opening.answered.set()
 
     async def _close(self, session: str, path: str, *, suppress: bool) -> ToolResult:
         proposal = self._proposals.find(session, path)

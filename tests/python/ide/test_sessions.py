@@ -55,6 +55,7 @@ class Table:
             self._find_caller,
             Timing(**limits),
         )
+        self.running = asyncio.create_task(self.sessions.run())
 
     def tell(self, context: bytes) -> None:
         """Make `context` that of every session."""
@@ -553,6 +554,6 @@ async def test_nothing_goes_on_after_the_end(child: Child, end: str) -> None:
     else:
         for session in ("old", sought):
             table.sessions.close(session)
-    left = asyncio.all_tasks() - before
+    left = asyncio.all_tasks() - before - {table.running}
     await soon(asyncio.gather(*left, return_exceptions=True))
     table.may_answer.set()

@@ -25,6 +25,7 @@ class Desk:
         self.proposals = Proposals([KnownProposal("old", "s", "/old", text_digest("old"))])
         self.roots: tuple[str, ...] | None = None
         self.tools = DiffTools(self.proposals, self.editor, self.outbox, roots_of=lambda _: self.roots, patience=0.01)
+        self.running = asyncio.create_task(self.tools.run())
 
     async def open(self, path: str = "/nowhere/a", text: str = "new", session: str = "s") -> str:
         """Open a review; the proposal's id."""
@@ -48,7 +49,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
+async def desk() -> Desk:
     return Desk()
 
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Background tasks that outlive the call which starts them, and have an owner all the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+_log = logging.getLogger(__name__)
+
+
+class Task:
+    """One task of `Tasks`."""
+
+    def __init__(self) -> None:
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+
+    def cancel(self) -> None:
+        """Cancel the task; does nothing when it has ended."""
+        self._scope.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the task and wait until it has ended."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def run(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run the task; for `Tasks`."""
+        try:
+            with self._scope:
+                if not self._scope.cancel_called:
+                    await work(*arguments)
+        except Exception as error:  # noqa: BLE001 - one task that fails must not end the others
+            # The text of the error may quote anything.
+            _log.error("%s failed: %s", getattr(work, "__qualname__", "a task"), type(error).__name__)
+        finally:
+            self._ended.set()
+
+
+class Tasks:
+    """Tasks that end with `run`.  One that fails is logged and ends no other."""
+
+    def __init__(self) -> None:
+        self._group: TaskGroup | None = None
+        self._early: list[Callable[[TaskGroup], None]] = []
+
+    def start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> Task:
+        """Start the task `work(*arguments)` now, or if `run` has not begun, when it does."""
+        task = Task()
+
+        def start(group: TaskGroup) -> None:
+            group.start_soon(task.run, work, *arguments)
+
+        if self._group is None:
+            self._early.append(start)
+        else:
+            start(self._group)
+        return task
+
+    async def run(self) -> None:
+        """Run the tasks until cancelled, which cancels them and waits for their end."""
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                while self._early:
+                    self._early.pop(0)(group)
+                await anyio.sleep_forever()
+        finally:
+            self._group = None
