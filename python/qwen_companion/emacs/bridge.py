@@ -19,9 +19,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
 
+import anyio
 from epc.handler import CallerUnknown, EPCHandler, encode_message
 from epc.server import EPCServer
 from sexpdata import Symbol
@@ -56,10 +57,19 @@ _log = logging.getLogger(__name__)
 ReplyT = TypeVar("ReplyT")
 
 
-@dataclass(frozen=True)
-class _Call:
-    message: Outgoing[Any]
-    future: asyncio.Future[Any]
+@dataclass(eq=False)
+class _Call(Generic[ReplyT]):
+    """A call to Emacs.  It ends on the event loop, with a `reply` or an `error`."""
+
+    message: Outgoing[ReplyT]
+    told: bool
+    """Whether nobody waits for its end."""
+
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    reply: ReplyT | None = None
+    error: EmacsUnavailableError | None = None
+    abandoned: bool = False
+    """Whether who waited was cancelled; if it is not yet sent, it need not be."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +90,8 @@ class Bridge:
         self._secret = secret.encode("utf-8")
         self._spool = spool
         self._loop = asyncio.get_running_loop()
-        self._unwritten: queue.SimpleQueue[_Call | _Reply | None] = queue.SimpleQueue()
-        self._pending: set[asyncio.Future[Any]] = set()
+        self._unwritten: queue.SimpleQueue[_Call[Any] | _Reply | None] = queue.SimpleQueue()
+        self._pending: set[_Call[Any]] = set()
         self._lock = threading.Lock()
         self._peer: _Handler | None = None
         self._writer: threading.Thread | None = None
@@ -99,32 +109,27 @@ class Bridge:
     async def call(self, message: Outgoing[ReplyT], timeout: float | None = CALL_TIMEOUT_S) -> ReplyT:
         """Call Emacs and wait up to `timeout` seconds, or with None for as long as it takes.
 
-        EmacsBusyError: no answer in time.  Emacs gets the call all the same, as soon as it reads.  EmacsGoneError: the
-        connection has ended.  EmacsRefusedError: the handler failed, or the message could not be sent.
+        :raises EmacsBusyError: no answer in time.  Emacs gets the call all the same, as soon as it reads.
+        :raises EmacsGoneError: the connection has ended
+        :raises EmacsRefusedError: the handler failed, or the message could not be sent
         """
-        future = self._enqueue(message)
+        call = self._enqueue(message, told=False)
         try:
-            # Not `wait_for`, which cancels the future when the time is over, and with it a call not yet sent.
-            done, _ = await asyncio.wait([future], timeout=timeout)
-        except asyncio.CancelledError:
-            future.cancel()
+            with anyio.move_on_after(timeout):
+                await call.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            call.abandoned = True
+            self._pending.discard(call)
             raise
-        if done:
-            return future.result()
-        future.add_done_callback(_ignore_result)
-        raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s")
+        if not call.ended.is_set():
+            raise EmacsBusyError(f"Emacs did not answer {message.method} within {timeout:g} s")
+        if call.error is not None:
+            raise call.error
+        return cast("ReplyT", call.reply)
 
     def tell(self, message: Outgoing[Any]) -> None:
         """Call Emacs without waiting; a failure is logged.  Keeps its place among the other calls."""
-
-        def report(future: asyncio.Future[Any]) -> None:
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is not None and not isinstance(error, EmacsGoneError):
-                _log.warning("%s: %s", message.method, error)
-
-        self._enqueue(message).add_done_callback(report)
+        self._enqueue(message, told=True)
 
     def close(self) -> None:
         """End the connection and the listener, for good.  Calls still open fail with EmacsGoneError.
@@ -140,24 +145,35 @@ class Bridge:
             peer.hang_up()
         self._lost()
 
-    def _enqueue(self, message: Outgoing[ReplyT]) -> asyncio.Future[ReplyT]:
-        future: asyncio.Future[ReplyT] = self._loop.create_future()
+    def _enqueue(self, message: Outgoing[ReplyT], told: bool) -> _Call[ReplyT]:
+        call = _Call(message, told)
+        self._pending.add(call)
         if self._gone:
-            future.set_exception(EmacsGoneError("Emacs has closed the connection"))
-            return future
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        self._unwritten.put(_Call(message, future))
-        return future
+            self._end(call, EmacsGoneError("Emacs has closed the connection"))
+        else:
+            self._unwritten.put(call)
+        return call
+
+    def _end(self, call: _Call[Any], result: object) -> None:
+        """End `call` with a reply or an error, unless it has ended or was abandoned.  Runs on the event loop."""
+        if call not in self._pending:
+            return
+        self._pending.discard(call)
+        if not isinstance(result, EmacsUnavailableError):
+            call.reply = result
+        elif not call.told:
+            call.error = result
+        elif not isinstance(result, EmacsGoneError):
+            _log.warning("%s: %s", call.message.method, result)
+        call.ended.set()
 
     def _lost(self) -> None:
-        """Fail what waits for an answer.  Runs on the event loop."""
+        """Fail the calls that wait for an answer.  Runs on the event loop."""
         if self._gone:
             return
         self._gone = True
-        for future in list(self._pending):
-            if not future.done():
-                future.set_exception(EmacsGoneError("Emacs has closed the connection"))
+        for call in list(self._pending):
+            self._end(call, EmacsGoneError("Emacs has closed the connection"))
         self._on_gone()
 
     def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
@@ -216,42 +232,25 @@ class Bridge:
             while (item := self._unwritten.get()) is not None:
                 if isinstance(item, _Reply):
                     handler.send_message(item.kind, item.uid, item.value)
-                elif not item.future.cancelled():
+                elif not item.abandoned:
                     self._write_call(handler, item)
 
-    def _write_call(self, handler: _Handler, call: _Call) -> None:
+    def _write_call(self, handler: _Handler, call: _Call[Any]) -> None:
         def returned(reply: Sexp) -> None:
             try:
-                self._settle(call.future, call.message.parse_reply(reply, self._spool))
+                self._to_loop(self._end, call, call.message.parse_reply(reply, self._spool))
             except (MessageError, SpoolError) as error:
-                self._settle(call.future, EmacsRefusedError(str(error)))
+                self._to_loop(self._end, call, EmacsRefusedError(str(error)))
 
         def failed(error: Exception) -> None:
             detail = str(error.args[0]) if error.args else type(error).__name__
-            self._settle(call.future, EmacsRefusedError(f"Emacs could not do {call.message.method}: {detail}"))
+            self._to_loop(self._end, call, EmacsRefusedError(f"Emacs could not do {call.message.method}: {detail}"))
 
         try:
             arguments = [self._secret.decode("utf-8"), call.message.payload(self._spool)]
             handler.call(call.message.method, arguments, callback=returned, errback=failed)
         except (MessageError, SpoolError) as error:
-            self._settle(call.future, EmacsRefusedError(str(error)))
-
-    def _settle(self, future: asyncio.Future[Any], result: object) -> None:
-        def settle() -> None:
-            if future.done():
-                return
-            if isinstance(result, EmacsUnavailableError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self._to_loop(settle)
-
-
-def _ignore_result(future: asyncio.Future[Any]) -> None:
-    """Take the exception of `future`, which asyncio would report when nobody does."""
-    if not future.cancelled():
-        future.exception()
+            self._to_loop(self._end, call, EmacsRefusedError(str(error)))
 
 
 class _Handler(EPCHandler):

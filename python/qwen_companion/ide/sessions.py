@@ -375,8 +375,8 @@ class Sessions:
 
     async def _send_posted(self, session: _Session, stream: _Stream, send: Send, posted: _Posted) -> None:
         await self._send(send, _event(posted.notification))
-        # A send on a connection that has just been lost says nothing: in one turn of the loop the server learns of it, in
-        # the next one the watcher does, which may have waited behind others.
+        # A send on a connection that has just been lost says nothing: in one turn of the loop the server learns of it,
+        # in the next one the watcher does, which may have waited behind others.
         for _ in range(LOSS_TURNS):
             await anyio.sleep(0)
         if stream.lost or posted not in session.unsent:
