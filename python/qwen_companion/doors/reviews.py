@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -94,13 +94,17 @@ class UnreviewableError(Exception):
 
 @dataclass(eq=False)
 class _Held:
-    """A review of what ASKER and AGENT proposed; FACTS are those of the time when it began."""
+    """A review of what ASKER and AGENT proposed; FACTS are those of the time when it began.
+
+    DECIDED is set once there is a DECISION.
+    """
 
     proposal: Proposal
     asker: Asker
     agent_id: str | None
     facts: _Facts
-    decided: asyncio.Future[Decision]
+    decided: anyio.Event = field(default_factory=anyio.Event)
+    decision: Decision | None = None
     abandonment: asyncio.TimerHandle | None = None
     """What ends it while no request is held for it."""
 
@@ -132,10 +136,11 @@ class HookReviews:
     def decide(self, identifier: str, decision: Decision) -> None:
         """The user decided on the proposal IDENTIFIER."""
         held = self._held.get(identifier)
-        if held is None or held.decided.done():
+        if held is None or held.decision is not None:
             self._editor.settled(identifier)
         else:
-            held.decided.set_result(decision)
+            held.decision = decision
+            held.decided.set()
 
     def end_agent(self, pid: int, agent_id: str) -> None:
         """The subagent AGENT_ID of process PID has ended, and what it proposed with it."""
@@ -189,18 +194,14 @@ class HookReviews:
         """UnreviewableError or TargetError where there is nothing to show."""
         facts = await in_thread(lambda _: _facts(request, path), None)
         held = self._find(request, path, asker, facts)
-        left = asyncio.create_task(gone.wait())
-        try:
-            if held is None:
-                held = await self._begin(request, path, asker, agent, facts, left)
-            await asyncio.wait([held.decided, left], timeout=self._hold_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            left.cancel()
+        if held is None:
+            held = await self._begin(request, path, asker, agent, facts, gone)
+        await _run(held.decided.wait, self._hold_s, gone)
         if gone.is_set():
             self._abandon(held)
-        elif held.decided.done():
+        elif held.decision is not None:
             del self._held[held.proposal.id]
-            return _answer(request, held.facts, held.decided.result()), lambda: self._editor.settled(held.proposal.id)
+            return _answer(request, held.facts, held.decision), lambda: self._editor.settled(held.proposal.id)
         elif agent is None:
             self._abandon(held)
         else:
@@ -225,23 +226,26 @@ class HookReviews:
         asker: Asker,
         agent: str | None,
         facts: _Facts,
-        left: asyncio.Task[None],
+        gone: anyio.Event,
     ) -> _Held:
-        """Have the review shown; LEFT ends when nobody waits for it.  UnreviewableError when it is not."""
+        """Have the review shown; GONE is set when nobody waits for it.  UnreviewableError when it is not."""
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
         label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
-        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts, decided)
-        opening = asyncio.create_task(self._editor.open_review(proposal, label, facts.proposed))
-        await asyncio.wait([opening, left], timeout=self._open_s, return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            # It shows the review when it has time, and is told at once that it is over.
+        held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts)
+        refusals: list[str | None] = []
+
+        async def open_review() -> None:
+            try:
+                refusals.append(await self._editor.open_review(proposal, label, facts.proposed))
+            except EmacsUnavailableError as error:
+                refusals.append(str(error))
+
+        await _run(open_review, self._open_s, gone)
+        if not refusals:
+            # If it shows the review when it has time, it is told at once that it is over.
             self._abandon(held)
             raise UnreviewableError("Emacs is busy and shows no review.")
-        try:
-            refusal = opening.result()
-        except EmacsUnavailableError as error:
-            refusal = str(error)
+        (refusal,) = refusals
         if refusal is not None:
             del self._held[proposal.id]
             raise UnreviewableError(refusal)
@@ -251,8 +255,22 @@ class HookReviews:
         """Nobody waits for the review HELD any more."""
         if self._held.pop(held.proposal.id, None) is not None:
             self._editor.abandon(held.proposal)
-            if held.decided.done():
+            if held.decision is not None:
                 self._editor.settled(held.proposal.id)
+
+
+async def _run(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
+    """Run WORK until it has ended, LIMIT_S seconds have passed, or GONE is set."""
+
+    async def watch() -> None:
+        await gone.wait()
+        tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(limit_s):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await work()
+            tasks.cancel_scope.cancel()
 
 
 def _answer(request: PermissionRequest, facts: _Facts, decision: Decision) -> Answer:
