@@ -66,7 +66,18 @@ class Serve:
 
     def start(self, *arguments: str) -> None:
         """Start it with ARGUMENTS; returns when it listens."""
-        command = [self._program, "serve", "--port", str(self._port), "--require-auth", "--no-web", *arguments]
+        # Else an agent that takes longer than 10 s to start, as on a busy machine, is killed each time.
+        patience = ("--initialize-timeout-ms", f"{1000 * PATIENCE:.0f}")
+        command = [
+            self._program,
+            "serve",
+            "--port",
+            str(self._port),
+            "--require-auth",
+            "--no-web",
+            *patience,
+            *arguments,
+        ]
         self._process = subprocess.Popen(
             command,
             cwd=self._sandbox.project,

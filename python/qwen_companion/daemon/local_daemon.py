@@ -23,8 +23,14 @@ START_S = 60.0
 """How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
-# With --require-auth even /health wants the token; the Web Shell is nothing we need.
-_ARGUMENTS = ("serve", "--hostname", "127.0.0.1", "--port", "0", "--require-auth", "--no-web", "--workspace")
+_ARGUMENTS = (
+    *("serve", "--hostname", "127.0.0.1", "--port", "0"),
+    # Even /health wants the token then; the Web Shell is nothing we need.
+    *("--require-auth", "--no-web"),
+    # Else it gives an agent 10 s to start, kills it and fails (0.21.2 and 0.24.4): on a busy machine, each time.
+    *("--initialize-timeout-ms", "60000"),
+    "--workspace",
+)
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)\b")
 _LAST_LINES = 3
 _KILLED = 128

@@ -59,6 +59,8 @@ async def test_it_gets_a_port_of_its_own_a_fresh_token_and_the_workspace(tmp_pat
     assert len(token) == 64
     assert directory == str(tmp_path.resolve())
     assert arguments.startswith("--extra serve --hostname 127.0.0.1 --port 0 --require-auth ")
+    # A slow machine: by itself the daemon gives an agent 10 s to start.
+    assert " --initialize-timeout-ms 60000 " in arguments
     assert arguments.endswith(f"--workspace {tmp_path}")
     await daemon.stop()
     other = await start(tmp_path, LISTEN, STAY)
