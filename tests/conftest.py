@@ -54,13 +54,19 @@ def _scope(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what shares a stage together, and slow tests first, so that no worker is left with one in the end."""
+    """Put what shares a stage together, and slow tests first, so that no worker is left with one in the end.
+
+    Of those that share a stage, first what does not begin on one that was left, and last what leaves none.
+    """
     order = {"lint": 0, "e2e": 1, "elisp": 2}
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
     sizes = Counter(scopes.values())
 
-    def key(item: pytest.Item) -> tuple[int, int, str]:
-        return order.get(item.path.relative_to(TESTS).parts[0], 3), -sizes[scopes[item]], scopes[item]
+    def key(item: pytest.Item) -> tuple[int, int, str, int]:
+        place = (item.get_closest_marker("ends_stage") is not None) - (
+            item.get_closest_marker("fresh_stage") is not None
+        )
+        return order.get(item.path.relative_to(TESTS).parts[0], 3), -sizes[scopes[item]], scopes[item], place
 
     items.sort(key=key)
 

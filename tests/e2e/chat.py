@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps with which tests of a chat begin."""
+"""The steps with which tests of a chat and of its daemon begin."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+import psutil
+
 from editor import lisp_string
+from sandbox import has_ended
 from serve import Serve
 from stage import Stage
+from terminal import PATIENCE
 
 CHAT: Final = "*qwen chat*"
 FORMS: Final = (
@@ -30,26 +34,56 @@ TAKES_ANSWERS: Final = (
 )
 
 
+def daemons(stage: Stage) -> list[psutil.Process]:
+    """What keeps a daemon of Emacs's own, and the daemon; empty when there is none."""
+    others = [stage.serve.pid] if stage.serve.running else []
+    found: list[psutil.Process] = []
+    for process in stage.sandbox.processes():
+        try:
+            if "serve" in process.cmdline() and process.pid not in others:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return sorted(found, key=lambda process: process.create_time())
+
+
+def leave_daemon(stage: Stage) -> None:
+    """Let Emacs forget the daemon of an earlier test; returns when one of its own has ended."""
+    own = [process for process in stage.emacs.process.children(recursive=True) if "serve" in process.cmdline()]
+    stage.emacs.eval(
+        "(progn (require 'qwen-companion-daemon) (require 'auth-source) (auth-source-forget-all-cached)"
+        " (unless (eq (qwen-companion-daemon-state) 'off) (qwen-companion-daemon-stop)))"
+    )
+    for process in own:
+        assert has_ended(process, PATIENCE)
+
+
+def start_daemon(stage: Stage) -> None:
+    """Let Emacs have a daemon of its own, unless an earlier test has left it one."""
+    if stage.emacs.eval("(eq (qwen-companion-daemon-state) 'connected)") == "nil":
+        stage.emacs.command("qwen-companion-daemon-start")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
+def connect_daemon(stage: Stage, serve: Serve, forms: tuple[str, ...], port: int | None = None) -> None:
+    """Start Emacs, which evaluates FORMS too, and connect it to SERVE, which it reaches at PORT, else at its own."""
+    serve.write_authinfo(port=port)
+    url = lisp_string(f"http://127.0.0.1:{port or serve.port}")
+    stage.start_emacs(stage.sandbox.greeting, forms=(*forms, f"(setq qwen-companion-daemon-url {url})"))
+    leave_daemon(stage)
+    stage.emacs.command("qwen-companion-daemon-connect")
+    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
+
+
 def open_chat(stage: Stage, forms: tuple[str, ...] = ()) -> None:
     """Start Emacs, which evaluates FORMS too, and a daemon; open a chat that fills the frame."""
     stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, *forms))
-    if stage.emacs.eval("(eq (qwen-companion-daemon-state) 'connected)") == "nil":
-        stage.emacs.command("qwen-companion-daemon-start")
-    begin_chat(stage)
-
-
-def connect_chat(stage: Stage, serve: Serve, port: int) -> None:
-    """Start Emacs, connect it to SERVE, which it reaches at PORT, and open a chat as `open_chat` does."""
-    serve.write_authinfo(port=port)
-    url = lisp_string(f"http://127.0.0.1:{port}")
-    stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, f"(setq qwen-companion-daemon-url {url})"))
-    stage.emacs.command("qwen-companion-daemon-connect")
+    start_daemon(stage)
     begin_chat(stage)
 
 
 def begin_chat(stage: Stage) -> None:
     """Open a chat that fills the frame, as soon as Emacs is connected to a daemon."""
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
     stage.emacs.command("qwen-companion-chat")
     stage.emacs.wait_until(f'(string-match-p " \\\\(?:idle\\\\|off\\\\)\\\\b" {MODE_LINE})')
     if stage.emacs.eval(f'(string-prefix-p " off" {MODE_LINE})') == "t":

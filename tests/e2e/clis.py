@@ -21,7 +21,8 @@ QWEN_SETTINGS: Final[Mapping[str, Any]] = {
     "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
     # Both ask the model behind the user's back, with the same tools as the user's own conversation.
     "memory": {"enableManagedAutoMemory": False},
-    "ui": {"enableFollowupSuggestions": False, "hideTips": True},
+    # Each letter of the banner is given its colour again with every new screen.
+    "ui": {"enableFollowupSuggestions": False, "hideTips": True, "hideBanner": True},
 }
 
 GEMINI_SETTINGS_FILE: Final = ".gemini/settings.json"

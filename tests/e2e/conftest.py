@@ -29,6 +29,7 @@ from terminal import ScreenTimeoutError
 INTEROP = "--interop"
 REUSE = "reuses_stage"
 FRESH = "fresh_stage"
+ENDS = "ends_stage"
 RELAUNCH = "relaunches_cli"
 
 _reports = pytest.StashKey[list[pytest.TestReport]]()
@@ -43,7 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what marks the tests that the option is for."""
     config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
     config.addinivalue_line("markers", f"{REUSE}(kind): begins on the stage that a test of this kind has left")
-    config.addinivalue_line("markers", f"{FRESH}: does not, though its file is marked so")
+    config.addinivalue_line(
+        "markers", f"{FRESH}: does not, though its file is marked so, and comes before those that do"
+    )
+    config.addinivalue_line("markers", f"{ENDS}: comes last of its kind, since it leaves no stage, or none with a CLI")
     config.addinivalue_line("markers", f"{RELAUNCH}: the CLI starts itself a second time, as it does for users")
 
 
@@ -53,12 +57,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("interop")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-
-
-def _reuse(item: pytest.Item) -> str | None:
-    """Return the kind of the stage that ITEM shares with other tests, or None."""
-    marker = None if item.get_closest_marker(FRESH) else item.get_closest_marker(REUSE)
-    return str(marker.args[0]) if marker else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,16 +88,16 @@ def kept_stages() -> Iterator[dict[str, Stage]]:
 def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iterator[Stage]:
     """What one test plays on; see the markers."""
     item: pytest.Item = request.node
-    kind = _reuse(item)
+    marker = item.get_closest_marker(REUSE)
+    kind = str(marker.args[0]) if marker else ""
+    kept = None if item.get_closest_marker(FRESH) else kept_stages.pop(kind, None)
     with ExitStack() as stack:
-        stage = (kept_stages.pop(kind, None) if kind else None) or Stage(
-            relaunch=item.get_closest_marker(RELAUNCH) is not None
-        )
+        stage = kept or Stage(relaunch=item.get_closest_marker(RELAUNCH) is not None)
         stack.enter_context(stage)
         yield stage
         if any(report.failed for report in item.stash[_reports]):
             return
-        if kind is not None and _reset(stage):
+        if kind and kind not in kept_stages and _reset(stage):
             kept_stages[kind] = stage
             stack.pop_all()
         else:
@@ -115,13 +113,11 @@ def _reset(stage: Stage) -> bool:
 
 
 @pytest.fixture
-def serve(stage: Stage) -> Iterator[Serve]:
-    """A daemon that was started by somebody else."""
-    serve = Serve(stage.sandbox, stage.environment)
-    serve.start()
-    yield serve
-    # Told to end it takes five seconds, with a session open.
-    serve.kill()
+def serve(stage: Stage) -> Serve:
+    """A daemon that was started by somebody else, perhaps in an earlier test of this stage."""
+    if not stage.serve.running:
+        stage.serve.start()
+    return stage.serve
 
 
 def keep_records(stage: Stage, folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -129,8 +130,15 @@ class Emacs:
 
     def wait_until(self, form: str) -> None:
         """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
-        wait = f'(with-timeout ({PATIENCE} (error "Never true")) (while (not {form}) (accept-process-output nil 0.05)))'
-        self.eval(wait, 2 * PATIENCE)
+        # A key that comes meanwhile is read by the command loop only, and FORM may depend on it.
+        wait = (
+            f'(with-timeout ({PATIENCE} (error "Never true")) (let (done)'
+            f" (while (not (or (setq done {form}) (input-pending-p))) (accept-process-output nil 0.05)) (and done t)))"
+        )
+        deadline = time.monotonic() + PATIENCE
+        while self.eval(wait, 2 * PATIENCE) == "nil":
+            if time.monotonic() > deadline:
+                raise EmacsError(f"keys are pending for {PATIENCE:g} s, and not {form}")
 
     def send(self, form: str) -> None:
         """Evaluate FORM, which may end Emacs; its value is not wanted."""

@@ -141,12 +141,14 @@ class Sandbox:
             limit.VARIABLE: f"{limit.limit_s():.0f}",
             # As with every start of a user's but the first.
             "NODE_COMPILE_CACHE": str(BUILD / "cache/node-compiled"),
+            # A start fills the usual 16 MB many times over, and each time all that is in use is copied.
+            "NODE_OPTIONS": "--max-semi-space-size=64",
             # Each CLI would start itself again, for more memory.
             **({} if self._relaunch else {"QWEN_CODE_NO_RELAUNCH": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}),
         }
 
     def reset_files(self) -> bool:
-        """Make the project as it was at first, the only one; return whether the settings of the CLIs are, too."""
+        """Make the project, the only one, and the settings of CLIs as at first; return whether these still were."""
         others = set(self.root.iterdir()) - {self.home, self.tmp, self.project, self.run}
         for path in (*self.project.iterdir(), *others):
             if path.is_dir() and not path.is_symlink():
@@ -154,7 +156,10 @@ class Sandbox:
             else:
                 path.unlink()
         self._make_project()
-        return all(self._read_cli_settings(name) == settings for name, settings in SETTINGS.items())
+        changed = {name: settings for name, settings in SETTINGS.items() if self._read_cli_settings(name) != settings}
+        for name, settings in changed.items():
+            self.write_cli_settings(settings, name)
+        return not changed
 
     def _read_cli_settings(self, name: str) -> Mapping[str, Any]:
         # The CLI adds the version of the format.

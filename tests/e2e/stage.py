@@ -18,6 +18,7 @@ from clis import QWEN, Cli
 from editor import Emacs, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
+from serve import Serve
 from terminal import PATIENCE, Screen
 
 # A word in the echo area whenever the companion's backend is told the context: an event to wait for on the screen.
@@ -33,14 +34,8 @@ REMEMBER: Final = f'(progn (load "{CHECKOUT}/tests/e2e/reuse") (reuse-remember))
 
 
 # What the CLI that `qwen-companion-run' starts depends on.
-RUN_OPTIONS: Final = "(list qwen-companion-approval-mode qwen-companion-qwen-command qwen-companion-terminal)"
-
-
-# Not those of the agents of a daemon that the backend has started: these stay.
-COUNT_SESSIONS: Final = """(cl-count-if-not
- (lambda (session)
-   (memq (process-id (qwen-companion-backend--process)) (qwen-companion-session-ancestors session)))
- (qwen-companion-backend-sessions))"""
+RUN_OPTIONS: Final = """(list qwen-companion-approval-mode qwen-companion-qwen-command qwen-companion-terminal
+ (null qwen-companion-diff-style))"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,8 @@ class Stage:
         self.environment = environment = {**self.sandbox.environment(), **self.model.environment()}
         self.screen = Screen(self.sandbox.run, environment)
         self.emacs = Emacs(self.sandbox, self.screen, environment)
+        self.serve = Serve(self.sandbox, environment)
+        """A daemon of somebody else, which the fixture `serve` starts; it goes on for the next tests."""
         self._cli: _RunningCli | None = None
 
     def __enter__(self) -> Stage:
@@ -70,6 +67,8 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            # Told to end it takes five seconds, with a session open.
+            self.serve.kill()
             self.screen.close()
             self.sandbox.wait_for_end()
         finally:
@@ -81,9 +80,11 @@ class Stage:
 
         Then the next test may use this stage: its `start_emacs` and `start_cli` find both running.
         """
-        if not self.emacs.running or not self.model.reset() or not self.sandbox.reset_files():
+        if not self.emacs.running or not self.model.reset():
             return False
-        if self._cli is not None and not self._reset_cli(self._cli):
+        # A CLI reads its settings when it starts, a daemon for each session.
+        settings_unchanged = self.sandbox.reset_files()
+        if self._cli is not None and not (settings_unchanged and self._reset_cli(self._cli)):
             self._cli = None
         terminal = lisp_string(self._cli.buffer) if self._cli else '""'
         if self.emacs.eval(f"(reuse-reset {terminal})") == "nil":
@@ -91,8 +92,16 @@ class Stage:
         # The CLI may have written another text than Emacs waits for; that takes seconds.
         self.emacs.wait_until("(null qwen-companion-disk--writes)")
         # With the buffers of other CLIs went their processes, and with these their connections.
-        self.emacs.wait_until(f"(<= {COUNT_SESSIONS} {1 if self._cli else 0})")
+        self.emacs.wait_until(f"(<= {self._sessions_form()} {1 if self._cli else 0})")
         return True
+
+    def _sessions_form(self) -> str:
+        """The form for the number of sessions but those of the agents of a daemon: these stay."""
+        daemon = self.serve.pid if self.serve.running else -1
+        return (
+            f"(cl-count-if-not (lambda (session) (seq-intersection (qwen-companion-session-ancestors session)"
+            f" (list {daemon} (process-id (qwen-companion-backend--process))))) (qwen-companion-backend-sessions))"
+        )
 
     def _reset_cli(self, cli: _RunningCli) -> bool:
         """Let CLI forget its conversation, which clears its screen; return whether it is there and idle."""
@@ -123,6 +132,7 @@ class Stage:
     def end(self) -> None:
         """End Emacs as a user does; nothing of the companion or of the CLI may be left."""
         if self.emacs.running:
+            self.serve.kill()
             self.emacs.quit()
             self.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
             self.sandbox.assert_no_files()

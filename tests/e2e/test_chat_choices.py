@@ -8,12 +8,14 @@ import re
 from urllib.parse import quote
 
 import httpx2
+import pytest
 
-from chat import CHAT, answer, open_chat, send
+from chat import CHAT, answer, daemons, open_chat, send
 from clis import QWEN_SETTINGS, QWEN_SETTINGS_FILE
 from openai_chat import MODEL_NAME
 from stage import Stage
-from test_serve_in_emacs import daemons
+
+pytestmark = pytest.mark.reuses_stage("chat")
 
 
 def open_chat_with_models(stage: Stage) -> None:
@@ -74,9 +76,21 @@ def test_a_mode_in_which_nothing_is_asked(stage: Stage) -> None:
     assert second.read_text() == "two\n"
 
 
-def test_another_model(stage: Stage) -> None:
+def test_models_are_chosen_refused_and_chosen_by_another_client(stage: Stage) -> None:
     open_chat_with_models(stage)
     before = settings(stage)
+    # One that the daemon refuses.
+    choose_model(stage, "locked")
+    stage.screen.keys("y")
+    stage.screen.wait_for("The model was not changed: Missing credentials")
+    screen = stage.screen.wait_for("The daemon did not switch the model")
+    assert " idle Usual Default" in screen
+    assert settings(stage) == before
+    stage.model.say("Here I am.")
+    send(stage, "who are you?")
+    stage.screen.wait_for("Here I am.")
+    assert stage.model.next_request().body["model"] == MODEL_NAME
+    # One that is chosen, at the second asking.
     screen = choose_model(stage, "another")
     assert "Use Another, which rewrites the user's settings on the daemon's host? (y or n)" in screen
     stage.screen.keys("n")
@@ -88,38 +102,20 @@ def test_another_model(stage: Stage) -> None:
     stage.screen.wait_for("A setting was rewritten on the daemon's host: model.name")
     assert json.loads(before)["model"]["name"] == MODEL_NAME
     assert json.loads(settings(stage))["model"]["name"] == "another"
-    stage.model.say("Here I am.")
-    send(stage, "who are you?")
-    stage.screen.wait_for("Here I am.")
+    stage.model.say("Now it is me.")
+    send(stage, "and who are you?")
+    stage.screen.wait_for("Now it is me.")
     assert stage.model.next_request().body["model"] == "another"
-
-
-def test_a_model_that_the_daemon_refuses(stage: Stage) -> None:
-    open_chat_with_models(stage)
-    before = settings(stage)
-    choose_model(stage, "locked")
-    stage.screen.keys("y")
-    stage.screen.wait_for("The model was not changed: Missing credentials")
-    screen = stage.screen.wait_for("The daemon did not switch the model")
-    assert " idle Usual Default" in screen
-    assert settings(stage) == before
-    stage.model.say("Here I am.")
-    send(stage, "who are you?")
-    stage.screen.wait_for("Here I am.")
-    assert stage.model.next_request().body["model"] == MODEL_NAME
-
-
-def test_what_another_client_chooses_is_in_the_mode_line(stage: Stage) -> None:
-    open_chat_with_models(stage)
+    # What another client chooses is in the mode line.
     _, daemon = daemons(stage)
     host = stage.emacs.text("(plist-get qwen-companion-daemon--report :host)")
     token = daemon.environ()["QWEN_SERVER_TOKEN"]
     other = httpx2.Client(base_url=f"http://{host}", headers={"Authorization": f"Bearer {token}"}, trust_env=False)
     with other:
         workspace = quote(str(stage.sandbox.project), safe="")
-        (session,) = other.get(f"/workspace/{workspace}/sessions").raise_for_status().json()["sessions"]
+        session, *_ = other.get(f"/workspace/{workspace}/sessions").raise_for_status().json()["sessions"]
         path = f"/session/{session['sessionId']}"
         other.post(f"{path}/approval-mode", json={"mode": "plan"}).raise_for_status()
-        stage.screen.wait_for(" idle Usual Plan")
-        other.post(f"{path}/model", json={"modelId": "another(openai)"}).raise_for_status()
         stage.screen.wait_for(" idle Another Plan")
+        other.post(f"{path}/model", json={"modelId": f"{MODEL_NAME}(openai)"}).raise_for_status()
+        stage.screen.wait_for(" idle Usual Plan")

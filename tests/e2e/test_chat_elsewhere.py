@@ -6,22 +6,25 @@ from __future__ import annotations
 import re
 import threading
 
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from chat import CHAT, answer, connect_chat, send, wait_until_idle
+from chat import CHAT, FORMS, answer, begin_chat, connect_daemon, send, wait_until_idle
 from model_types import Answer, Call
 from qwen_companion.daemon.client import DaemonClient
 from serve import Network, Serve
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage("daemon")
+
 
 class Other:
-    """Another client of the only session of a daemon."""
+    """Another client of the newest session of a daemon."""
 
     def __init__(self, portal: BlockingPortal, client: DaemonClient, project: str) -> None:
         self._portal = portal
         self._client = client
-        (session,) = portal.call(client.list_sessions, project)
+        session, *_ = portal.call(client.list_sessions, project)
         self._session = session.session_id
         portal.call(client.load, self._session)
 
@@ -44,7 +47,8 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         portal.wrap_async_context_manager(Network(serve.port)) as network,
         portal.wrap_async_context_manager(DaemonClient(serve.url, serve.token)) as client,
     ):
-        connect_chat(stage, serve, network.port)
+        connect_daemon(stage, serve, FORMS, network.port)
+        begin_chat(stage)
         other = Other(portal, client, str(stage.sandbox.project))
 
         ask("touch one")

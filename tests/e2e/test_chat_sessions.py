@@ -7,13 +7,16 @@ import re
 import threading
 from typing import Final
 
-from chat import FORMS, option_key, send
+import pytest
+
+from chat import FORMS, connect_daemon, daemons, option_key, send, start_daemon
 from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
 from serve import Serve
 from stage import Stage
-from test_serve_in_emacs import daemons
+
+pytestmark = pytest.mark.reuses_stage("daemon")
 
 NAMED: Final = (*FORMS, "(setq qwen-companion-chat-rename-buffer t)")
 """With buffers that are named after their sessions."""
@@ -65,11 +68,6 @@ def answer(stage: Stage, chat: str, label: str) -> None:
     stage.screen.keys("C-c", option_key(stage.screen.capture(), label))
 
 
-def start_daemon(stage: Stage) -> None:
-    stage.emacs.command("qwen-companion-daemon-start")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
-
-
 def go_to_line(stage: Stage, text: str) -> None:
     """Go to the line with TEXT of the list of sessions, which is shown."""
     stage.emacs.eval(
@@ -104,15 +102,6 @@ def stream_half(stage: Stage, chat: str, prompt: str, word: str) -> threading.Ev
     send(stage, prompt)
     wait_until_said(stage, chat, f"{word}09.")
     return more
-
-
-def connect(stage: Stage, serve: Serve) -> None:
-    """Start Emacs and connect it to SERVE."""
-    serve.write_authinfo()
-    url = f"(setq qwen-companion-daemon-url {lisp_string(serve.url)})"
-    stage.start_emacs(stage.sandbox.greeting, forms=(*NAMED, url))
-    stage.emacs.command("qwen-companion-daemon-connect")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
 
 
 def test_several_sessions_in_one_emacs(stage: Stage) -> None:
@@ -171,10 +160,10 @@ def test_several_sessions_in_one_emacs(stage: Stage) -> None:
 
 
 def test_two_emacs_take_part_in_one_session(stage: Stage, serve: Serve) -> None:
-    connect(stage, serve)
+    connect_daemon(stage, serve, NAMED)
     chat = begin(stage, ("one", "First."))
     with stage.beside() as other:
-        connect(other, serve)
+        connect_daemon(other, serve, NAMED)
         other.emacs.command("qwen-companion-chats")
         other.screen.wait_for(re.compile(r"^   one .* 1 +idle$", re.MULTILINE))
         go_to_line(other, "one")
@@ -217,7 +206,7 @@ def test_two_emacs_take_part_in_one_session(stage: Stage, serve: Serve) -> None:
 
 
 def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
-    connect(stage, serve)
+    connect_daemon(stage, serve, NAMED)
     chat = begin(stage, ("one", "First."))
     # The agent, while nothing goes on.
     stage.screen.type("not sent yet")
@@ -262,7 +251,7 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
 
 
 def test_the_backend_is_killed_under_a_chat(stage: Stage, serve: Serve) -> None:
-    connect(stage, serve)
+    connect_daemon(stage, serve, NAMED)
     chat = begin(stage, ("one", "First."))
     stage.screen.type("not sent yet")
     shown = stage.emacs.buffer_text(chat)
@@ -295,9 +284,15 @@ LEFT: Final = r"""
 """What there is of chats and daemons that was not there before, or was otherwise, a line for each."""
 
 
+# What it leaves is compared with what there was before the first chat.
+@pytest.mark.fresh_stage
 def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage) -> None:
     leftovers = CHECKOUT / "tests/e2e/leftovers.el"
-    look = f"(progn (load {lisp_string(str(leftovers))}) (setq leftovers-before (leftovers--state)))"
+    # The menu, which names the commands of chats, is loaded when the keymap is first looked through.
+    look = (
+        f"(progn (load {lisp_string(str(leftovers))}) (require 'qwen-companion-menu)"
+        " (setq leftovers-before (leftovers--state)))"
+    )
     stage.start_emacs(stage.sandbox.greeting, forms=(*NAMED, look))
     start_daemon(stage)
     chat = begin(stage, ("one", "First."))

@@ -33,11 +33,11 @@ def assert_context_and_review_work(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
-@pytest.mark.fresh_stage
 def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     settings = stage.sandbox.home / ".qwen" / "settings.json"
-    stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
+    stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Do you want to connect Emacs to Qwen Code?")
     stage.screen.wait_for(NO_CLI)
@@ -69,9 +69,11 @@ def test_disabled_and_enabled_again(stage: Stage) -> None:
     assert_context_and_review_work(stage)
 
 
-@pytest.mark.fresh_stage
 def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage) -> None:
-    stage.emacs.start(stage.sandbox.greeting)
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
+    stage.emacs.command("qwen-companion-mode")
+    stage.screen.wait_for("Qwen-Companion mode disabled")
     stage.open_shell("*shell*")
     stage.screen.type("qwen --approval-mode default")
     stage.screen.keys("Enter")

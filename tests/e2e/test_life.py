@@ -93,9 +93,10 @@ def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: S
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
 
 
-@pytest.mark.fresh_stage
+@pytest.mark.ends_stage
 def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
     with stage.outside() as outside:
         stage.screen.wait_for("Qwen[1]")
         stage.script_change(stage.sandbox.greeting, EDITED)

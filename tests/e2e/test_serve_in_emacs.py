@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 
-import psutil
 import pytest
 
+from chat import daemons, leave_daemon, start_daemon
 from editor import lisp_string
 from sandbox import has_ended
 from serve import Serve
@@ -25,39 +25,11 @@ COLLECT = """
 """
 
 
-def daemons(stage: Stage) -> list[psutil.Process]:
-    """What keeps a daemon of Emacs's own, and the daemon; empty when there is none."""
-    found: list[psutil.Process] = []
-    for process in stage.sandbox.processes():
-        try:
-            if "serve" in process.cmdline():
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return sorted(found, key=lambda process: process.create_time())
-
-
-def leave_daemon(stage: Stage) -> None:
-    """Let Emacs forget the daemon of an earlier test; returns when one of its own has ended."""
-    own = [process for process in stage.emacs.process.children(recursive=True) if "serve" in process.cmdline()]
-    stage.emacs.eval(
-        "(progn (require 'qwen-companion-daemon) (require 'auth-source) (auth-source-forget-all-cached)"
-        " (unless (eq (qwen-companion-daemon-state) 'off) (qwen-companion-daemon-stop)))"
-    )
-    for process in own:
-        assert has_ended(process, PATIENCE)
-
-
 def start(stage: Stage, *forms: str) -> None:
     """Start Emacs with the use of daemons turned on."""
     stage.start_emacs(stage.sandbox.greeting, forms=(ENABLE, COLLECT, *forms))
     leave_daemon(stage)
     stage.emacs.eval("(setq reports nil)")
-
-
-def start_daemon(stage: Stage) -> None:
-    stage.emacs.command("qwen-companion-daemon-start")
-    stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
 
 
 def assert_unseen(stage: Stage, *hidden: str) -> None:
@@ -73,6 +45,7 @@ def assert_unseen(stage: Stage, *hidden: str) -> None:
 
 def test_it_is_off(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
+    leave_daemon(stage)
     for command in ("qwen-companion-daemon-start", "qwen-companion-daemon-connect"):
         stage.emacs.eval("(message nil)")
         stage.emacs.command(command)
@@ -108,7 +81,7 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert stage.emacs.text("(qwen-companion-daemon-lighter)") == ""
 
 
-@pytest.mark.fresh_stage
+@pytest.mark.ends_stage
 def test_it_ends_with_emacs_killed(stage: Stage) -> None:
     start(stage)
     start_daemon(stage)

@@ -218,7 +218,21 @@ def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     )
 
 
-@pytest.mark.fresh_stage
+def test_it_works_in_term_too(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-terminal 'term)",))
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("All done.")
+    stage.start_cli()
+    assert stage.emacs.eval('(with-current-buffer "*qwen: project*" major-mode)') == "term-mode"
+    stage.ask("change the greeting")
+    stage.wait_for_review()
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    stage.screen.wait_gone("C-c C-c accept")
+    assert stage.sandbox.greeting.read_text() == EDITED
+
+
+@pytest.mark.ends_stage
 def test_emacs_killed_leaves_nothing(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
@@ -251,18 +265,3 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("The list is new.")
     assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")
-
-
-@pytest.mark.fresh_stage
-def test_it_works_in_term_too(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-terminal 'term)",))
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.model.say("All done.")
-    stage.start_cli()
-    assert stage.emacs.eval('(with-current-buffer "*qwen: project*" major-mode)') == "term-mode"
-    stage.ask("change the greeting")
-    stage.wait_for_review()
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("All done.")
-    stage.screen.wait_gone("C-c C-c accept")
-    assert stage.sandbox.greeting.read_text() == EDITED

@@ -93,24 +93,6 @@ def test_it_is_answered_in_the_terminal(stage: Stage) -> None:
     stage.emacs.eval('(with-current-buffer "*qwen-companion kept: list.txt*" (qwen-companion-kept-discard))')
 
 
-# The style is told when a CLI connects.
-@pytest.mark.fresh_stage
-def test_no_reviews_at_all(stage: Stage) -> None:
-    """The CLI asks in its terminal only, and writes what is answered there."""
-    changed = GREETING.replace('"hello "', '"good day "')
-    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
-    stage.script_change(stage.sandbox.greeting, changed)
-    stage.start_cli()
-    stage.ask("change the greeting")
-    stage.screen.wait_for("Yes, allow once")
-    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
-    stage.model.say("All done.")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("All done.")
-    assert stage.sandbox.greeting.read_text() == changed
-    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-
-
 @pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
 @pytest.mark.fresh_stage
 def test_in_a_window_with_colours(stage: Stage) -> None:
@@ -144,3 +126,19 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         stage.emacs.wait_until("(null (qwen-companion-proposals))")
         assert stage.emacs.visible_buffers() == ["greeting.py"]
         stage.end()
+
+
+def test_no_reviews_at_all(stage: Stage) -> None:
+    """The CLI asks in its terminal only, and writes what is answered there."""
+    changed = GREETING.replace('"hello "', '"good day "')
+    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
+    stage.script_change(stage.sandbox.greeting, changed)
+    stage.start_cli()
+    stage.ask("change the greeting")
+    stage.screen.wait_for("Yes, allow once")
+    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
+    stage.model.say("All done.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == changed
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
