@@ -154,5 +154,196 @@ SEVERITY is `error', `warning' or `note'; LINE and COLUMN count from 1."
                 (qwen-companion-diagnostics-problem-message problem)))
     " ")))
 
+;;; What an edit has caused
+
+(defconst qwen-companion-diagnostics--wait 1.3
+  "Seconds in which checkers may report after an edit.
+The agent waits a little longer, see `tools/diagnostics.py'.")
+
+(defconst qwen-companion-diagnostics--poll 0.03
+  "Seconds after which it is looked again whether checkers have reported.
+Neither flymake nor flycheck tells that of a check in which nothing has
+changed.")
+
+(defconst qwen-companion-diagnostics--most 20
+  "Most problems that a model is told of by itself.")
+
+(defconst qwen-companion-diagnostics--message-limit 300
+  "Most characters of a message of a checker that a model is told.")
+
+(defvar-local qwen-companion-diagnostics--before nil
+  "What was known when an agent began to edit the file of this buffer.
+That is (TICK KNOWN . PROBLEMS); KNOWN is nil if nothing had been
+checked.")
+
+(defun qwen-companion-diagnostics-on-edit-begins (payload)
+  "Handle the `edit-begins' message PAYLOAD: note the problems there are.
+That cannot wait, as the file is about to change."
+  (when-let* ((buffer (qwen-companion-diagnostics--buffer
+                       (qwen-companion-edit-begins-path payload))))
+    (with-current-buffer buffer
+      (setq qwen-companion-diagnostics--before
+            (cons (buffer-chars-modified-tick)
+                  (cons (not (qwen-companion-diagnostics-waiting-p))
+                        (qwen-companion-diagnostics-problems))))))
+  nil)
+
+(defun qwen-companion-diagnostics--buffer (path)
+  "Return the buffer that visits the file PATH if it is checked, or nil."
+  (unless (file-remote-p path)
+    (when-let* ((buffer (let ((file-name-handler-alist nil))
+                          (find-buffer-visiting path))))
+      (and (with-current-buffer buffer (qwen-companion-diagnostics-checked-p))
+           (not (qwen-companion-privacy-secret-p buffer))
+           buffer))))
+
+(defun qwen-companion-diagnostics--start ()
+  "Have the current buffer checked, displayed or not."
+  (when (bound-and-true-p flymake-mode)
+    (flymake-start))
+  (when (bound-and-true-p flycheck-mode)
+    (flycheck-buffer)))
+
+(defun qwen-companion-diagnostics--late-p ()
+  "Return non-nil when the checker of the current buffer reports what is old.
+A language server is asked nothing when flymake starts: what it said last
+is reported at once, and what it says of the new text later."
+  (or (and (fboundp 'eglot-managed-p) (funcall 'eglot-managed-p))
+      (bound-and-true-p lsp-managed-mode)))
+
+(defun qwen-companion-diagnostics--raw ()
+  "Return the diagnostics of flymake in the current buffer."
+  (and (bound-and-true-p flymake-mode)
+       (save-restriction (widen) (flymake-diagnostics))))
+
+(defun qwen-companion-diagnostics--after (buffer finish)
+  "Call FINISH with the problems that an edit has added to BUFFER.
+That is once the text has changed and the checkers have reported on it,
+or after `qwen-companion-diagnostics--wait' seconds."
+  (let ((before (buffer-local-value 'qwen-companion-diagnostics--before buffer))
+        (end (+ (float-time) qwen-companion-diagnostics--wait))
+        (started nil)
+        (first nil))
+    (cl-labels
+        ((look ()
+           (if (not (buffer-live-p buffer))
+               (funcall finish nil)
+             (with-current-buffer buffer
+               (let ((tick (buffer-chars-modified-tick)))
+                 (when (and (not (eql tick (or started (car before)))))
+                   (setq started tick)
+                   (qwen-companion-diagnostics--start)
+                   (setq first (qwen-companion-diagnostics--raw)))
+                 (if (or (>= (float-time) end)
+                         (and started
+                              (not (qwen-companion-diagnostics-waiting-p))
+                              (or (not (qwen-companion-diagnostics--late-p))
+                                  (not (equal first (qwen-companion-diagnostics--raw))))))
+                     (funcall finish
+                              (and started
+                                   (qwen-companion-diagnostics--added
+                                    (cddr before)
+                                    (qwen-companion-diagnostics-problems))))
+                   (run-at-time qwen-companion-diagnostics--poll nil #'look)))))))
+      (look))))
+
+(defun qwen-companion-diagnostics--key (problem)
+  "Return the key of PROBLEM, equal for the same one before an edit."
+  (list (qwen-companion-diagnostics-problem-severity problem)
+        (qwen-companion-diagnostics-problem-source problem)
+        (qwen-companion-diagnostics-problem-message problem)))
+
+(defun qwen-companion-diagnostics--added (before after)
+  "Return those of the problems AFTER that are not among those BEFORE."
+  (let ((keys (mapcar #'qwen-companion-diagnostics--key before)))
+    (cl-remove-if (lambda (problem)
+                    (let ((key (qwen-companion-diagnostics--key problem)))
+                      (when (member key keys)
+                        (setq keys (cl-remove key keys :test #'equal :count 1))
+                        t)))
+                  after)))
+
+(defun qwen-companion-diagnostics--wanted (problems)
+  "Return those of PROBLEMS that the user wants models to be told, cut."
+  (mapcar
+   (lambda (problem)
+     (let ((message (qwen-companion-diagnostics-problem-message problem))
+           (copy (copy-sequence problem)))
+       (when (> (length message) qwen-companion-diagnostics--message-limit)
+         (setf (qwen-companion-diagnostics-problem-message copy)
+               (concat (substring message 0 qwen-companion-diagnostics--message-limit)
+                       "...")))
+       copy))
+   (cl-remove-if-not
+    (lambda (problem)
+      (pcase qwen-companion-tell-problems
+        ('all t)
+        ('errors (eq 'error (qwen-companion-diagnostics-problem-severity problem)))))
+    problems)))
+
+(defun qwen-companion-diagnostics--new-problems (arguments)
+  "Return what to tell a model after its edit of the file in ARGUMENTS."
+  (when-let* ((path (cadr (assoc "path" arguments)))
+              (buffer (qwen-companion-diagnostics--buffer path)))
+    (when (buffer-local-value 'qwen-companion-diagnostics--before buffer)
+      (lambda (answer)
+        (qwen-companion-diagnostics--after
+         buffer
+         (lambda (problems)
+           (let ((known (and (buffer-live-p buffer)
+                             (cadr (buffer-local-value
+                                    'qwen-companion-diagnostics--before buffer))))
+                 (problems (qwen-companion-diagnostics--wanted problems)))
+             (funcall answer
+                      (qwen-companion-diagnostics--listed
+                       problems path
+                       (unless known
+                         "Nothing had been checked before, so some of it may be old."))))))))))
+
+(defun qwen-companion-diagnostics--listed (problems path &optional note)
+  "Return PROBLEMS in the file PATH as an answer, with NOTE; nil for none."
+  (when problems
+    (let ((more (- (length problems) qwen-companion-diagnostics--most)))
+      (append (mapcar (lambda (problem)
+                        (qwen-companion-diagnostics-place problem path))
+                      (seq-take problems qwen-companion-diagnostics--most))
+              (and (> more 0) (list (format "(%d more.)" more)))
+              (and note (list note))))))
+
+(defun qwen-companion-diagnostics--prompt-facts (_arguments)
+  "Return what to tell a model with a prompt: unsaved text, and errors."
+  (let ((active (qwen-companion-context-active-file)))
+    (append
+     (cl-loop for buffer in (buffer-list)
+              for file = (buffer-file-name buffer)
+              when (and file (buffer-modified-p buffer)
+                        (not (qwen-companion-privacy-secret-p buffer)))
+              collect (qwen-companion-tools-place
+                       file nil nil
+                       "has unsaved changes in Emacs; the disk has the older text")
+              into unsaved
+              finally return (seq-take unsaved qwen-companion-diagnostics--most))
+     (when (and active qwen-companion-tell-problems
+                (not (qwen-companion-privacy-secret-p active)))
+       (with-current-buffer active
+         (when (qwen-companion-diagnostics-checked-p)
+           (qwen-companion-diagnostics--listed
+            (cl-remove 'error (qwen-companion-diagnostics--wanted
+                               (qwen-companion-diagnostics-problems))
+                       :key #'qwen-companion-diagnostics-problem-severity
+                       :test-not #'eq)
+            buffer-file-name)))))))
+
+(setf (alist-get "new-problems" qwen-companion-tools-reports nil nil #'equal)
+      #'qwen-companion-diagnostics--new-problems
+      (alist-get "prompt-facts" qwen-companion-tools-reports nil nil #'equal)
+      #'qwen-companion-diagnostics--prompt-facts)
+
+(defun qwen-companion-diagnostics-forget ()
+  "Forget what was known before edits."
+  (dolist (buffer (buffer-list))
+    (with-current-buffer buffer
+      (kill-local-variable 'qwen-companion-diagnostics--before))))
+
 (provide 'qwen-companion-diagnostics)
 ;;; qwen-companion-diagnostics.el ends here

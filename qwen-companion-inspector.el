@@ -88,6 +88,8 @@
   "Alist of session ids and the last reports to their CLIs.")
 (defvar-local qwen-companion-inspector--answers nil
   "Alist of session ids and what their hooks were answered, newest first.")
+(defvar-local qwen-companion-inspector--calls nil
+  "The calls of tools by models, newest first.")
 (defvar-local qwen-companion-inspector--exclusions nil
   "The files hidden from CLIs: property lists (:path :rule :session).")
 (defvar-local qwen-companion-inspector--toggled nil
@@ -153,6 +155,45 @@ is TEXT on many lines, made when it is first needed."
           (qwen-companion-exclusion-list-exclusions payload))
     (qwen-companion-inspector--redraw-soon))
   nil)
+
+(defconst qwen-companion-inspector--most-calls 30
+  "Most calls of tools that are listed.")
+
+(cl-defstruct (qwen-companion-inspector--call
+               (:constructor qwen-companion-inspector--make-call)
+               (:copier nil))
+  "A call of a tool: NUMBER, the message about it, and the TEXT of its answer."
+  number message text)
+
+(defun qwen-companion-inspector-on-tool-called (payload)
+  "Handle the `tool-called' message PAYLOAD: list a model's call of a tool.
+The Python process tells of the last ones again when it is asked to."
+  (let ((text (qwen-companion-spool-text payload)))
+    (qwen-companion-inspector--with-buffer
+      (unless (cl-find (qwen-companion-inspector--call-key payload)
+                       qwen-companion-inspector--calls
+                       :key (lambda (call)
+                              (qwen-companion-inspector--call-key
+                               (qwen-companion-inspector--call-message call)))
+                       :test #'equal)
+        (setq qwen-companion-inspector--calls
+              (seq-take
+               (cons (qwen-companion-inspector--make-call
+                      :number (if qwen-companion-inspector--calls
+                                  (1+ (qwen-companion-inspector--call-number
+                                       (car qwen-companion-inspector--calls)))
+                                1)
+                      :message payload :text text)
+                     qwen-companion-inspector--calls)
+               qwen-companion-inspector--most-calls))
+        (qwen-companion-inspector--redraw-soon))))
+  nil)
+
+(defun qwen-companion-inspector--call-key (payload)
+  "Return the key of the call in PAYLOAD."
+  (list (qwen-companion-tool-called-called payload)
+        (qwen-companion-tool-called-request payload)
+        (qwen-companion-tool-called-ms payload)))
 
 (defun qwen-companion-inspector-changed (&rest _)
   "Note that a CLI has come or gone, or that the state has changed."
@@ -319,6 +360,7 @@ the only place in Lisp that knows names of the protocol."
      (mapcan (lambda (session)
                (qwen-companion-inspector--session-items session buffers now))
              sessions)
+     (qwen-companion-inspector--call-items now)
      (mapcan #'qwen-companion-inspector--exclusion-items
              (cons nil sessions)))))
 
@@ -531,6 +573,43 @@ It is the LAST one of its session or not."
                  "\n"))
               answers ""))
            (when last "\n")))))
+
+(defun qwen-companion-inspector--call-items (now)
+  "Return the items about tool calls by models, at the time NOW."
+  (when qwen-companion-inspector--calls
+    (append
+     (list (cons '(calls)
+                 (concat (propertize "Tools that models have called"
+                                     'face 'qwen-companion-inspector-heading)
+                         "\n")))
+     (mapcar (lambda (call)
+               (qwen-companion-inspector--call-item call now))
+             qwen-companion-inspector--calls)
+     (list (cons '(calls-end) "\n")))))
+
+(defun qwen-companion-inspector--call-item (call now)
+  "Return the item about CALL at the time NOW."
+  (let* ((key (list 'call (qwen-companion-inspector--call-number call)))
+         (message (qwen-companion-inspector--call-message call)))
+    (cons key
+          (concat
+           "  "
+           (qwen-companion-untrusted-text
+            (qwen-companion-tool-called-request message))
+           (qwen-companion-inspector--annotate
+            (format "  %s%d bytes, %d ms, %s ago, %s"
+                    (if (qwen-companion-tool-called-failed message) "refused, " "")
+                    (qwen-companion-tool-called-size message)
+                    (qwen-companion-tool-called-ms message)
+                    (qwen-companion-inspector--age
+                     (qwen-companion-tool-called-called message) now)
+                    (qwen-companion-untrusted-text
+                     (qwen-companion-tool-called-client message))))
+           "\n"
+           (unless (qwen-companion-inspector--folded-p key t)
+             (qwen-companion-inspector--block
+              (qwen-companion-untrusted-text
+               (qwen-companion-inspector--call-text call) t)))))))
 
 (defun qwen-companion-inspector--json-item (id report)
   "Return the item of the JSON of REPORT to the session ID."
@@ -784,8 +863,19 @@ That is the buffer of a file or the terminal of a CLI."
                      (qwen-companion-inspector--label session))))))
 
 (defun qwen-companion-inspector-copy-json ()
-  "Copy the exact JSON that the CLI at point was told last."
+  "Copy the exact JSON that the CLI at point was told last.
+On a call of a tool, copy what the model got."
   (interactive nil qwen-companion-inspector-mode)
+  (pcase (qwen-companion-inspector--key)
+    (`(call ,number)
+     (kill-new (qwen-companion-inspector--call-text
+                (cl-find number qwen-companion-inspector--calls
+                         :key #'qwen-companion-inspector--call-number)))
+     (message "Copied what the model got"))
+    (_ (qwen-companion-inspector--copy-report))))
+
+(defun qwen-companion-inspector--copy-report ()
+  "Copy the exact JSON that the CLI at point was told last."
   (let* ((id (or (nth 1 (qwen-companion-inspector--key))
                  (user-error "There is no CLI here")))
          (report (or (qwen-companion-inspector--report-of id)
@@ -803,7 +893,7 @@ That is the selection of a file, the JSON, or else the whole section."
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
-               ((and `(,(or 'session 'answers 'json 'exclusions) ,_) key) key)
+               ((and `(,(or 'session 'answers 'json 'exclusions 'call) ,_) key) key)
                (_ (user-error "There is nothing to fold here")))))
     (setq qwen-companion-inspector--toggled
           (if (member key qwen-companion-inspector--toggled)

@@ -73,6 +73,8 @@ its key, nil where there is none."
   id hunks)
 (qwen-companion-messages-define qwen-companion-merged Merged
   id edits result conflicts)
+(qwen-companion-messages-define qwen-companion-edit-begins EditBegins
+  path)
 (qwen-companion-messages-define qwen-companion-tool-call ToolCall
   id name arguments everywhere roots deadline)
 (qwen-companion-messages-define qwen-companion-tool-called ToolCalled

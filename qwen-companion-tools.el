@@ -48,15 +48,42 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
 
+(defun qwen-companion-tools--set (option value)
+  "Set OPTION to VALUE and tell the Python process."
+  (set-default option value)
+  (when (fboundp 'qwen-companion-tools-update)
+    (qwen-companion-tools-update)))
+
 (defcustom qwen-companion-tools-offered t
   "Which tools of `qwen-companion-tools' CLIs are offered.
 With t all of them, with nil none, else those with the names in the list.
 A CLI asks for them once, when it starts, and finds them by the settings
 layer only; see `qwen-companion-settings-layer'."
   :group 'qwen-companion
+  :set #'qwen-companion-tools--set
   :type '(choice (const :tag "All" t)
                  (const :tag "None" nil)
                  (repeat :tag "Those with these names" string)))
+
+(defcustom qwen-companion-tell-problems 'errors
+  "What models are told of problems that their edits have caused.
+After an edit by an agent of a file that is open in Emacs and is checked
+by flymake or flycheck, its model gets what is new: only errors, all
+problems, or nothing.  The agent waits for the checkers, for 1.5 seconds
+at most.  Qwen Code since 0.15 can be told."
+  :group 'qwen-companion
+  :set #'qwen-companion-tools--set
+  :type '(choice (const :tag "Errors" errors)
+                 (const :tag "All problems" all)
+                 (const :tag "Nothing" nil)))
+
+(defcustom qwen-companion-tell-unsaved t
+  "Whether models are told with a prompt which open files have unsaved text.
+They are told of errors in the file in focus too, unless
+`qwen-companion-tell-problems' is nil."
+  :group 'qwen-companion
+  :set #'qwen-companion-tools--set
+  :type 'boolean)
 
 (defconst qwen-companion-tools--kinds '(string integer boolean path line)
   "What an argument can be, beside one of several strings.
@@ -83,6 +110,11 @@ FUNCTION is called with their values, nil for one that was not given."
 Add one with `qwen-companion-define-tool'; delete an element to take one
 away, or set `qwen-companion-tools-offered'.")
 
+(defvar qwen-companion-tools-reports nil
+  "Alist of what Emacs tells models by itself: (NAME . FUNCTION).
+A function takes the arguments of the call, a list of names and values,
+and returns what that of a tool may return.")
+
 (defvar qwen-companion-tools--directories nil
   "The directories of which the calling CLI hears, t for all, during a call.")
 (defvar qwen-companion-tools--queue nil
@@ -90,7 +122,7 @@ away, or set `qwen-companion-tools-offered'.")
 (defvar qwen-companion-tools--timer nil
   "Timer that runs the next call, nil when none waits.")
 (defvar qwen-companion-tools--sent nil
-  "The definitions sent last: (DEFINITIONS), nil before the first time.")
+  "The payload of the `tools' message sent last, nil before the first time.")
 
 ;;; Defining
 
@@ -208,10 +240,12 @@ The exclusions of single files are another matter."
 
 (defun qwen-companion-tools-update ()
   "Tell the Python process which tools there are, if they have changed."
-  (let ((definitions (qwen-companion-tools--definitions)))
-    (unless (equal (list definitions) qwen-companion-tools--sent)
-      (when (qwen-companion-backend-call 'tools (list :tools definitions))
-        (setq qwen-companion-tools--sent (list definitions))))))
+  (let ((payload (list :tools (qwen-companion-tools--definitions)
+                       :after-edits (and qwen-companion-tell-problems t)
+                       :with-prompts (and qwen-companion-tell-unsaved t))))
+    (unless (equal payload qwen-companion-tools--sent)
+      (when (qwen-companion-backend-call 'tools payload)
+        (setq qwen-companion-tools--sent payload)))))
 
 (defun qwen-companion-tools-resend ()
   "Tell a new Python process which tools there are."
@@ -275,14 +309,16 @@ That is done by a timer: it may take long, and this is a process filter."
 
 (defun qwen-companion-tools--apply (call)
   "Call the function of the tool that CALL names, and return its value."
-  (let ((tool (or (alist-get (qwen-companion-tool-call-name call)
-                             qwen-companion-tools nil nil #'equal)
-                  (user-error "This tool is not there any more")))
-        (given (qwen-companion-tool-call-arguments call)))
-    (apply (qwen-companion-tools--tool-function tool)
-           (mapcar (lambda (argument)
-                     (cadr (assoc (plist-get argument :name) given)))
-                   (qwen-companion-tools--tool-arguments tool)))))
+  (let* ((name (qwen-companion-tool-call-name call))
+         (given (qwen-companion-tool-call-arguments call))
+         (report (alist-get name qwen-companion-tools-reports nil nil #'equal))
+         (tool (alist-get name qwen-companion-tools nil nil #'equal)))
+    (cond (report (funcall report given))
+          (tool (apply (qwen-companion-tools--tool-function tool)
+                       (mapcar (lambda (argument)
+                                 (cadr (assoc (plist-get argument :name) given)))
+                               (qwen-companion-tools--tool-arguments tool))))
+          (t (user-error "This tool is not there any more")))))
 
 (defun qwen-companion-tools--protected (id function)
   "Return the value of FUNCTION, or the answer to the call ID that it failed.

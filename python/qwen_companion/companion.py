@@ -31,6 +31,7 @@ from qwen_companion.emacs.messages import (
     ContextSent,
     DaemonCall,
     Delivered,
+    EditBegins,
     ExclusionList,
     FileList,
     FileVisited,
@@ -71,6 +72,7 @@ from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.processes import ended, start_of
 from qwen_companion.tools.calls import Called, EmacsAnswer, Tools
+from qwen_companion.tools.diagnostics import Diagnostics
 from qwen_companion.tools.server import ToolServer
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
@@ -199,6 +201,7 @@ class Companion:
             if item not in proposals:
                 self._bridge.tell(ProposalOrphan(item.id))
         self._tools = Tools(editor, self._distributor.access, self._tell_call)
+        self._diagnostics = Diagnostics(self._tools, lambda path: self._bridge.tell(EditBegins(path)))
         self._tool_server = ToolServer(
             self._tools, find_caller=lambda connection: find_caller(connection, hello.emacs_pid)
         )
@@ -214,6 +217,7 @@ class Companion:
             changed=self._tell_states,
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
+            listeners=[self._diagnostics],
             additions=[self._tool_settings],
         )
         self._told_sessions: Mapping[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
@@ -337,6 +341,8 @@ class Companion:
         return tool_settings(port, tool_secret(self._token), self._tools.definitions)
 
     def _offer_tools(self, message: ToolsOffered) -> None:
+        self._diagnostics.after_edits = message.after_edits
+        self._diagnostics.with_prompts = message.with_prompts
         if message.tools != self._tools.definitions:
             self._tools.definitions = message.tools
             if self._roots is not None:

@@ -98,6 +98,33 @@ MORE are keys and values that come first."
 
 ;;; What it shows
 
+(ert-deftest qwen-companion-inspector-test-tools-that-were-called ()
+  "Each call is listed once with the size of its answer, which can be copied."
+  (qwen-companion-inspector-test--with nil
+    (qwen-companion-inspector-test--connect "s1")
+    (qwen-companion-context)
+    (let ((call (list :client "Qwen Code 0.24.4" :request "hover(path=\"a\")" :size 12 :ms 7
+                      :called (floor (* 1000 (- (float-time) 5.5))) :failed nil
+                      :text "| the\n| answer"))
+          (kill-ring nil))
+      (qwen-companion-inspector-on-tool-called call)
+      ;; The Python process tells of it again when it is asked to.
+      (qwen-companion-inspector-on-tool-called call)
+      (qwen-companion-inspector-on-tool-called
+       (list :client "" :request "symbols()" :size 3 :ms 1 :called 0 :failed t :text "No."))
+      (let ((text (qwen-companion-inspector-test--text)))
+        (should (string-match-p
+                 "^  hover(path=\"a\")  12 bytes, 7 ms, [56] s ago, Qwen Code 0\\.24\\.4$" text))
+        (should (= 1 (cl-count-if (lambda (line) (string-search "hover" line))
+                                  (split-string text "\n"))))
+        (should (string-match-p "^  symbols()  refused, 3 bytes" text))
+        (should-not (string-search "| answer" text)))
+      (qwen-companion-inspector-test--go-to "hover")
+      (qwen-companion-inspector-copy-json)
+      (should (equal "| the\n| answer" (current-kill 0)))
+      (qwen-companion-inspector-toggle-fold)
+      (should (string-search "| answer" (qwen-companion-inspector-test--text))))))
+
 (ert-deftest qwen-companion-inspector-test-what-hooks-were-answered ()
   "The answers to hooks are counted, and shown one by one on demand."
   (qwen-companion-inspector-test--with nil

@@ -298,9 +298,11 @@ JournalCall = (
 
 @dataclass(frozen=True)
 class ToolsOffered:
-    """`tools`: the tools that Emacs offers to models."""
+    """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
     tools: tuple[ToolDefinition, ...]
+    after_edits: bool = False
+    with_prompts: bool = False
 
 
 @dataclass(frozen=True)
@@ -698,6 +700,14 @@ class Merged(Notification):
     edits: Numbers | None
     result: Nested | None = None
     conflicts: int = 0
+
+
+@dataclass(frozen=True)
+class EditBegins(Notification):
+    """`edit-begins`: an agent is about to change the file `path`."""
+
+    method = "edit-begins"
+    path: str
 
 
 @dataclass(frozen=True)

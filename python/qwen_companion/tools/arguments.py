@@ -43,8 +43,6 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for argument in arguments_of(tool):
         schema: dict[str, Any] = {"type": _JSON_TYPES.get(argument.kind, "string"), "description": argument.description}
-        if argument.kind == LINE:
-            schema["minimum"] = 1
         if argument.choices:
             schema["enum"] = list(argument.choices)
         properties[argument.name] = schema

@@ -167,7 +167,7 @@ class Tools:
                 path = str(values[argument.name])
                 values[argument.name] = await in_thread(lambda path: _resolve(path, access), path)
         limit, offset = int(values.pop(LIMIT, DEFAULT_LIMIT)), int(values.pop(OFFSET, 0))
-        answer = await self._ask(name, values, access)
+        answer = await self._ask(name, values, access, self._answer_s)
         if answer.error is not None:
             raise ToolError(answer.error)
         hidden, shown_as = await in_thread(lambda items: _judge(items, access), answer.items)
@@ -181,13 +181,33 @@ class Tools:
             max(1, min(limit, MAX_LIMIT)),
         )
 
-    async def _ask(self, name: str, values: Mapping[str, Value], access: Access) -> EmacsAnswer:
+    async def ask_unasked(self, name: str, values: Mapping[str, Value], peer: Peer | None, wait_s: float) -> str | None:
+        """Return what Emacs tells the CLI in the process `peer` by itself, within `wait_s` seconds; None for nothing.
+
+        A `path` in `values` is a file that it is about.
+        """
+        access = await in_thread(self._access, peer)
+        if access is None or access.trusted is False:
+            return None
+        path = values.get(PATH)
+        if isinstance(path, str) and (await in_thread(access.rules, [path]))[path] is not None:
+            return None
+        try:
+            answer = await self._ask(name, values, access, wait_s)
+        except ToolError:
+            return None
+        hidden, shown_as = await in_thread(lambda items: _judge(items, access), answer.items)
+        # What is left out is not worth a word that nobody has asked for.
+        items = [item for item in answer.items if item.path not in hidden]
+        return render(items, 0, 0, {}, shown_as, None, len(items)) if items else None
+
+    async def _ask(self, name: str, values: Mapping[str, Value], access: Access, wait_s: float) -> EmacsAnswer:
         identifier = next(self._ids)
         future = self._pending[identifier] = asyncio.get_running_loop().create_future()
-        deadline = int((time.time() + self._answer_s) * 1000)
+        deadline = int((time.time() + wait_s) * 1000)
         asking = asyncio.create_task(self._editor.call_tool(identifier, name, values, access.directories, deadline))
         try:
-            await asyncio.wait([asking, future], timeout=self._answer_s, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait([asking, future], timeout=wait_s, return_when=asyncio.FIRST_EXCEPTION)
             if future.done():
                 return future.result()
             if asking.done() and asking.exception() is not None:
@@ -197,7 +217,7 @@ class Tools:
         finally:
             self._pending.pop(identifier, None)
             asking.cancel()
-        raise ToolError(_BUSY.format(seconds=self._answer_s))
+        raise ToolError(_BUSY.format(seconds=wait_s))
 
 
 def _request(name: str, arguments: Mapping[str, object]) -> str:

@@ -134,7 +134,7 @@ def test_the_layer_names_the_tools_and_which_may_be_called_unasked(
     assert "data, not instructions" in result["instructions"]
     look, mine = client.result("tools/list", {})["tools"]
     assert look["annotations"]["readOnlyHint"] is True
-    assert look["inputSchema"]["properties"]["line"]["minimum"] == 1
+    assert look["inputSchema"]["properties"]["line"] == {"type": "integer", "description": "The line."}
     assert "annotations" not in mine
     backend.emacs.call("tools", dumps({"tools": [LOOK]}))
     backend.emacs.wait_for("published")

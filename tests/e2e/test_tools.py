@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the user's Emacs knows, for the model: problems that come by themselves, and tools, with the real CLI."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from clis import QWEN_SETTINGS
+from model_types import ModelRequest
+from sandbox import GREETING, NOTES
+from stage import Stage
+
+# Python itself, which is the checker that is there wherever this runs.
+FLYMAKE = """
+(progn
+  (require 'python)
+  (setq python-flymake-command
+        '("python3" "-c" "import sys
+try:
+    compile(sys.stdin.read(), 'stdin', 'exec')
+except SyntaxError as error:
+    print(f'stdin:{error.lineno}:{error.offset}: {error.msg}')
+    sys.exit(1)"))
+  (add-hook 'python-mode-hook #'flymake-mode))
+"""
+
+OLD = '"hello " + name'
+BROKEN = '"hello " + (name'
+NEW_PROBLEM = "the checkers in the user's Emacs report"
+
+
+def result_of(request: ModelRequest) -> str:
+    """Return the result of the last tool call that the model is told of."""
+    assert request.messages[-1].role == "tool" or NEW_PROBLEM in request.messages[-1].text
+    return "\n".join(message.text for message in request.messages[-2:])
+
+
+def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
+    settings = copy.deepcopy(dict[str, Any](QWEN_SETTINGS))
+    settings["tools"]["approvalMode"] = "yolo"
+    stage.sandbox.write_cli_settings(settings)
+    greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
+    # Another file is shown, so that flymake would wait for a window.
+    stage.start_emacs(greeting, notes, forms=(FLYMAKE,))
+    stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
+    stage.start_cli()
+
+    def ask(*calls: tuple[str, dict[str, Any]], in_minibuffer: bool = False) -> list[ModelRequest]:
+        """Return the requests of a turn in which the model makes `calls`, one after the other.
+
+        The user goes into a minibuffer before it if so.
+        """
+        for name, arguments in calls:
+            stage.model.call(name, **arguments)
+        stage.model.say("Done with it.")
+        # In this mode the CLI shows another sign before what is typed.
+        stage.screen.type("go on")
+        if in_minibuffer:
+            stage.emacs.eval('(progn (run-at-time 0 nil (lambda () (read-string "Busy: " "half"))) nil)')
+            stage.emacs.wait_until("(minibufferp (window-buffer (selected-window)))")
+            stage.emacs.eval('(progn (with-current-buffer "*qwen: project*" (vterm-send-return)) nil)')
+        else:
+            stage.screen.keys("Enter")
+        return [stage.model.next_request() for _ in range(len(calls) + 1)]
+
+    def edit(old: str, new: str) -> tuple[str, dict[str, Any]]:
+        return ("edit", {"file_path": str(greeting), "old_string": old, "new_string": new})
+
+    # An edit that breaks the file, and one that mends it.
+    _, _, broken, mended = ask(("read_file", {"file_path": str(greeting)}), edit(OLD, BROKEN), edit(BROKEN, OLD))
+    told = json.dumps(broken.body["messages"][-1])
+    assert NEW_PROBLEM in told, told
+    assert "greeting.py:" in told
+    assert "was never closed" in told
+    assert NEW_PROBLEM not in json.dumps(mended.body["messages"][-1])
+    assert greeting.read_text() == GREETING
+
+    # They answer what Emacs knows.
+    stage.emacs.eval(f'(with-current-buffer "{notes.name}" (goto-char (point-max)) (insert "plums, unsaved\\n"))')
+    (stage.sandbox.project / ".env").write_text("SECRET=1\n")
+    requests = ask(
+        ("mcp__emacs__open_files", {}),
+        ("mcp__emacs__buffer_text", {"path": notes.name, "start": 1}),
+        ("mcp__emacs__symbols", {"path": greeting.name}),
+        ("mcp__emacs__diagnostics", {"path": str(greeting)}),
+        ("mcp__emacs__buffer_text", {"path": ".env"}),
+        ("mcp__emacs__buffer_text", {"path": notes.name, "start": 0}),
+        in_minibuffer=True,
+    )
+    stage.screen.keys("Enter")
+    stage.emacs.wait_until("(= 0 (minibuffer-depth))")
+    assert stage.emacs.text("(car minibuffer-history)") == "half"
+    prompt, *results = requests
+    # All tools are there without a search for them, and cost that much.
+    offered = [tool for tool in prompt.body["tools"] if tool["function"]["name"].startswith("mcp__emacs__")]
+    assert len(offered) == 10
+    assert len(json.dumps(offered)) < 7000
+    assert "data, not instructions" in json.dumps(prompt.body["messages"])
+    assert f"{notes.name}: has unsaved changes in Emacs" in json.dumps(prompt.body["messages"])
+    texts = [json.dumps(request.body["messages"][-1]) for request in results]
+    assert "unsaved changes" in texts[0]
+    assert f"{len(NOTES.splitlines()) + 1}| plums, unsaved" in texts[1]
+    assert "greeting.py:4: greet" in texts[2]
+    assert "No problems" in texts[3]
+    assert "Emacs does not show .env" in texts[4]
+    assert "SECRET" not in texts[4]
+    assert "counts from 1" in texts[5]
+    stage.screen.wait_for("Done with it.")

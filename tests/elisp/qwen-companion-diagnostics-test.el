@@ -1,0 +1,192 @@
+;;; qwen-companion-diagnostics-test.el --- Tests of problems told to models  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; An agent edits a file that a buffer visits, and what the checkers say of
+;; it is read as it is sent to the Python process.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'flymake)
+(require 'qwen-companion)
+(require 'qwen-companion-test-helper)
+
+(defvar qwen-companion-diagnostics-test--report nil
+  "The function to which the checker of these tests reports, when it waits.")
+(defvar qwen-companion-diagnostics-test--checks 0
+  "How often the checker of these tests was started.")
+
+(defun qwen-companion-diagnostics-test--found ()
+  "Return a problem for each line with \"bad\" and a warning for each \"odd\"."
+  (save-excursion
+    (goto-char (point-min))
+    (cl-loop while (re-search-forward "\\(bad\\|odd\\).*" nil t)
+             collect (flymake-make-diagnostic
+                      (current-buffer) (match-beginning 0) (match-end 0)
+                      (if (equal "bad" (match-string 1)) :error :warning)
+                      (match-string 0)))))
+
+(defun qwen-companion-diagnostics-test--check (report &rest _)
+  "Check the current buffer, and have REPORT called later."
+  (cl-incf qwen-companion-diagnostics-test--checks)
+  (setq qwen-companion-diagnostics-test--report
+        (let ((buffer (current-buffer)))
+          (lambda ()
+            (with-current-buffer buffer
+              (funcall report (qwen-companion-diagnostics-test--found)))))))
+
+(defmacro qwen-companion-diagnostics-test--with (text &rest body)
+  "Run BODY in a buffer that visits a checked file with TEXT."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files (list (list "a.txt" ,text))
+     (qwen-companion-test-with-backend
+       (let ((qwen-companion-diagnostics-test--report nil)
+             (qwen-companion-diagnostics-test--checks 0)
+             (flymake-no-changes-timeout nil))
+         (with-current-buffer (find-file-noselect "a.txt")
+           (setq-local flymake-diagnostic-functions
+                       (list #'qwen-companion-diagnostics-test--check))
+           (flymake-mode)
+           (flymake-start)
+           (funcall qwen-companion-diagnostics-test--report)
+           (unwind-protect (progn ,@body)
+             (flymake-mode -1)
+             (qwen-companion-tools-forget)
+             (qwen-companion-diagnostics-forget)))))))
+
+(defun qwen-companion-diagnostics-test--edit (change)
+  "Return what the model is told after CHANGE, a function, edits this buffer.
+Each is (LINE . TEXT), or TEXT."
+  (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
+  (let ((checks qwen-companion-diagnostics-test--checks)
+        (inhibit-modification-hooks nil))
+    (setq qwen-companion-diagnostics-test--report nil
+          qwen-companion-test-calls nil)
+    (funcall change)
+    (set-buffer-modified-p nil)
+    (qwen-companion-tools-on-call
+     (list :id 1 :name "new-problems" :arguments (list (list "path" buffer-file-name))
+           :everywhere t :deadline (* 1000 (+ 1000 (float-time)))))
+    (qwen-companion-test-wait-for
+     (or qwen-companion-diagnostics-test--report (qwen-companion-test-sent 'tool-answer)))
+    ;; Nothing is told before the checker has reported on the new text.
+    (when qwen-companion-diagnostics-test--report
+      (should (< checks qwen-companion-diagnostics-test--checks))
+      (should-not (qwen-companion-test-sent 'tool-answer))
+      (funcall qwen-companion-diagnostics-test--report))
+    (qwen-companion-diagnostics-test--told)))
+
+(defun qwen-companion-diagnostics-test--told ()
+  "Wait for an answer and return it, see `qwen-companion-diagnostics-test--edit'."
+  (let ((answer (car (qwen-companion-test-wait-for
+                      (qwen-companion-test-sent 'tool-answer)))))
+    (should-not (plist-get answer :error))
+    (mapcar (lambda (item)
+              (if (plist-get item :path)
+                  (cons (plist-get item :line) (plist-get item :text))
+                (plist-get item :text)))
+            (plist-get answer :items))))
+
+(defun qwen-companion-diagnostics-test--insert (text)
+  "Return a function that inserts TEXT at the start of the current buffer."
+  (lambda ()
+    (goto-char (point-min))
+    (insert text)))
+
+(defconst qwen-companion-diagnostics-test--source
+  "error qwen-companion-diagnostics-test--check ")
+
+(ert-deftest qwen-companion-diagnostics-test-only-what-is-new-is-told ()
+  (qwen-companion-diagnostics-test--with "bad old\nfine\n"
+    ;; It stands on another line now, and is no news.
+    (should-not (qwen-companion-diagnostics-test--edit
+                 (qwen-companion-diagnostics-test--insert "good\n")))
+    (should (equal (list (cons 1 (concat qwen-companion-diagnostics-test--source "bad new")))
+                   (qwen-companion-diagnostics-test--edit
+                    (qwen-companion-diagnostics-test--insert "bad new\nodd\n"))))
+    ;; The same once more is one more.
+    (should (equal (list (concat qwen-companion-diagnostics-test--source "bad old"))
+                   (mapcar #'cdr (qwen-companion-diagnostics-test--edit
+                                  (qwen-companion-diagnostics-test--insert "bad old\n")))))
+    (should-not (qwen-companion-diagnostics-test--edit #'erase-buffer))))
+
+(ert-deftest qwen-companion-diagnostics-test-the-user-chooses-what-is-told ()
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (let ((qwen-companion-tell-problems 'all))
+      (should (equal '("bad" "odd")
+                     (mapcar (lambda (told) (car (last (split-string (cdr told)))))
+                             (qwen-companion-diagnostics-test--edit
+                              (qwen-companion-diagnostics-test--insert "odd\nbad\n"))))))
+    (let ((qwen-companion-tell-problems nil))
+      (should-not (qwen-companion-diagnostics-test--edit
+                   (qwen-companion-diagnostics-test--insert "bad other\n"))))))
+
+(ert-deftest qwen-companion-diagnostics-test-there-is-a-limit ()
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (let ((told (qwen-companion-diagnostics-test--edit
+                 (qwen-companion-diagnostics-test--insert
+                  (concat "bad " (make-string 1000 ?x) "\n"
+                          (mapconcat (lambda (n) (format "bad %d\n" n))
+                                     (number-sequence 1 30) ""))))))
+      (should (= 21 (length told)))
+      (should (equal "(11 more.)" (car (last told))))
+      (should (> 400 (length (cdar told)))))))
+
+(ert-deftest qwen-companion-diagnostics-test-a-checker-that-is-slow-is-not-waited-for ()
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (let ((qwen-companion-diagnostics--wait 0.1))
+      (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
+      (goto-char (point-min))
+      (insert "bad\n")
+      (should-not (qwen-companion-diagnostics--new-problems '(("path" "/nowhere"))))
+      (let ((told 'nothing))
+        (qwen-companion-diagnostics--after
+         (current-buffer) (lambda (problems) (setq told problems)))
+        (qwen-companion-test-wait-for (not (eq told 'nothing)))
+        (should-not told)
+        ;; And one whose text never changes.
+        (setq told 'nothing)
+        (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
+        (qwen-companion-diagnostics--after
+         (current-buffer) (lambda (problems) (setq told problems)))
+        (qwen-companion-test-wait-for (not (eq told 'nothing)))
+        (should-not told)))))
+
+(ert-deftest qwen-companion-diagnostics-test-what-was-not-checked-before-is-said-so ()
+  (qwen-companion-diagnostics-test--with "bad old\n"
+    (flymake-start)
+    (should (equal "Nothing had been checked before, so some of it may be old."
+                   (car (last (qwen-companion-diagnostics-test--edit
+                               (qwen-companion-diagnostics-test--insert "bad new\n"))))))))
+
+(ert-deftest qwen-companion-diagnostics-test-hidden-files-are-not-told ()
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (setq qwen-companion-exposure 'hide)
+    (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
+    (should-not qwen-companion-diagnostics--before)
+    (should-not (qwen-companion-diagnostics--new-problems
+                 (list (list "path" buffer-file-name))))))
+
+(ert-deftest qwen-companion-diagnostics-test-with-a-prompt ()
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (should-not (qwen-companion-diagnostics--prompt-facts nil))
+    (insert "bad x\nodd\n")
+    (flymake-start)
+    (funcall qwen-companion-diagnostics-test--report)
+    (cl-letf (((symbol-function 'qwen-companion-context-active-file)
+               (let ((buffer (current-buffer))) (lambda () buffer))))
+      (should (equal '("has unsaved changes in Emacs; the disk has the older text"
+                       "error qwen-companion-diagnostics-test--check bad x")
+                     (mapcar (lambda (item) (plist-get item :text))
+                             (qwen-companion-diagnostics--prompt-facts nil))))
+      (let ((qwen-companion-tell-problems nil))
+        (should (= 1 (length (qwen-companion-diagnostics--prompt-facts nil))))))))
+
+(provide 'qwen-companion-diagnostics-test)
+;;; qwen-companion-diagnostics-test.el ends here
