@@ -52,10 +52,11 @@ where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
 its old name if it was renamed.  DIFFERENCE is that of the texts, in
 which hunks that are undone are dropped, and PRESENT how what is in the
 file now differs from the text after, a list of hunks.  MIXED is non-nil
-when edits of the user's are among the changes.  VERSION grows with each
-change."
+when edits of the user's are among the changes, UNDONE when all was
+undone when that was looked at last.  ASKED counts the times it was
+asked for, GENERATION the differences there have been."
   root path scope turn session state reason before after before-mode
-  after-mode from difference present mixed (version 0))
+  after-mode from difference present mixed undone (asked 0) (generation 0))
 
 (defun qwen-companion-changes-file-forget (file)
   "Kill the buffers of FILE; what is still being computed is dropped."
@@ -64,7 +65,7 @@ change."
                           (qwen-companion-hunks-new difference)))
       (when (buffer-live-p buffer)
         (kill-buffer buffer))))
-  (cl-incf (qwen-companion-changes-file-version file))
+  (cl-incf (qwen-companion-changes-file-asked file))
   (setf (qwen-companion-changes-file-difference file) nil
         (qwen-companion-changes-file-state file) nil))
 
@@ -82,13 +83,13 @@ change."
   "Get the texts of FILE and their difference; return at once.
 Call CALLBACK without arguments whenever the state of FILE has changed.
 What was shown before stays until then."
-  (let ((version (cl-incf (qwen-companion-changes-file-version file))))
+  (let ((request (cl-incf (qwen-companion-changes-file-asked file))))
     (unless (qwen-companion-changes-file-difference file)
       (setf (qwen-companion-changes-file-state file) 'loading))
     (qwen-companion-journal-ask
      'journal-texts (qwen-companion-changes-file-request file)
      (lambda (reply)
-       (if (/= version (qwen-companion-changes-file-version file))
+       (if (/= request (qwen-companion-changes-file-asked file))
            (qwen-companion-journal-drop-texts reply)
          (qwen-companion-changes-file--loaded file reply callback))))))
 
@@ -140,29 +141,48 @@ user has split stay so."
 
 (defun qwen-companion-changes-file--end (file state callback &optional reason)
   "Set STATE and REASON of FILE and call CALLBACK."
-  (cl-incf (qwen-companion-changes-file-version file))
   (setf (qwen-companion-changes-file-state file) state
         (qwen-companion-changes-file-reason file) reason)
+  (qwen-companion-changes-file--note-undone file)
   (funcall callback))
+
+(defun qwen-companion-changes-file-signature (file)
+  "Return a value that is `equal' as long as FILE is to be shown as it is."
+  (list (qwen-companion-changes-file-state file)
+        (qwen-companion-changes-file-reason file)
+        (qwen-companion-changes-file-generation file)
+        (when (eq 'ready (qwen-companion-changes-file-state file))
+          (mapcar (lambda (change)
+                    (cons (qwen-companion-hunks-change-cut change)
+                          (null (qwen-companion-hunks-change-text change))))
+                  (qwen-companion-changes-file-changes file)))))
+
+(defun qwen-companion-changes-file--note-undone (file)
+  "Note whether all of FILE is undone."
+  (let ((all (and (eq 'ready (qwen-companion-changes-file-state file))
+                  (qwen-companion-changes-file-changes file))))
+    (setf (qwen-companion-changes-file-undone file)
+          (and all (cl-every #'qwen-companion-hunks-change-text all)))))
 
 (defun qwen-companion-changes-file--compare (file callback)
   "Compare the texts of FILE, which have been read.
 CALLBACK is as in `qwen-companion-changes-file-load'."
   (let* ((path (qwen-companion-changes-file-path file))
          (coding (qwen-companion-changes-file--coding file))
-         (version (qwen-companion-changes-file-version file))
+         (request (qwen-companion-changes-file-asked file))
          (old (qwen-companion-changes-file--make-buffer
                "before" path (qwen-companion-changes-file-before file) coding))
          (new (qwen-companion-changes-file--make-buffer
                "after" path (qwen-companion-changes-file-after file) coding))
          (difference (make-qwen-companion-hunks :old old :new new))
          (buffers (list old new)))
+    (cl-incf (qwen-companion-changes-file-generation file))
     (qwen-companion-changes-file--hide-line-ends buffers)
     (qwen-companion-hunks-compare
      difference
      (lambda (done)
        (cond
-        ((/= version (qwen-companion-changes-file-version file))
+        ((/= request (qwen-companion-changes-file-asked file))
          (mapc #'kill-buffer buffers))
         ((not done)
          (mapc #'kill-buffer buffers)
@@ -225,7 +245,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
   "Drop each change of DIFFERENCE, of FILE, that is undone in its file now.
 CODING is how the file is decoded; CALLBACK is as in
 `qwen-companion-changes-file-load'."
-  (let* ((version (qwen-companion-changes-file-version file))
+  (let* ((request (qwen-companion-changes-file-asked file))
          (present (qwen-companion-changes-file--present file coding))
          (new (qwen-companion-hunks-new difference)))
     (qwen-companion-changes-file--hide-line-ends (list present))
@@ -233,7 +253,7 @@ CODING is how the file is decoded; CALLBACK is as in
      new present
      (lambda (found)
        (unwind-protect
-           (if (or (/= version (qwen-companion-changes-file-version file))
+           (if (or (/= request (qwen-companion-changes-file-asked file))
                    (not (buffer-live-p new)))
                (mapc #'kill-buffer
                      (cl-remove-if-not
@@ -244,7 +264,8 @@ CODING is how the file is decoded; CALLBACK is as in
                                 difference found present))
                  (qwen-companion-changes-file--drop difference change)))
              (qwen-companion-changes-file-forget file)
-             (setf (qwen-companion-changes-file-difference file) difference
+             (setf (qwen-companion-changes-file-asked file) request
+                   (qwen-companion-changes-file-difference file) difference
                    (qwen-companion-changes-file-present file)
                    (and (listp found) found))
              (qwen-companion-changes-file--end file 'ready callback))
@@ -465,7 +486,7 @@ DIFFERENCE is what FILE had before."
           (if undo
               (qwen-companion-hunks-drop difference hunk)
             (qwen-companion-hunks-restore difference hunk)))))
-    (cl-incf (qwen-companion-changes-file-version file))))
+    (qwen-companion-changes-file--note-undone file)))
 
 (defun qwen-companion-changes-file-key (file change)
   "Return the string by which the journal knows CHANGE of FILE as seen."

@@ -373,17 +373,10 @@ With NOW non-nil, return those seen by now."
          (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
          (when (qwen-companion-changed-file-mixed file) "  with edits of yours")
          (when (qwen-companion-changed-file-seen file) "  seen")))
-       (when (and view (qwen-companion-changes--all-undone-p view))
+       (when (and view (qwen-companion-changes-file-undone view))
          (propertize "  undone" 'face 'warning)))
       'mouse-face 'highlight 'follow-link t)
      "\n")))
-
-(defun qwen-companion-changes--all-undone-p (view)
-  "Return non-nil when all that was changed in the file of VIEW is undone."
-  (and (eq 'ready (qwen-companion-changes-file-state view))
-       (qwen-companion-changes-file-changes view)
-       (cl-every #'qwen-companion-hunks-change-text
-                 (qwen-companion-changes-file-changes view))))
 
 (defvar qwen-companion-changes--drawn nil
   "What is being drawn: (VIEW . KEYS), with those of the hunks that are seen.")
@@ -480,15 +473,20 @@ They are as in `qwen-companion-changes--wanted-items'."
     (cons
      (cons key (cons heading heading))
      (when (member key qwen-companion-changes--unfolded)
-       (let ((view (qwen-companion-changes--view group path)))
+       (let* ((view (qwen-companion-changes--view group path))
+              (body (list 'body (qwen-companion-changes--group-id group) path))
+              (drawn (assoc body qwen-companion-changes--items)))
          (list
-          (cons (list 'body (qwen-companion-changes--group-id group) path)
-                (cons (list (qwen-companion-changes-file-version view)
-                            (qwen-companion-changes-file-state view)
-                            qwen-companion-changes--lines
-                            qwen-companion-changes--all
-                            (and (member key qwen-companion-changes--whole) t)
-                            (qwen-companion-changes--seen-keys group path t))
+          (cons body
+                (cons (if (and drawn (eq 'loading (qwen-companion-changes-file-state view)))
+                          ;; What is there stays until it is known better.
+                          (cadr drawn)
+                        (list (qwen-companion-changes-file-signature view)
+                              qwen-companion-changes--lines
+                              qwen-companion-changes--all
+                              (and (member key qwen-companion-changes--whole) t)
+                              (qwen-companion-changes--seen-keys group path)
+                              (qwen-companion-changes--seen-keys group path t)))
                       (lambda ()
                         (qwen-companion-changes--insert-body group view))))))))))
 
@@ -1010,6 +1008,12 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
      (qwen-companion-hunks-hunk-changes (qwen-companion-hunks-view-hunk-at (point)))
      undo))
    (t
+    (let ((view (and (eq 'body (car (qwen-companion-changes--key-at (point))))
+                     (qwen-companion-changes--view-at-point))))
+      (when (and view
+                 (eq 'ready (qwen-companion-changes-file-state view))
+                 (qwen-companion-changes-file-changes view))
+        (user-error "There is no hunk here; the heading stands for the whole file")))
     (qwen-companion-changes--act-on-files
      (qwen-companion-changes--group-at-point)
      (qwen-companion-changes--path-at-point)
