@@ -9,15 +9,17 @@ import re
 import secrets
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import anyio
+
 from qwen_companion.daemon.errors import NotStartedError
 from qwen_companion.daemon.settings import DaemonAddress
-from qwen_companion.threads import in_thread
 
 START_S = 60.0
 """How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""
@@ -40,14 +42,15 @@ _KILLED = 128
 class LocalDaemon:
     """A running daemon, which listens at `address`; made by `start_local`."""
 
-    def __init__(self, address: DaemonAddress, supervisor_input: IO[bytes], output: asyncio.Task[str]) -> None:
+    def __init__(self, address: DaemonAddress, supervisor_input: IO[bytes], output: _Output) -> None:
         self.address = address
         self._input = supervisor_input
         self._output = output
 
     async def ended(self) -> str:
-        """Wait until it has ended, by itself or stopped; the last lines that it printed, "" for none or when killed."""
-        return await asyncio.shield(self._output)
+        """Wait until it has ended; return the last lines that it printed, "" if it printed none or was killed."""
+        await self._output.ended.wait()
+        return self._output.last
 
     async def stop(self) -> None:
         """End it, and return when it has ended; may take some seconds.
@@ -61,7 +64,7 @@ class LocalDaemon:
 async def start_local(program: Sequence[str], root: str, timeout: float = START_S) -> LocalDaemon:
     """Start the CLI `program`, a command with its arguments, as daemon of the workspace `root`; return when it listens.
 
-    NotStartedError when it has not done so within `timeout` seconds or has ended.
+    :raises NotStartedError: when it has not done so within `timeout` seconds or has ended
     """
     token = secrets.token_hex(32)
     # Isolated: neither the directory nor the environment of the user adds to what the supervisor imports.
@@ -81,29 +84,55 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
     supervisor_input = _pipe(supervisor.stdin)
     with suppress(BrokenPipeError):
         os.write(supervisor_input.fileno(), f"{token}\n".encode())
-    loop = asyncio.get_running_loop()
-    listening: asyncio.Future[str] = loop.create_future()
-
-    def listens(url: str) -> None:
-        with suppress(RuntimeError):  # The loop has closed: the process is ending.
-            loop.call_soon_threadsafe(listening.set_result, url)
-
-    output = asyncio.create_task(in_thread(lambda process: _read_output(process, token, listens), supervisor))
+    output = _Output(supervisor, token)
     try:
-        await asyncio.wait([listening, output], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        with anyio.move_on_after(timeout):
+            await output.listening_or_ended.wait()
     except BaseException:
         supervisor_input.close()
         raise
-    if listening.done():
-        return LocalDaemon(DaemonAddress(listening.result(), token), supervisor_input, output)
-    if output.done():
-        raise NotStartedError(f"qwen serve did not start: {output.result() or 'it said nothing.'}")
+    if output.url is not None:
+        return LocalDaemon(DaemonAddress(output.url, token), supervisor_input, output)
+    if output.ended.is_set():
+        raise NotStartedError(f"qwen serve did not start: {output.last or 'it said nothing.'}")
     supervisor_input.close()
     raise NotStartedError(f"qwen serve does not listen after {timeout:g} s.")
 
 
+class _Output:
+    """What a supervisor prints.  `last` are the last lines, once it has `ended`, if they can be a reason for that.
+
+    Read in a thread of its own, which must not keep this process from ending as a worker thread of anyio would.
+    """
+
+    def __init__(self, supervisor: subprocess.Popen[bytes], token: str) -> None:
+        self.url: str | None = None
+        self.last = ""
+        self.ended = anyio.Event()
+        self.listening_or_ended = anyio.Event()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(supervisor, token), daemon=True).start()
+
+    def _read(self, supervisor: subprocess.Popen[bytes], token: str) -> None:
+        last = _read_output(supervisor, token, lambda url: self._to_loop(self._listens, url))
+        self._to_loop(self._end, last)
+
+    def _to_loop(self, callback: Callable[[str], None], text: str) -> None:
+        with suppress(RuntimeError):  # The loop has closed: the process is ending.
+            self._loop.call_soon_threadsafe(callback, text)
+
+    def _listens(self, url: str) -> None:
+        self.url = url
+        self.listening_or_ended.set()
+
+    def _end(self, last: str) -> None:
+        self.last = last
+        self.ended.set()
+        self.listening_or_ended.set()
+
+
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """`stream`, which was asked for and so is there."""
+    """Return `stream`, a pipe that was requested."""
     if stream is None:
         raise TypeError("no pipe")
     return stream
