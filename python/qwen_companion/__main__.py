@@ -2,7 +2,7 @@
 """`python -m qwen_companion`, started by Emacs.
 
 Reads one hello line from standard input, prints the EPC port as one line on standard output, and serves until standard
-input ends.  Both ports listen before anything large is imported, so whoever comes early waits and is not refused.
+input ends.  Both ports listen before anything large is imported, so an early connection waits and is not refused.
 This file and the package's `__init__` must be readable by any Python 3.6, to say that it is too old.
 """
 
@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    """Run, and return the exit code."""
+    """Run the backend; return the exit code."""
     if sys.version_info < OLDEST_PYTHON:
         found, needed = (".".join(str(part) for part in version) for version in (sys.version_info[:2], OLDEST_PYTHON))
         say(f"Python too old: {sys.executable} is version {found}, and at least {needed} is needed.")
@@ -77,7 +77,7 @@ def raise_descriptor_limit() -> None:
 
 
 def serve(output: int) -> int:
-    """Say hello and serve; the EPC port goes to the descriptor OUTPUT."""
+    """Read the hello line, print the EPC port to the descriptor `output` and serve; return the exit code."""
     raise_descriptor_limit()
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
@@ -93,7 +93,7 @@ def serve(output: int) -> int:
     except OSError as error:
         say(f"cannot listen on port {hello.port} of 127.0.0.1: {error.strerror}")
         return EXIT_PORT_TAKEN
-    # OUTPUT stays open: Emacs spins on the closed output of a process that lives.
+    # The output stays open: Emacs spins on the closed output of a process that lives.
     os.write(output, b"%d\n" % epc_listener.getsockname()[1])
 
     import asyncio
@@ -117,7 +117,7 @@ def serve(output: int) -> int:
 
 
 def read_line(descriptor: int) -> bytes:
-    """The first line of DESCRIPTOR, unbuffered so that the end of it can be seen later."""
+    """Return the first line of `descriptor`, unbuffered so that its end can be seen later."""
     line = b""
     while not line.endswith(b"\n") and len(line) < HELLO_LIMIT_BYTES:
         piece = os.read(descriptor, 65536)

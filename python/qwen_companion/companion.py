@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Composition root: makes the parts and connects them.  What they do is theirs."""
+"""Composition root: make the parts of the backend and connect them."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ RENEW_S = 300.0
 """How often the discovery files and the settings layer are looked after, in seconds."""
 
 ANCESTORS_S = 5.0
-"""How often the processes above Emacs are looked at most, in seconds."""
+"""Shortest time between two checks of the processes above Emacs, in seconds."""
 
 WATCHED_ANCESTORS_S = 60.0
-"""How often they are looked at least, in seconds: nobody tells when one of them executes another program."""
+"""Longest time between two checks, in seconds: the system does not report that one of them executes a program."""
 
 FEW_SESSIONS = 10
 SESSIONS_S = 0.05
@@ -159,7 +159,10 @@ class Companion:
     """The backend of one Emacs, from its hello to its end."""
 
     def __init__(self, hello: Hello, token: str, mcp_listener: socket.socket, epc_listener: socket.socket) -> None:
-        """Both sockets listen already.  Must be made on the event loop.  SpoolError."""
+        """Take two listening sockets.  Must be made on the event loop.
+
+        :raises SpoolError: when the spool directory of `hello` is not private
+        """
         self._hello = hello
         self._token = token
         self._listener = mcp_listener
@@ -238,8 +241,8 @@ class Companion:
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
 
-        Leaves no discovery file behind, and no spool when Emacs is gone.  Raises what a part of the backend failed
-        with.
+        Leave no discovery file behind, and no spool when Emacs is gone.  Raise the error of a part of the backend that
+        fails.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -260,7 +263,7 @@ class Companion:
                 self._spool.remove()
 
     async def _run_services(self) -> None:
-        """Run the servers for CLIs and the daemon, which outlive the other jobs by the moment in which they stop."""
+        """Run the servers for CLIs and the daemon, which outlive the other jobs while these stop."""
         async with self._services:
             try:
                 async with anyio.create_task_group() as jobs:
@@ -299,12 +302,12 @@ class Companion:
         self._end_for_good()
 
     def _end_for_good(self) -> None:
-        """End, and no other process takes this one's place."""
+        """End; no other process will take over."""
         self._for_good = True
         self._ended.set()
 
     def _take(self, message: Incoming) -> None:
-        """A call by Emacs, in order."""
+        """Handle a call by Emacs; called in their order."""
         if isinstance(message, Roots):
             self._roots = message
             self._roots_changed.set()
@@ -377,9 +380,9 @@ class Companion:
         self._daemon_calls.send_nowait(call)
 
     async def _serve_daemon(self, scope: anyio.CancelScope) -> None:
-        """Carry out what is about the daemon, until SCOPE is cancelled.
+        """Carry out the calls about the daemon, until `scope` is cancelled.
 
-        What that needs is imported now: most never use it.
+        Import its client now: most users never need it.
         """
         with scope:
             try:
@@ -399,7 +402,7 @@ class Companion:
                     await dispatcher.stop()
 
     async def _refuse_daemon_calls(self, text: str) -> None:
-        """Answer each call about the daemon with TEXT, until cancelled."""
+        """Answer each call about the daemon with `text`, until cancelled."""
         # These need nothing that could be missing.
         from qwen_companion.daemon.messages import DaemonState, Reply, request_of
 
@@ -533,7 +536,7 @@ class Companion:
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """Return `error`, or if it is a group, the first error in it that is none."""
+    """Return `error`, or if it is a group, the first error in it that is not a group."""
     # Python 3.10 has no name for a group.
     while members := getattr(error, "exceptions", ()):
         error = members[0]

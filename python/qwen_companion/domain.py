@@ -91,9 +91,9 @@ class CliState:
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """What a CLI was answered when it called its hooks for EVENT of TOOL, "" for none: COUNT times, last at TIME.
+    """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 
-    ANSWER is in words for a person.
+    `answer` is in words for a person.
     """
 
     event: str
@@ -186,7 +186,7 @@ class Settings:
 class ToolArgument:
     """One argument of a tool.
 
-    KIND is "string", "integer", "boolean", "path" (the name of a file) or "line" (a number from 1); CHOICES are the
+    `kind` is "string", "integer", "boolean", "path" (the name of a file) or "line" (a number from 1); `choices` are the
     only values it can have, () for any.
     """
 
@@ -201,8 +201,8 @@ class ToolArgument:
 class ToolDefinition:
     """A tool that Emacs offers to models.
 
-    UNASKED: the CLI may call it without asking the user.  PAGED: its answer is a list, of which the model asks for a
-    part.
+    `unasked`: the CLI may call it without asking the user.  `paged`: its answer is a list, of which the model asks for
+    a part.
     """
 
     name: str
@@ -214,10 +214,10 @@ class ToolDefinition:
 
 @dataclass(frozen=True)
 class ToolItem:
-    """One thing in the answer of a tool: TEXT, about a place when there is a PATH.
+    """One thing in the answer of a tool: `text`, about a place when there is a `path`.
 
-    BLOCK: the text is a part of a file or of another document, of several lines, the first of which is LINE if that is
-    known.
+    `block`: the text is a part of a file or of another document, of several lines, the first of which is `line` if
+    that is known.
     """
 
     text: str
@@ -238,12 +238,12 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """What agents did to the file PATH, all in all; PREVIOUS is its old name where it was renamed.
+    """The changes of agents in the file `path`, all in all; `previous` is its old name if it was renamed.
 
-    KIND is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  ADDED and DELETED count
-    lines; a BINARY file has none.  SEEN: the user has marked this change as seen, or only the hunks SEEN_HUNKS, which
-    are keys of Emacs.  MIXED: edits of the user could not be told from the agent's.  WRITERS are pairs of a tool and of
-    the subagent that used it, "" for none.
+    `kind` is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  `added` and `deleted`
+    count lines; a `binary` file has none.  `seen`: the user has marked this change as seen, or only the hunks
+    `seen_hunks`, which are keys of Emacs.  `mixed`: edits of the user could not be told from the agent's.  `writers`
+    are pairs of a tool and of the subagent that used it, "" for none.
     """
 
     path: str
@@ -260,12 +260,12 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Turn:
-    """What was changed below ROOT from a prompt of the user to the end of the work on it.
+    """What was changed below `root` from a prompt of the user to the end of the work on it.
 
-    SESSION is the conversation.  CLIENT is the CLI's name for a person, PROMPT the first line of the prompt, both "" if
-    not known.  END is None while the turn goes on.  SOURCE is where it is known from: "hooks", "disk", "chat", or
-    "undo" for a turn of the user that undid the turn UNDONE.  UNDONE_BY are turns that undid something of this one.
-    NOTES tell a person what is missing.
+    `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
+    both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
+    "chat", or "undo" for a turn of the user that undid the turn `undone`.  `undone_by` are turns that undid something
+    of this one.  `notes` tell a person what is missing.
     """
 
     id: str

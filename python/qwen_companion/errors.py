@@ -9,11 +9,11 @@ class CompanionError(Exception):
 
 
 class HelloError(CompanionError):
-    """The first line on standard input cannot be used: another version of the Elisp, or no Elisp at all."""
+    """The first line on standard input is not from the Elisp of this version."""
 
 
 class MessageError(CompanionError):
-    """An EPC payload has not the shape `emacs.messages` declares."""
+    """An EPC payload differs from the shape that `emacs.messages` declares."""
 
 
 class SpoolError(CompanionError):
@@ -21,7 +21,7 @@ class SpoolError(CompanionError):
 
 
 class EmacsUnavailableError(CompanionError):
-    """A call to Emacs cannot be answered.  Root of the ways this happens."""
+    """A call to Emacs is not answered; base of the reasons below."""
 
 
 class EmacsGoneError(EmacsUnavailableError):

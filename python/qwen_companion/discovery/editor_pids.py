@@ -30,7 +30,7 @@ MAX_STEPS = 32
 
 
 def editor_pids(pid: int) -> tuple[int, ...]:
-    """Return the processes that a CLI in a terminal of Emacs, process PID, may take for its editor; Emacs first."""
+    """Return the processes that a CLI in a terminal of Emacs, process `pid`, may take for its editor; Emacs first."""
     candidates = [pid]
     parent = parent_of(pid)
     if parent > 1:
@@ -40,7 +40,7 @@ def editor_pids(pid: int) -> tuple[int, ...]:
 
 
 def ancestors(pid: int) -> tuple[int, ...]:
-    """Return the processes above PID, its parent first: unless one of them ends, `editor_pids` stays the same.
+    """Return the processes above `pid`, its parent first: unless one of them ends, `editor_pids` stays the same.
 
     Or unless one of them executes another program.
     """
@@ -51,7 +51,7 @@ def ancestors(pid: int) -> tuple[int, ...]:
 
 
 def _walk(pid: int) -> int:
-    """Return where the walk ends that has come to PID without having met a shell."""
+    """Return where the walk ends that has come to `pid` without having met a shell."""
     current = pid
     # The CLI itself was looked at before.
     for _ in range(MAX_STEPS - 1):
@@ -66,7 +66,7 @@ def _walk(pid: int) -> int:
 
 
 def _is_shell(pid: int) -> bool:
-    """Return whether the first word of the command of PID, as `ps` shows it, is that of a shell."""
+    """Return whether the first word of the command of `pid`, as `ps` shows it, is that of a shell."""
     try:
         words = psutil.Process(pid).cmdline()
     except (psutil.Error, ValueError):

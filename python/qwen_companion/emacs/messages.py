@@ -212,10 +212,10 @@ class JournalWatch:
 
 @dataclass(frozen=True)
 class ChangeScope:
-    """Changes by agents below ROOT: those of TURN, or as SCOPE says.
+    """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
-    SCOPE is "turn", "since" for TURN and all later ones, "session" for those of SESSION, "look" for what the user has
-    not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.
+    `scope` is "turn", "since" for `turn` and all later ones, "session" for those of `session`, "look" for what the
+    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.
     """
 
     root: str
@@ -226,7 +226,7 @@ class ChangeScope:
 
 @dataclass(frozen=True)
 class JournalFiles:
-    """`journal-files`: asks for the files that were changed in SCOPE; the answer is a `JournalReply`."""
+    """`journal-files`: asks for the files that were changed in `scope`; the answer is a `JournalReply`."""
 
     id: int
     scope: ChangeScope
@@ -234,7 +234,7 @@ class JournalFiles:
 
 @dataclass(frozen=True)
 class JournalTexts:
-    """`journal-texts`: asks for the bytes of the file PATH before and after its changes in SCOPE: `JournalReply`."""
+    """`journal-texts`: asks for the bytes of the file `path` before and after its changes in `scope`."""
 
     id: int
     scope: ChangeScope
@@ -243,7 +243,7 @@ class JournalTexts:
 
 @dataclass(frozen=True)
 class JournalSpans:
-    """`journal-spans`: asks which lines of the file PATH are an agent's; the answer is a `JournalReply`."""
+    """`journal-spans`: asks which lines of the file `path` are an agent's; the answer is a `JournalReply`."""
 
     id: int
     path: str
@@ -251,9 +251,9 @@ class JournalSpans:
 
 @dataclass(frozen=True)
 class JournalSeen:
-    """`journal-seen`: the user has marked changes of TURN as SEEN, or as not seen.
+    """`journal-seen`: the user has marked changes of `turn` as `seen`, or as not seen.
 
-    All files of the turn where PATH is None, all hunks of the file where HUNKS, keys of Emacs, are none.
+    All files of the turn where `path` is None, all hunks of the file where `hunks`, keys of Emacs, are none.
     """
 
     turn: str
@@ -264,9 +264,9 @@ class JournalSeen:
 
 @dataclass(frozen=True)
 class JournalWrote:
-    """`journal-wrote`: Emacs itself has just written, renamed or deleted PATHS.
+    """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
-    UNDO_OF is the turn that this undid, and LABEL what was undone in words; None where it is the user's own work.
+    `undo_of` is the turn that this undid, and `label` what was undone in words; None where it is the user's own work.
     """
 
     paths: tuple[str, ...]
@@ -276,7 +276,7 @@ class JournalWrote:
 
 @dataclass(frozen=True)
 class JournalBusy:
-    """`journal-busy`: asks at which of PATHS an agent is at work; with WAIT, answered when at none, or late."""
+    """`journal-busy`: asks at which of `paths` an agent is at work; with `wait`, answered when at none, or late."""
 
     id: int
     paths: tuple[str, ...]
@@ -285,7 +285,7 @@ class JournalBusy:
 
 @dataclass(frozen=True)
 class JournalForget:
-    """`journal-forget`: asks to remove what is recorded of ROOT, or with None of all roots; gets a `JournalReply`."""
+    """`journal-forget`: asks to remove what is recorded of `root`, or with None of all roots; gets a `JournalReply`."""
 
     id: int
     root: str | None
@@ -756,7 +756,7 @@ class Notice(Notification):
 
 @dataclass(frozen=True)
 class TurnChange:
-    """A turn and what has become another in it: its FILES with their changes, and those of GONE with none any more."""
+    """A turn and its news: the changed `files`, and the files in `gone` that have no change any more."""
 
     turn: Turn
     files: tuple[ChangedFile, ...]
@@ -767,7 +767,7 @@ class TurnChange:
 class TurnChanges(Notification):
     """`journal-turns`: turns that are new or have become others since the last message, while the user is looking.
 
-    RESET: these are all there are.  GONE are turns that are not recorded any more.
+    `reset`: these are all there are.  `gone` are turns that are not recorded any more.
     """
 
     method = "journal-turns"
@@ -822,7 +822,7 @@ def _changed_file_plist(file: ChangedFile) -> list[Sexp]:
 
 @dataclass(frozen=True)
 class FileVersion:
-    """The BYTES of a file and its MODE: "file", "executable", or "link", whose bytes are where it leads."""
+    """The BYTES of a file and its `mode`: "file", "executable", or "link", whose bytes are where it leads."""
 
     data: bytes
     mode: str
@@ -832,7 +832,7 @@ class FileVersion:
 class Texts:
     """A file before and after a change, None where it was not there; see `ChangedFile`.
 
-    CURRENT: the disk has what was there afterwards.
+    `current`: the disk has what was there afterwards.
     """
 
     before: FileVersion | None
@@ -844,7 +844,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Span:
-    """COUNT lines from LINE on that an agent wrote in TURN; for 0, lines before LINE were deleted."""
+    """`count` lines from `line` on that an agent wrote in `turn`; for 0, lines before `line` were deleted."""
 
     line: int
     count: int
@@ -854,9 +854,9 @@ class Span:
 
 @dataclass(frozen=True)
 class JournalReply(Notification):
-    """`journal-reply`: the answer to the request ID about the journal, or in ERROR why there is none.
+    """`journal-reply`: the answer to the request ID about the journal, or in `error` why there is none.
 
-    Only what was asked for is not None.  BUSY are triples of a path, a turn and a tool.
+    Only what was asked for is not None.  `busy` are triples of a path, a turn and a tool.
     """
 
     method = "journal-reply"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who hears of what: from the newest snapshot, the settings and the rules to the context of each CLI.
+"""Compute the context of each CLI from the newest snapshot, the settings and the rules.
 
-Nothing is told before it is known whom it is told to, and that no rule forbids it.
+A CLI is told of a file only once its process is known and no rule forbids it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNKNOWN = "not checked yet"
 
 @dataclass(frozen=True)
 class _Job:
-    """What one round goes by."""
+    """The inputs of one round."""
 
     snapshot: Snapshot
     settings: Settings
@@ -77,7 +77,7 @@ class _Findings:
     missing: frozenset[str]
 
     def cover(self, job: _Job) -> bool:
-        """Return whether `job` needs nothing that was not asked for these."""
+        """Return whether these findings suffice for `job`."""
         peers = {state.session.id: state.session.peer for state in self.job.sessions}
         return (
             self.job.basis == job.basis
@@ -139,10 +139,10 @@ class ContextDistributor:
         self._exclusions: tuple[Exclusion, ...] = ()
         self._watched = False
 
-    # --- What it goes by ---
+    # --- Inputs ---
 
     def set_settings(self, settings: Settings) -> None:
-        """What the user wants CLIs to be told; nothing is told before this is known."""
+        """Take the settings; no CLI is told anything before."""
         # Not needed for the start, and it takes time.
         from qwen_companion.privacy.exclusions import Exclusions, Options
         from qwen_companion.privacy.watch import DiskWatch
@@ -157,17 +157,17 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def set_roots(self, roots: tuple[str, ...]) -> None:
-        """The workspace roots."""
+        """Take the workspace roots."""
         self._inputs.roots = roots
         self._inputs.changed.set()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """What the user looks at."""
+        """Take what the user looks at."""
         self._inputs.snapshot = snapshot
         self._inputs.changed.set()
 
     def set_sessions(self, sessions: tuple[SessionState, ...]) -> None:
-        """All sessions."""
+        """Take all sessions."""
         self._inputs.sessions = sessions
         known = {state.session.id for state in sessions}
         for gone in self._listeners.keys() - known:
@@ -175,7 +175,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def sent(self, session: str, notification: bytes) -> None:
-        """`notification`, a context, has gone out to `session`."""
+        """Note that the context `notification` has gone out to `session`."""
         listener = self._listeners.get(session)
         if listener is not None:
             listener.sent = (int(time.time() * 1000), notification)
@@ -183,7 +183,7 @@ class ContextDistributor:
                 self._report_sent(session, listener)
 
     def watch(self, on: bool) -> None:
-        """Report, or cease to report, each change, beginning with what is."""
+        """Begin to report each change, with the present state first, or cease to."""
         self._watched = on
         if on:
             self._report_exclusions(self._exclusions)
@@ -232,7 +232,7 @@ class ContextDistributor:
     # --- Work ---
 
     async def run(self) -> None:
-        """Keep every session informed until cancelled."""
+        """Deliver context to the sessions until cancelled."""
         try:
             while True:
                 await self._inform_next()
@@ -356,7 +356,7 @@ class ContextDistributor:
 def _rule(
     path: str, rules: Mapping[str, str | None], scope: tuple[ResolvedPath, ...] | None, findings: _Findings
 ) -> str | None:
-    """What keeps PATH from a session of SCOPE, for whose family RULES hold; None for nothing."""
+    """Return why a session with `scope` and the `rules` of its family is not told of `path`; None if it is."""
     rule = rules.get(path, UNKNOWN)
     if rule is None and scope is not None and not any(findings.places[path].is_below(root) for root in scope):
         return f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"

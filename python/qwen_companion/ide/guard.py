@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may talk to the MCP server at all (spec D5): checked on every request, before anything else looks at it."""
+"""Admit requests to the MCP server (spec D5): each is checked before anything else looks at it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
-"""Names a CLI dials: the second is an old one's, the third one's in a container."""
+"""Names that CLIs connect to: the second one by old versions, the third one in a container."""
 
 
 class Guard:
-    """Passes on requests that name one of our hosts, come from no web page and show the token.
+    """Pass on requests that name one of `HOSTS`, do not come from a web page and have the token.
 
-    Some paths have a secret of their own in the place of the token.
+    Some paths have a secret of their own instead of the token.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int, secrets: Mapping[str, str] | None = None) -> None:
-        """SECRETS are those of the paths that have one."""
+        """`secrets` maps paths to their own secrets."""
         self._app = app
         self._token = token.encode("ascii")
         self._secrets = {path: secret.encode("ascii") for path, secret in (secrets or {}).items()}
@@ -45,7 +45,7 @@ class Guard:
             await refuse(
                 send,
                 401,
-                "The token is missing or wrong; it is in the file this server was found by.",
+                "The token is missing or wrong; it is in the discovery file of this server.",
                 headers=[(b"www-authenticate", b"Bearer")],
             )
         else:

@@ -127,7 +127,7 @@ def _holder(connection: Connection) -> psutil.Process | None:
 
 
 def _has_open(pid: int, target: str) -> bool:
-    """Return whether one of the descriptors of PID leads to `target`, as /proc shows it."""
+    """Return whether one of the descriptors of `pid` leads to `target`, as /proc shows it."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The proposals under review: each ends exactly once, whoever is first.
+"""The proposals under review.  Each ends exactly once.
 
-A decision stays here until it has gone out to its CLI, so it survives a broken stream, and Emacs keeps it until it is
-told so, so it survives this process.
+A decision stays here until it has gone out to its CLI, so that it survives a broken stream.  Emacs keeps it until it is
+told that, so that it survives this process.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from qwen_companion.domain import KnownProposal
 
 HOOK_PREFIX = "hook-"
-"""Begins the ids of proposals that came by a hook of the CLI, and end with its request."""
+"""Prefix of the ids of proposals that came by a hook of the CLI, and end with its request."""
 
 
 def text_digest(text: str) -> str:
-    """What tells TEXT from others: the SHA-256 of its UTF-8, in hexadecimal digits.  Emacs computes it too."""
+    """Return the SHA-256 of `text` in UTF-8, in hexadecimal digits.  Emacs computes it too."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the user decided: CONTENT is the accepted text, None a rejection."""
+    """The decision of the user: `content` is the accepted text, None for a rejection."""
 
     content: str | None
 
 
 @dataclass
 class Proposal:
-    """A text a CLI proposed for PATH, which is exactly what the CLI said; DECISION is None while under review.
+    """A text that a CLI proposes for `path`, its exact words; `decision` is None while under review.
 
-    DIGEST is that of the text as it was proposed, whatever the user has made of it since.
+    `digest` is that of the proposed text, without edits of the user.
     """
 
     id: str
@@ -48,13 +48,13 @@ class Proposals:
     """All proposals of all sessions.  At most one for a session and path: a CLI knows them by path only."""
 
     def __init__(self, known: Iterable[KnownProposal] = ()) -> None:
-        """KNOWN are those an earlier process of this Emacs left."""
+        """`known` are the proposals of an earlier process of this Emacs."""
         self._by_id: dict[str, Proposal] = {}
         for item in known:
             self._by_id[item.id] = Proposal(item.id, item.session, item.path, item.digest)
 
     def begin(self, session: str, path: str, text: str) -> tuple[Proposal, Proposal | None]:
-        """The proposal of TEXT, and the one it takes the place of; one of the same text goes on instead."""
+        """Return the proposal of `text`, known or new, and the one that it replaces, or None."""
         digest = text_digest(text)
         found = self.find(session, path)
         if found is not None and found.digest == digest:
@@ -66,7 +66,7 @@ class Proposals:
         return proposal, found
 
     def decide(self, identifier: str, decision: Decision) -> Proposal | None:
-        """Record DECISION if it is the first; the proposal, or None when it has ended or never was."""
+        """Record `decision` if it is the first and return the proposal; None if it has ended or is unknown."""
         proposal = self._by_id.get(identifier)
         if proposal is None or proposal.decision is not None:
             return None
@@ -74,11 +74,11 @@ class Proposals:
         return proposal
 
     def get(self, identifier: str) -> Proposal | None:
-        """The proposal, also a decided one that has not gone out yet."""
+        """Return the proposal, even a decided one that has not gone out yet; None if unknown."""
         return self._by_id.get(identifier)
 
     def find(self, session: str, path: str) -> Proposal | None:
-        """The proposal of SESSION for PATH, also a decided one that has not gone out yet."""
+        """Return the proposal of `session` for `path`, even a decided one that has not gone out yet, or None."""
         return next((item for item in self._by_id.values() if (item.session, item.path) == (session, path)), None)
 
     def drop(self, identifier: str) -> Proposal | None:
@@ -86,7 +86,7 @@ class Proposals:
         return self._by_id.pop(identifier, None)
 
     def end_session(self, session: str) -> list[Proposal]:
-        """Forget all proposals of SESSION and return them."""
+        """Forget all proposals of `session` and return them."""
         ended = [item for item in self._by_id.values() if item.session == session]
         for item in ended:
             del self._by_id[item.id]

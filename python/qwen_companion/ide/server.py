@@ -77,7 +77,7 @@ _CONNECTION = "qwen_companion.connection"
 
 @dataclass(frozen=True)
 class Door:
-    """Something else that is served on the same port: APP, behind a SECRET of its own."""
+    """Another application on the same port, with a `secret` of its own."""
 
     app: ASGIApp
     secret: str
@@ -94,7 +94,7 @@ class McpServer:
         tools: DiffTools,
         doors: Mapping[str, Door] | None = None,
     ) -> None:
-        """DOORS are served at the paths that are their keys.  Must be made on the event loop."""
+        """Serve each of `doors` at the path that is its key."""
         self._doors = dict(doors or {})
         self._listener = listener
         self._sessions = sessions
@@ -161,17 +161,17 @@ class McpServer:
             await anyio.sleep_forever()
 
     async def _library(self) -> RpcHandler:
-        """Return what answers requests, once the MCP library has been imported."""
+        """Return the handler of requests, once the MCP library has been imported."""
         while self._rpc is None:
             await self._library_there.wait()
         return self._rpc
 
     def limit_texts(self, limit: int | None) -> None:
-        """Refuse proposals of texts larger than LIMIT, in UTF-8 bytes, without keeping them; None for no limit."""
+        """Refuse proposals of texts larger than `limit`, in UTF-8 bytes, without keeping them; None for no limit."""
         self._text_limit = limit
 
     async def stop(self, for_good: bool) -> None:
-        """End the streams in good order and let `serve` return soon; FOR_GOOD, see `Sessions.end_streams`."""
+        """End the streams in good order and let `serve` return soon; for `for_good` see `Sessions.end_streams`."""
         await self._sessions.end_streams(STREAMS_END_S, for_good)
         self._server.told_to_stop.set()
 
@@ -213,7 +213,7 @@ class McpServer:
             await self._get(session, headers.get(b"accept", b""), scope, receive, send)
 
     async def _is_spoken(self, version: str, session: KnownSession | None, send: Send) -> bool:
-        """Return whether the protocol VERSION is known here; if not, refuse the request."""
+        """Return whether this server knows the protocol `version`; if not, refuse the request."""
         if session is not None and version == session.protocol:
             return True
         await self._library()
@@ -267,7 +267,7 @@ class McpServer:
 
 
 def _is_notification(body: Body) -> bool:
-    """Return whether BODY is a JSON-RPC notification, if it is no larger than one that a CLI sends."""
+    """Return whether `body` is a JSON-RPC notification of a size that a CLI sends."""
     if len(body.data) > MAX_NOTIFICATION_BYTES:
         return False
     try:
@@ -307,7 +307,7 @@ class _Strangers:
         self._deadlines: dict[_Protocol, asyncio.TimerHandle] = {}
 
     def add(self, stranger: _Protocol) -> None:
-        """Begin the time of STRANGER; close the oldest one when there are too many."""
+        """Start the time limit of `stranger`; close the oldest one when there are too many."""
         if len(self._deadlines) >= MAX_STRANGERS:
             oldest = next(iter(self._deadlines))
             self.discard(oldest)
@@ -315,7 +315,7 @@ class _Strangers:
         self._deadlines[stranger] = stranger.loop.call_later(STRANGER_S, stranger.transport.abort)
 
     def discard(self, protocol: _Protocol) -> None:
-        """Forget PROTOCOL, if it is one of them: it has shown the token, or it has ended."""
+        """Forget `protocol` if it is here: it has shown the token, or it has ended."""
         deadline = self._deadlines.pop(protocol, None)
         if deadline is not None:
             deadline.cancel()
@@ -357,7 +357,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP.  What is answering the request already is told that nobody listens any more."""
+        """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone."""
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
@@ -382,7 +382,7 @@ def _foreign_answer() -> bytes:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that leaves signals to the companion, tells when it is up, and does nothing while nothing happens."""
+    """uvicorn without signal handlers and without polling, with a callback when it is up."""
 
     on_ready: Callable[[], None]
 

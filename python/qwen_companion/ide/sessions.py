@@ -4,7 +4,7 @@
 Each stream is served by a task of its own, so a CLI that does not read holds up nobody, and costs no more memory than
 the decisions it has not taken: context is never queued, a stream is sent the newest one when it can take it.
 
-A CLI never says good-bye, it only lets its stream end; and a stream also ends when this process is killed.  So a
+A CLI does not announce its end, it only lets its stream end; and a stream also ends when this process is killed.  So a
 session lives on for a while without a stream, and the sessions an earlier process had are taken over.  Where the
 process of the CLI is known, its end is the end of the session.
 """
@@ -206,7 +206,7 @@ class Sessions:
         return session.known if session else None
 
     def touch(self, identifier: str) -> None:
-        """A request has come in for that session."""
+        """Note that a request has come in for the session."""
         session = self._sessions.get(identifier)
         if session is not None and session.stream is None:
             self._reap_later(session)
@@ -308,7 +308,7 @@ class Sessions:
         return True
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send what was posted under `key`, if it has not gone out."""
+        """Do not send the notification posted under `key`, if it has not gone out."""
         found = self._sessions.get(session)
         if found is not None:
             found.unsent = [item for item in found.unsent if item.key != key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`openDiff` and `closeDiff` (spec F1-F5), and the way of a decision back to the CLI that asked."""
+"""The tools `openDiff` and `closeDiff` (spec F1-F5), and the return of a decision to the CLI."""
 
 from __future__ import annotations
 
@@ -23,46 +23,52 @@ OPEN_S = 1.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool call answers: one text block, or an empty content when `text` is None."""
+    """The answer to a tool call: one text block, or empty content if `text` is None."""
 
     text: str | None = None
     is_error: bool = False
 
 
 class Editor(Protocol):
-    """What the tools need of Emacs."""
+    """Emacs as the tools need it."""
 
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
-        """Show `text`, as soon as Emacs can; why not, or None.  EmacsUnavailableError."""
+        """Show `text` as soon as Emacs can; return the reason if it refuses, or None.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
         ...
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        """End the review; its text as it is now, None when it was not open.  EmacsUnavailableError."""
+        """End the review; return its present text, None when it was not open.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
         ...
 
     def abandon(self, proposal: Proposal) -> None:
-        """The CLI that waits for `proposal` has gone; if it is decided, `settled` follows."""
+        """Tell Emacs that the CLI of `proposal` has gone; if it is decided, `settled` follows."""
         ...
 
     def settled(self, identifier: str) -> None:
-        """The decision on that proposal needs no keeping any more."""
+        """Tell Emacs that it need not keep the decision on that proposal any more."""
         ...
 
 
 class SessionNotifier(Protocol):
-    """What the tools need of the sessions: notifications kept until they have gone out."""
+    """The sessions as the tools need them: they keep notifications until these have gone out."""
 
     def post(self, session: str, notification: bytes, key: str | None = None) -> bool:
         """Send `notification`, now or when the stream opens; False when there is no such session."""
         ...
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send what was posted under `key`, if it has not gone out."""
+        """Do not send the notification posted under `key`, if it has not gone out."""
         ...
 
 
 class ArgumentError(Exception):
-    """A tool was called with arguments it cannot use; the text tells the caller what to do about it."""
+    """Invalid arguments of a tool; the text tells the caller what to change."""
 
 
 class _Opening:
@@ -123,7 +129,7 @@ class DiffTools:
         return ToolResult(f"There is no tool {name}. Use {OPEN_DIFF} or {CLOSE_DIFF}.", is_error=True)
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """The user decided on a proposal; tell its CLI, unless it has ended otherwise before."""
+        """Send the decision of the user to the CLI, unless the proposal has ended before."""
         proposal = self._proposals.decide(identifier, decision)
         if proposal is None:
             if self._proposals.get(identifier) is None:
@@ -138,12 +144,12 @@ class DiffTools:
             self._abandon(proposal)
 
     def went_out(self, identifier: str) -> None:
-        """The notification posted for that proposal has been handed to the CLI's stream."""
+        """Note that the decision has been handed to the CLI's stream."""
         self._proposals.drop(identifier)
         self._editor.settled(identifier)
 
     def session_gone(self, session: str) -> None:
-        """The CLI of `session` has gone."""
+        """End the proposals of `session`, whose CLI has gone."""
         for proposal in self._proposals.end_session(session):
             self._abandon(proposal)
 
