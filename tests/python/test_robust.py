@@ -128,19 +128,18 @@ def test_hostile_frames_keep_emacs_out_no_more_than_they_get_in(home: Home, chan
 
 
 def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> None:
-    with Backend(home) as backend:
+    # After a moment of chance in the life of a backend; one a round, as each start takes most of a second.
+    moment = chance.randrange(4)
+    with Backend(home) as backend, ExitStack() as stack:
         backend.greet()
         port, token = backend.port, backend.token
-    # One a round: each start takes most of a second.
-    for moment in [chance.randrange(4)]:
-        with Backend(home, port=port, token=token) as backend, ExitStack() as stack:
-            # After a moment of chance in the life of a backend.
-            if moment > 0:
-                backend.greet()
-            if moment > 1:
-                cli = backend.cli()
-                if moment > 2:
-                    stack.enter_context(cli.stream())
+        if moment > 1:
+            cli = backend.cli()
+            if moment > 2:
+                stack.enter_context(cli.stream())
+        backend.kill()
+    if moment == 0:
+        with Backend(home, port=port, token=token) as backend:
             backend.kill()
     with Backend(home, port=port, token=token) as backend:
         assert backend.greet()["port"] == port
