@@ -43,6 +43,8 @@
 (declare-function flymake-reporting-backends "flymake" ())
 (declare-function flymake-running-backends "flymake" ())
 (declare-function flymake-start "flymake" (&optional deferred force))
+(declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
+(declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
 (declare-function flycheck-running-p "ext:flycheck" ())
 (declare-function flycheck-error-line "ext:flycheck" (error))
@@ -199,6 +201,10 @@ That cannot wait, as the file is about to change."
 
 (defun qwen-companion-diagnostics--start ()
   "Have the current buffer checked, displayed or not."
+  ;; Eglot would tell the server half a second later.
+  (when (and (qwen-companion-diagnostics--late-p)
+             (fboundp 'eglot--signal-textDocument/didChange))
+    (eglot--signal-textDocument/didChange))
   (when (bound-and-true-p flymake-mode)
     (flymake-start))
   (when (bound-and-true-p flycheck-mode)
@@ -208,7 +214,7 @@ That cannot wait, as the file is about to change."
   "Return non-nil when the checker of the current buffer reports what is old.
 A language server is asked nothing when flymake starts: what it said last
 is reported at once, and what it says of the new text later."
-  (or (and (fboundp 'eglot-managed-p) (funcall 'eglot-managed-p))
+  (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
       (bound-and-true-p lsp-managed-mode)))
 
 (defun qwen-companion-diagnostics--raw ()

@@ -160,10 +160,11 @@ It is one in the same major mode, for a file of which the CLI hears."
                          (qwen-companion-tools-read--backend))))
                 (qwen-companion-tools-read--files))))
 
-(defun qwen-companion-tools-read--ask-xref (question path line symbol)
+(defun qwen-companion-tools-read--ask-xref (question by-name path line symbol)
   "Return the answer of xref to QUESTION about SYMBOL at LINE of the file PATH.
-QUESTION is a function of a backend and an identifier.  PATH and LINE may
-be nil."
+QUESTION is a function of a backend and an identifier, BY-NAME the one
+for a language server that knows no place, nil if it cannot be asked
+then.  PATH and LINE may be nil."
   (require 'xref)
   (let* ((visiting (and path (qwen-companion-tools-visiting path)))
          (buffer (or visiting (qwen-companion-tools-read--server-buffer path))))
@@ -182,7 +183,21 @@ be nil."
                                       (xref-backend-identifier-at-point backend))
                                  symbol)))
             (qwen-companion-tools-read--places
-             (funcall question backend identifier))))))))
+             (funcall (if (or visiting (not (memq backend qwen-companion-tools-servers)))
+                          question
+                        (or by-name
+                            (user-error "A language server is asked about places in open files, and %s is none"
+                                        path)))
+                      backend identifier))))))))
+
+(defun qwen-companion-tools-read--named (backend symbol)
+  "Return what the language server behind BACKEND knows by the name SYMBOL.
+It takes a part of a name for that."
+  (let ((case-fold-search nil)
+        (exact (format "\\_<%s\\_>" (regexp-quote symbol))))
+    (cl-remove-if-not (lambda (xref)
+                        (string-match-p exact (xref-item-summary xref)))
+                      (xref-backend-apropos backend symbol))))
 
 (defun qwen-companion-tools-read--places (xrefs)
   "Return XREFS as parts of an answer."
@@ -216,12 +231,13 @@ be nil."
     "Where a name is defined, by the language server that runs in the user's Emacs. More exact than a search in files."
   :unasked t
   :paged t
-  (or (qwen-companion-tools-read--ask-xref #'xref-backend-definitions path line symbol)
+  (or (qwen-companion-tools-read--ask-xref
+       #'xref-backend-definitions #'qwen-companion-tools-read--named path line symbol)
       (format "No definition of %s is known." symbol)))
 
 (qwen-companion-define-tool "references"
     ((symbol string "The name to look up, as the text has it." :required t)
-     (path path "A file in which the name is used or defined." :required t)
+     (path path "An open file in which the name is used or defined." :required t)
      (line line "The line of PATH in which it is, from 1."))
     "All places that use a name, by the language server that runs in the user's Emacs. Unlike a search in files, it leaves out other things of the same name."
   :unasked t
@@ -231,7 +247,7 @@ be nil."
          (unless (memq backend qwen-companion-tools-servers)
            (user-error "No language server runs for %s, so Emacs knows no more than a search in files; use that" path))
          (xref-backend-references backend identifier))
-       path line symbol)
+       nil path line symbol)
       (format "No use of %s is known." symbol)))
 
 ;;; Symbols
@@ -276,7 +292,8 @@ be nil."
   (cond
    (query
     (or (qwen-companion-tools-read--ask-xref
-         #'xref-backend-apropos path nil query)
+         (lambda (backend _) (xref-backend-apropos backend query))
+         #'xref-backend-apropos nil nil query)
         (format "No symbol with %s in its name is known." query)))
    (path
     (or (qwen-companion-tools-read--index path)
@@ -454,6 +471,38 @@ too long."
           (end)
         (setq timer (run-at-time qwen-companion-tools-read--hover-wait nil #'end))))))
 
+(declare-function eglot--TextDocumentPositionParams "ext:eglot" ())
+(declare-function eglot-current-server "ext:eglot" ())
+(declare-function eglot-managed-p "ext:eglot" ())
+(declare-function jsonrpc-async-request "jsonrpc"
+                  (connection method params &rest args))
+
+(defun qwen-companion-tools-read--server-hover (finish)
+  "Ask the server of eglot about the place at point, if there is one.
+Call FINISH with a list of strings and return non-nil then.  The function
+of eglot for eldoc drops the answer for a buffer that no window shows."
+  (when-let* ((server (and (fboundp 'eglot-managed-p)
+                           (fboundp 'eglot--TextDocumentPositionParams)
+                           (eglot-managed-p)
+                           (eglot-current-server))))
+    (jsonrpc-async-request
+     server :textDocument/hover (eglot--TextDocumentPositionParams)
+     :success-fn (lambda (hover)
+                   (funcall finish (qwen-companion-tools-read--markup
+                                    (plist-get hover :contents))))
+     :error-fn (lambda (&rest _) (funcall finish nil))
+     :timeout-fn (lambda (&rest _) (funcall finish nil))
+     :timeout qwen-companion-tools-read--hover-wait)
+    t))
+
+(defun qwen-companion-tools-read--markup (contents)
+  "Return the texts in CONTENTS, as the protocol of language servers has them."
+  (cl-remove-if
+   #'string-blank-p
+   (cond ((vectorp contents) (cl-mapcan #'qwen-companion-tools-read--markup contents))
+         ((stringp contents) (list contents))
+         ((stringp (plist-get contents :value)) (list (plist-get contents :value))))))
+
 (qwen-companion-define-tool "hover"
     ((path path "An open file." :required t)
      (line line "The line, from 1." :required t)
@@ -472,12 +521,13 @@ too long."
             (save-restriction
               (widen)
               (goto-char position)
-              (qwen-companion-tools-read--documentation
-               (lambda (texts)
-                 (funcall answer
-                          (if texts
-                              (mapcar #'qwen-companion-tools-block texts)
-                            (format "Emacs knows nothing of that place in %s." path))))))))))))
+              (let ((finish (lambda (texts)
+                              (funcall answer
+                                       (if texts
+                                           (mapcar #'qwen-companion-tools-block texts)
+                                         (format "Emacs knows nothing of that place in %s." path))))))
+                (or (qwen-companion-tools-read--server-hover finish)
+                    (qwen-companion-tools-read--documentation finish))))))))))
 
 ;;; Emacs Lisp
 

@@ -324,8 +324,8 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                    (xref-make-file-location (expand-file-name "b.py") 3 2))
         (xref-make (concat "use of " identifier)
                    (xref-make-file-location (expand-file-name ".env") 1 0))))
-(cl-defmethod xref-backend-apropos ((_ (eql qwen-companion-tools-test)) pattern)
-  (list (xref-make (concat "like " pattern)
+(cl-defmethod xref-backend-apropos ((_ (eql qwen-companion-tools-test)) _pattern)
+  (list (xref-make "like f"
                    (xref-make-file-location (expand-file-name "b.py") 1 0))))
 
 (ert-deftest qwen-companion-tools-test-a-language-server-is-asked ()
@@ -337,11 +337,16 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal '((3 "use of f") (1 "use of f"))
                      (qwen-companion-tools-test--call
                       "references" "symbol" "f" "path" (expand-file-name "a.py") "line" 1)))
-      ;; For a file that is not open, the server of another one is asked.
-      (should (equal '((3 "use of f") (1 "use of f"))
+      ;; About a file that is not open, a server knows names only.
+      (should (string-search "about places in open files"
+                             (qwen-companion-tools-test--call
+                              "references" "symbol" "f" "path" (expand-file-name "b.py"))))
+      (should (equal '((1 "like f"))
                      (qwen-companion-tools-test--call
-                      "references" "symbol" "f" "path" (expand-file-name "b.py"))))
-      (should (equal '((1 "like g"))
+                      "definition" "symbol" "f" "path" (expand-file-name "b.py"))))
+      (should (equal '("No definition of lik is known.")
+                     (qwen-companion-tools-test--call "definition" "symbol" "lik")))
+      (should (equal '((1 "like f"))
                      (qwen-companion-tools-test--call "symbols" "query" "g")))
       (should-not (get-file-buffer "b.py")))))
 
@@ -389,6 +394,13 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                               "diagnostics" "path" (expand-file-name "b.txt"))))
       (should (equal '("No open file of the project is checked by Emacs.")
                      (qwen-companion-tools-test--call "diagnostics"))))))
+
+(ert-deftest qwen-companion-tools-test-markup-of-language-servers ()
+  (should (equal '("a" "b" "c")
+                 (qwen-companion-tools-read--markup
+                  ["a" (:language "x" :value "b") " " (:kind "markdown" :value "c")])))
+  (should (equal '("d") (qwen-companion-tools-read--markup '(:kind "plaintext" :value "d"))))
+  (should-not (qwen-companion-tools-read--markup nil)))
 
 (defun qwen-companion-tools-test--check (report &rest _)
   "Report to REPORT, a function of flymake, each line of the current buffer."
