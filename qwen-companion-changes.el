@@ -768,13 +768,25 @@ it is the nearest one."
 
 (defun qwen-companion-changes--view-at-point (&optional any)
   "Return the view at point, or nil on the heading of a turn or a folded file.
-Signal a `user-error' if it is still being loaded, unless ANY is non-nil."
+If it is being loaded, wait for that, unless ANY is non-nil."
   (pcase (qwen-companion-changes--key-at (point))
     (`(,(or 'file 'body) ,group ,path)
      (when-let* ((view (gethash (cons group path) qwen-companion-changes--views)))
-       (when (and (not any) (eq 'loading (qwen-companion-changes-file-state view)))
-         (user-error "Still comparing; try again in a moment"))
+       (unless any
+         (qwen-companion-changes--await-ready view))
        view))))
+
+(defconst qwen-companion-changes--patience 2
+  "Seconds that a key waits for a file that is being looked at again.")
+
+(defun qwen-companion-changes--await-ready (view)
+  "Wait a moment while VIEW is being loaded; signal a `user-error' if it still is."
+  (let ((end (+ (float-time) qwen-companion-changes--patience)))
+    (while (and (eq 'loading (qwen-companion-changes-file-state view))
+                (< (float-time) end))
+      (accept-process-output nil 0.02))
+    (when (eq 'loading (qwen-companion-changes-file-state view))
+      (user-error "Still comparing; try again in a moment"))))
 
 (defun qwen-companion-changes--current-view (view)
   "Return VIEW unless what is drawn of it at point is out of date.
@@ -1034,9 +1046,18 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
     (unless changes
       (user-error (if undo "This is undone already; u brings it back"
                     "This is not undone; k undoes it")))
-    (qwen-companion-undo-confirm
-     (list path) (if undo "undo" "bring back")
-     (and deletes (format "Delete %s, which the agent made" name)))
+    (let ((difference (qwen-companion-changes-file-difference view)))
+      (qwen-companion-undo-confirm
+       (list path) (if undo "undo" "bring back")
+       (and deletes (format "Delete %s, which the agent made" name)))
+      ;; That took a while, in which there may have been news.
+      (qwen-companion-changes--await-ready view)
+      (unless (and (eq difference (qwen-companion-changes-file-difference view))
+                   (cl-every (lambda (change)
+                               (eq undo (null (qwen-companion-hunks-change-text change))))
+                             changes))
+        (qwen-companion-changes--update)
+        (user-error "%s has just changed; look at what is shown now" name)))
     (let ((result (qwen-companion-changes-file-swap
                    view changes
                    (qwen-companion-changes--undone-turn
