@@ -19,7 +19,7 @@ from editor import Emacs, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
 from serve import Serve
-from terminal import PATIENCE, Screen
+from terminal import PATIENCE, Screen, ScreenTimeoutError
 
 # A word in the echo area whenever the companion's backend is told the context: an event to wait for on the screen.
 SHOW_CONTEXT: Final = """
@@ -36,6 +36,10 @@ REMEMBER: Final = f'(progn (load "{CHECKOUT}/tests/e2e/reuse") (reuse-remember))
 # What the CLI that `qwen-companion-run' starts depends on.
 RUN_OPTIONS: Final = """(list qwen-companion-approval-mode qwen-companion-qwen-command qwen-companion-terminal
  (null qwen-companion-diff-style))"""
+
+
+_PROMPT_S: Final = 5.0
+"""Seconds after which a CLI that cannot be typed to is ended and started again for the next test."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,11 @@ class Stage:
         """
         if not self.emacs.running or not self.model.reset():
             return False
+        # While it is busy, its files stay.
+        if self._cli is not None and not self._reset_cli(self._cli):
+            self._cli = None
         # A CLI reads its settings when it starts, a daemon for each session.
-        settings_unchanged = self.sandbox.reset_files()
-        if self._cli is not None and not (settings_unchanged and self._reset_cli(self._cli)):
+        if not self.sandbox.reset_files():
             self._cli = None
         terminal = lisp_string(self._cli.buffer) if self._cli else '""'
         if self.emacs.eval(f"(reuse-reset {terminal})") == "nil":
@@ -113,7 +119,10 @@ class Stage:
         # Of others, nothing tells when they have done it.
         if cli.cli != QWEN or self.emacs.eval(usable) == "nil":
             return False
-        if "Type your message" not in self.emacs.buffer_text(cli.buffer):
+        try:
+            # After its answer it takes a moment; one that asks something waits for ever.
+            self._wait_for_prompt(cli, _PROMPT_S)
+        except ScreenTimeoutError:
             return False
         done = self._times_cleared()
         self.emacs.eval(f'(with-current-buffer {buffer} (vterm-send-string "/clear"))')
@@ -121,8 +130,14 @@ class Stage:
         self.emacs.eval(f"(with-current-buffer {buffer} (vterm-send-return))")
         # Before that, what is typed is lost.
         self.screen.wait_until(lambda: self._times_cleared() > done, "/clear done")
-        self.screen.wait_until(lambda: "Type your message" in self.emacs.buffer_text(cli.buffer), "an empty prompt")
+        self._wait_for_prompt(cli)
         return True
+
+    def _wait_for_prompt(self, cli: _RunningCli, timeout: float = PATIENCE) -> None:
+        """Wait until CLI can be typed to; TIMEOUT in seconds."""
+        self.screen.wait_until(
+            lambda: "Type your message" in self.emacs.buffer_text(cli.buffer), "an empty prompt", timeout
+        )
 
     def _times_cleared(self) -> int:
         """How often CLIs have written into their logs that /clear has ended."""
