@@ -21,7 +21,9 @@ PROGRAM: Final = os.environ.get("EMACS") or "emacs"
 # In a new home all of Emacs's own Lisp would be compiled to machine code again, in the background of every test.
 QUIET: Final = (
     "--eval",
-    "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil suggest-key-bindings nil)",
+    "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil suggest-key-bindings nil"
+    # A third of what Emacs does in a test is collecting, by default after each 800 kB.
+    " gc-cons-threshold (* 32 1024 1024))",
 )
 CLIENT: Final = os.environ.get("EMACSCLIENT") or "emacsclient"
 
