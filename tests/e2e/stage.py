@@ -223,6 +223,8 @@ class Stage:
         if self._cli == running:
             self.emacs.eval(f"(pop-to-buffer {lisp_string(running.buffer)})")
         else:
+            # Some find their editor by the variables of their terminal only.
+            self.emacs.wait_until('(getenv "QWEN_CODE_IDE_SERVER_PORT")')
             self.open_shell(running.buffer, cli.variables)
             self.screen.type(cli.program)
             self.screen.keys("Enter")
