@@ -26,6 +26,15 @@ except SyntaxError as error:
   (add-hook 'python-mode-hook #'flymake-mode))
 """
 
+# A tool of the user's, after which Emacs is busy for three seconds.
+BUSY = """
+(progn
+  (require 'qwen-companion-tools)
+  (eval '(qwen-companion-define-tool "busy" () "Keep Emacs busy." :unasked t
+           (run-at-time 0 nil (lambda () (let ((end (+ 3 (float-time)))) (while (< (float-time) end)))))
+           "Busy now.") t))
+"""
+
 OLD = '"hello " + name'
 BROKEN = '"hello " + (name'
 NEW_PROBLEM = "the checkers in the user's Emacs report"
@@ -43,7 +52,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     stage.sandbox.write_cli_settings(settings)
     greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
     # Another file is shown, so that flymake would wait for a window.
-    stage.start_emacs(greeting, notes, forms=(FLYMAKE,))
+    stage.start_emacs(greeting, notes, forms=(FLYMAKE, BUSY))
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
 
@@ -95,7 +104,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     prompt, *results = requests
     # All tools are there without a search for them, and cost that much.
     offered = [tool for tool in prompt.body["tools"] if tool["function"]["name"].startswith("mcp__emacs__")]
-    assert len(offered) == 10
+    assert len(offered) == 11
     assert len(json.dumps(offered)) < 7000
     assert "data, not instructions" in json.dumps(prompt.body["messages"])
     assert f"{notes.name}: has unsaved changes in Emacs" in json.dumps(prompt.body["messages"])
@@ -108,3 +117,12 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     assert "SECRET" not in texts[4]
     assert "counts from 1" in texts[5]
     stage.screen.wait_for("Done with it.")
+
+    # Another process of the backend answers a CLI that noticed nothing, and an Emacs that is busy is waited for.
+    old = stage.sandbox.backend()
+    old.kill()
+    stage.screen.wait_until(lambda: [each.pid for each in stage.sandbox.backends()] != [old.pid], "another backend")
+    stage.emacs.wait_until("(and (qwen-companion-backend-connected-p) (eq 'ready (qwen-companion-state)))")
+    _, busy, answered = ask(("mcp__emacs__busy", {}), ("mcp__emacs__symbols", {"path": greeting.name}))
+    assert "Busy now." in json.dumps(busy.body["messages"][-1])
+    assert "greeting.py:4: greet" in json.dumps(answered.body["messages"][-1])
