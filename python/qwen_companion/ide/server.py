@@ -16,6 +16,7 @@ import functools
 import gc
 import json
 import socket
+import sys
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -61,8 +62,11 @@ LIBRARY_AFTER_S = 1.0
 """How long after the start the import of the MCP library begins if no CLI comes before, in seconds.
 
 By then the start is over, which the import would slow down: it takes most of a second of CPU, in which other work of
-this process waits for 5 ms each time, 100 ms at most.
+this process waits for some milliseconds each time, 100 at most.
 """
+
+IMPORT_SWITCH_S = 0.001
+"""How long the import may keep the interpreter while others wait for it, in seconds; usually a thread may for 0.005."""
 
 MAX_NOTIFICATION_BYTES = 4096
 """Largest body that is looked at for a notification; a larger one is the library's in any case."""
@@ -281,8 +285,13 @@ def _is_notification(body: Body) -> bool:
 
 
 def _import_rpc() -> type[RpcHandler]:
-    from qwen_companion.ide.rpc import RpcHandler
-
+    usual = sys.getswitchinterval()
+    # The event loop gets the interpreter back sooner after each system call, of which an answer takes many.
+    sys.setswitchinterval(IMPORT_SWITCH_S)
+    try:
+        from qwen_companion.ide.rpc import RpcHandler
+    finally:
+        sys.setswitchinterval(usual)
     # Its hundreds of classes stay, and each full collection, during which all else waits, would go over them.
     gc.freeze()
     return RpcHandler
