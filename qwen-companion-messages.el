@@ -84,7 +84,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define qwen-companion-journal-turns TurnChanges
   reset turns gone)
 (qwen-companion-messages-define qwen-companion-turn TurnChange
-  id root session client who source prompt start end undone-of undone-by
+  id root session cli client who source prompt start end undone-of undone-by
   notes files files-gone)
 (qwen-companion-messages-define qwen-companion-changed-file ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by)

@@ -24,6 +24,7 @@ from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.layer import Installed
 from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.messages import (
     Compare,
@@ -38,13 +39,7 @@ from qwen_companion.emacs.messages import (
     Hello,
     HookAnswers,
     Incoming,
-    JournalBusy,
     JournalCall,
-    JournalFiles,
-    JournalForget,
-    JournalReply,
-    JournalSpans,
-    JournalTexts,
     Merge,
     Merged,
     Notice,
@@ -208,6 +203,7 @@ class Companion:
         self._tool_server = ToolServer(
             self._tools, find_caller=lambda connection: find_caller(connection, hello.emacs_pid)
         )
+        self._journal = JournalFront(os.environ, self._bridge.tell)
         self._doors = Doors(
             self._port,
             token,
@@ -220,7 +216,7 @@ class Companion:
             changed=self._tell_states,
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
-            listeners=[self._diagnostics],
+            listeners=[self._diagnostics, self._journal],
             additions=[self._tool_settings],
         )
         self._told_sessions: Mapping[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
@@ -274,6 +270,7 @@ class Companion:
                     jobs.start_soon(self._look_after_layer)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._answer_requests)
+                    jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
                     jobs.start_soon(self._tool_server.run)
@@ -312,10 +309,12 @@ class Companion:
             self._roots = message
             self._roots_changed.set()
             self._distributor.set_roots(message.roots)
+            self._journal.set_roots(message.roots)
         elif isinstance(message, Settings):
             self._take_settings(message)
         elif isinstance(message, Snapshot):
             self._distributor.set_snapshot(message)
+            self._journal.set_snapshot(message)
         elif isinstance(message, Watch):
             self._distributor.watch(message.on)
             self._doors.watch(message.on)
@@ -332,7 +331,7 @@ class Companion:
         if isinstance(message, Compare | Merge):
             self._requests.send_nowait(message)
         elif isinstance(message, JournalCall):
-            self._take_journal_call(message)
+            self._journal.take(message)
         elif isinstance(message, ToolsOffered):
             self._offer_tools(message)
         elif isinstance(message, ToolAnswer):
@@ -364,14 +363,11 @@ class Companion:
         if self._server is not None:
             self._server.limit_texts(self._text_limit)
         self._distributor.set_settings(settings)
+        self._journal.set_settings(settings)
 
     def _take_outcome(self, outcome: ReviewOutcome) -> None:
         holder = self._doors if outcome.id.startswith(HOOK_PREFIX) else self._diff_tools
         holder.decide(outcome.id, Decision(outcome.content))
-
-    def _take_journal_call(self, call: JournalCall) -> None:
-        if isinstance(call, JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget):
-            self._bridge.tell(JournalReply(call.id, error="Nothing is recorded"))
 
     def _take_daemon_call(self, call: DaemonCall) -> None:
         if self._daemon is None:

@@ -265,7 +265,7 @@ class Turn:
     `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
     both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
     "chat", or "undo" for a turn of the user that undid the turn `undone`.  `undone_by` are turns that undid something
-    of this one.  `notes` tell a person what is missing.
+    of this one.  `cli` is its MCP session, None where it is not connected.  `notes` tell a person what is missing.
     """
 
     id: str
@@ -279,3 +279,4 @@ class Turn:
     undone: str | None = None
     undone_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    cli: str | None = None

@@ -13,7 +13,7 @@ import pytest
 from support import PYTHON_DIRECTORY
 
 PACKAGE = "qwen_companion"
-KNOW_NO_WIRE = ("discovery", "ide", "privacy", "texts")
+KNOW_NO_WIRE = ("discovery", "ide", "journal", "privacy", "texts")
 """Packages that work on the types of `domain`: neither EPC nor the daemon's protocol is known there."""
 
 

@@ -778,8 +778,8 @@ class TurnChanges(Notification):
     def payload(self, spool: Spool) -> Sexp:
         """`(:reset B :turns (TURN...) :gone (ID...))`.
 
-        A turn is `(:id S :root S :session S :client S :who agent|user :source SYMBOL :prompt S :start MS :end MS-or-nil
-        :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :files (FILE...) :files-gone (PATH...))`.
+        A turn is `(:id S :root S :session S :cli S :client S :who agent|user :source SYMBOL :prompt S :start MS
+        :end MS-or-nil :undone-of ID-or-nil :undone-by (ID...) :notes (S...) :files (FILE...) :files-gone (PATH...))`.
         """
         return plist(reset=self.reset, turns=[_turn_plist(turn) for turn in self.turns], gone=list(self.gone))
 
@@ -790,6 +790,7 @@ def _turn_plist(change: TurnChange) -> list[Sexp]:
         id=turn.id,
         root=turn.root,
         session=turn.session,
+        cli=turn.cli,
         client=turn.client,
         who=Symbol("agent" if turn.undone is None else "user"),
         source=Symbol(turn.source),

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The journal as the rest of the backend has it: what it takes is imported when there is something to record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from qwen_companion.domain import Peer, Settings, Snapshot
+from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.emacs.messages import (
+    JournalCall,
+    JournalSeen,
+    JournalWatch,
+    JournalWrote,
+    Notice,
+    Notification,
+    TurnChange,
+    TurnChanges,
+)
+from qwen_companion.journal.places import is_recorded
+from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
+
+if TYPE_CHECKING:
+    from qwen_companion.journal.journal import Journal, Update
+
+
+class JournalFront:
+    """See the top of this file.  All methods are for the event loop."""
+
+    def __init__(self, environ: Mapping[str, str], tell: Callable[[Notification], None]) -> None:
+        """TELL sends a message to Emacs."""
+        self._environ = environ
+        self._tell = tell
+        self._settings = Settings()
+        self._snapshot: Snapshot | None = None
+        self._roots: tuple[str, ...] = ()
+        self._watching = False
+        self._journal: Journal | None = None
+        self._loading = anyio.Lock()
+        self._tasks: TaskGroup | None = None
+        self._calls, self._calls_left = anyio.create_memory_object_stream[JournalCall](math.inf)
+        self._started = anyio.Event()
+
+    async def run(self) -> None:
+        """Record, tell and answer, until cancelled."""
+        with self._calls, self._calls_left:
+            async with anyio.create_task_group() as self._tasks:
+                self._started.set()
+                async for call in self._calls_left:
+                    await self._carry_out(call)
+
+    async def _load(self) -> Journal:
+        """Return the journal, which is imported the first time."""
+        await self._started.wait()
+        async with self._loading:
+            if self._journal is None:
+                self._journal = await self._begin(cast("TaskGroup", self._tasks))
+        return self._journal
+
+    async def _begin(self, tasks: TaskGroup) -> Journal:
+        journal_type = await to_thread.run_sync(_import_journal, abandon_on_cancel=True)
+        journal = journal_type(self._environ, self._tell_turns, lambda text: self._tell(Notice("warning", text)))
+        journal.set_settings(self._settings)
+        if self._snapshot is not None:
+            journal.set_snapshot(self._snapshot)
+        await tasks.start(journal.run)
+        await journal.set_roots(self._roots)
+        journal.watch(self._watching)
+        return journal
+
+    def _tell_turns(self, updates: Sequence[Update], gone: Sequence[str], reset: bool) -> None:
+        turns = tuple(TurnChange(update.turn, update.files, update.gone) for update in updates)
+        self._tell(TurnChanges(turns, tuple(gone), reset))
+
+    # --- What Emacs says ---
+
+    def set_settings(self, settings: Settings) -> None:
+        """Take the user's SETTINGS."""
+        self._settings = settings
+        if self._journal is not None:
+            self._journal.set_settings(settings)
+        self._load_known()
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """Take what the user looks at."""
+        self._snapshot = snapshot
+        if self._journal is not None:
+            self._journal.set_snapshot(snapshot)
+
+    def set_roots(self, roots: Sequence[str]) -> None:
+        """Take the open workspace roots."""
+        self._roots = tuple(roots)
+        if self._journal is not None and self._tasks is not None:
+            self._tasks.start_soon(self._journal.set_roots, self._roots)
+        self._load_known()
+
+    def _load_known(self) -> None:
+        """Load the journal where a root has a record: it may have turns that go on, or that the user asks for."""
+        if self._journal is None and self._settings.journal and self._tasks is not None and self._watching:
+            self._tasks.start_soon(self._load_if_recorded, self._roots)
+
+    async def _load_if_recorded(self, roots: Sequence[str]) -> None:
+        if await to_thread.run_sync(is_recorded, roots, self._environ, abandon_on_cancel=True):
+            await self._load()
+
+    def take(self, call: JournalCall) -> None:
+        """Carry CALL out after those before it."""
+        self._calls.send_nowait(call)
+
+    async def _carry_out(self, call: JournalCall) -> None:
+        if isinstance(call, JournalWatch):
+            self._watching = call.on
+            if self._journal is not None:
+                self._journal.watch(call.on)
+            elif call.on:
+                # Nothing has been recorded yet.
+                self._tell(TurnChanges((), reset=True))
+                self._load_known()
+        elif isinstance(call, JournalWrote | JournalSeen):
+            if self._journal is not None:
+                await self._answer(call)
+        elif self._tasks is not None:
+            # The others of its kind do not wait for it.
+            self._tasks.start_soon(self._answer, call)
+
+    async def _answer(self, call: JournalCall) -> None:
+        journal = await self._load()
+        from qwen_companion.emacs.journal_requests import answer
+
+        reply = await answer(journal, call)
+        if reply is not None:
+            self._tell(reply)
+
+    # --- What hooks say ---
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Return the hooks that the journal hears of."""
+        return SUBSCRIPTIONS
+
+    async def hear(self, report: Report) -> str | None:
+        """Take what a hook reports; return what the agent is to be told."""
+        return await (await self._load()).hear(report) if self._settings.journal else None
+
+    def ended(self, peer: Peer) -> None:
+        """Take that the process of a CLI has ended."""
+        if self._journal is not None:
+            self._journal.ended(peer)
+
+
+def _import_journal() -> type[Journal]:
+    import_module("qwen_companion.emacs.journal_requests")
+    from qwen_companion.journal.journal import Journal
+
+    return Journal

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The answer to each request of Emacs about the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anyio import to_thread
+
+from qwen_companion.emacs.messages import (
+    ChangeScope,
+    FileVersion,
+    JournalBusy,
+    JournalCall,
+    JournalFiles,
+    JournalForget,
+    JournalReply,
+    JournalSeen,
+    JournalSpans,
+    JournalTexts,
+    JournalWatch,
+    JournalWrote,
+    Span,
+    Texts,
+)
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.changes import MissingTextError
+from qwen_companion.journal.journal import Journal
+from qwen_companion.journal.record import Record, RecordError, Scope
+from qwen_companion.journal.versions import MODE_NAMES, Loaded
+
+
+async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
+    """Carry CALL out, and return the answer to it, None where Emacs wants none."""
+    if isinstance(call, JournalWatch):
+        journal.watch(call.on)
+    elif isinstance(call, JournalSeen):
+        journal.mark(call.turn, call.path, call.hunks, call.seen)
+    elif isinstance(call, JournalWrote):
+        await journal.wrote(call.paths, call.undo_of, call.label)
+    else:
+        try:
+            return await _reply(journal, call)
+        except (CompanionError, MissingTextError, OSError) as error:
+            return JournalReply(call.id, error=str(error) or "its text is not kept any more")
+    return None
+
+
+async def _reply(
+    journal: Journal, call: JournalFiles | JournalTexts | JournalSpans | JournalBusy | JournalForget
+) -> JournalReply:
+    if isinstance(call, JournalBusy):
+        busy = await journal.wait_until_idle(call.paths) if call.wait else journal.busy(call.paths)
+        return JournalReply(call.id, busy=busy)
+    if isinstance(call, JournalForget):
+        await journal.forget(call.root)
+        return JournalReply(call.id)
+    if isinstance(call, JournalSpans):
+        record = journal.record_around(call.path)
+        if record is None:
+            return JournalReply(call.id, spans=())
+        return await _in_thread(lambda: _spans(record, call))
+    record = journal.record_of(call.scope.root)
+    if isinstance(call, JournalFiles):
+        return await _in_thread(lambda: JournalReply(call.id, files=record.files(_scope(record, call.scope))))
+    return await _in_thread(lambda: _texts(record, call))
+
+
+async def _in_thread(work: Callable[[], JournalReply]) -> JournalReply:
+    return await to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _scope(record: Record, scope: ChangeScope) -> Scope:
+    number = None if scope.turn is None else record.number(scope.turn)
+    if scope.turn is not None and number is None:
+        raise RecordError("the turn is not one of this root")
+    return Scope(scope.scope, number, scope.session)
+
+
+def _texts(record: Record, call: JournalTexts) -> JournalReply:
+    net, current = record.text(call.path, _scope(record, call.scope))
+    previous = None if net.previous is None else record.name_out(net.previous)
+    return JournalReply(call.id, texts=Texts(_version(net.before), _version(net.after), previous, net.mixed, current))
+
+
+def _version(loaded: Loaded | None) -> FileVersion | None:
+    return None if loaded is None else FileVersion(loaded.data, MODE_NAMES[loaded.version.mode])
+
+
+def _spans(record: Record, call: JournalSpans) -> JournalReply:
+    found, keys = record.spans(call.path)
+    return JournalReply(
+        call.id, spans=[Span(span.line, span.count, turn, seen) for span, turn, seen in found], seen=keys
+    )

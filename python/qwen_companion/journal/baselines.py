@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What lay below a root before an agent worked, and what is different now.
+
+The first baseline lists all files and keeps the bytes of those that the user's repository cannot give back.  From then
+on only what has changed is looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.git import GitError, Index, Listing, write_private
+from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.store import Store
+from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, TooLargeError, Version, load
+
+MAX_FILES = 100_000
+MAX_TOTAL_BYTES = 1024 * 1024 * 1024
+"""What is kept at most of a root for its first baseline."""
+
+MAX_NESTED = 32
+"""Most repositories within a root, submodules among them, whose files are recorded."""
+
+_MANY = 1000
+"""Of more changes at once, bytes that the user's repository has are not copied: another branch was checked out."""
+
+_CHUNK = 500
+
+
+class LimitError(CompanionError):
+    """There is too much below a root to be recorded."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The file PATH, an absolute name, was BEFORE when it was last looked at, and is AFTER now."""
+
+    path: bytes
+    before: Version | None
+    after: Version | None
+
+
+@dataclass
+class Found:
+    """The CHANGES since the last look, and for a person, what was LEFT_OUT."""
+
+    changes: list[Change] = field(default_factory=list[Change])
+    left_out: list[str] = field(default_factory=list[str])
+
+
+class Baseline:
+    """Follows the files below one root.  Its methods wait for git and the disk, and must not overlap."""
+
+    def __init__(self, directory: str, root: str, environ: Mapping[str, str], store: Store, rules: RecordRules) -> None:
+        """ROOT is a true name; indexes are kept in DIRECTORY."""
+        self._directory = directory
+        self._root = root
+        self._environ = environ
+        self._store = store
+        self.rules = rules
+        self._indexes: dict[str, Index] = {}
+        self._complete = os.path.isfile(os.path.join(directory, _COMPLETE))
+        self._record: Record = lambda _changes: None
+        self._skip: Callable[[bytes], bool] = lambda _path: False
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the digest that the repository uses."""
+        index = self._indexes.get(self._root)
+        return "sha1" if index is None else index.algorithm
+
+    def take(self, record: Record, skip: Callable[[bytes], bool] = lambda _path: False) -> Found:
+        """Look at all files but those to SKIP, and RECORD what has changed; the first time, nothing has.
+
+        GitError, LimitError, StoreError, OSError.
+        """
+        self.rules.refresh()
+        self._record, self._skip = record, skip
+        if not self._complete:
+            self._start_anew()
+        found = Found()
+        waiting = [self._root]
+        done: set[str] = set()
+        while waiting:
+            scope = waiting.pop(0)
+            if scope in done:
+                continue
+            if len(done) > MAX_NESTED:
+                found.left_out.append(f"{scope}: too many repositories in {self._root}")
+                break
+            done.add(scope)
+            waiting += self._look(scope, found)
+        self._finish()
+        return found
+
+    def _start_anew(self) -> None:
+        """Remove what is left of a baseline that was not finished."""
+        self._indexes.clear()
+        self._store.restart()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os.makedirs(self._directory, mode=0o700)
+
+    def _finish(self) -> None:
+        if not self._complete:
+            write_private(os.path.join(self._directory, _COMPLETE), b"")
+            self._complete = True
+
+    def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
+        """Return how LOADED, which lies at PATH, differs from what was recorded last; its bytes are kept then.
+
+        None where it does not, or where the file is not to be recorded.
+        """
+        if self._complete and not self._indexes:
+            self._open(self._root)
+        before = self._store.current(path, _UNKNOWN)
+        if before is _UNKNOWN:
+            index = self._index_of(path)
+            if index is None or not self.is_recorded(path):
+                return None
+            before = index.entry(_below(path, index))
+        after = None if loaded is None else loaded.version
+        if before == after:
+            return None
+        self._keep([] if loaded is None else [loaded], [] if before is None else [before])
+        return Change(path, before, after)
+
+    def is_recorded(self, path: bytes) -> bool:
+        """Whether PATH, an absolute name, belongs to what is recorded: neither ignored nor excluded."""
+        index = self._index_of(path)
+        if index is None or self.rules.excluded([os.fsdecode(path)]):
+            return False
+        return index.lists(_below(path, index))
+
+    def text(self, digest: str) -> bytes | None:
+        """Return the bytes of DIGEST, None where they are not there any more."""
+        data = self._store.get(digest)
+        if data is None:
+            self._open(self._root)
+            for index in self._indexes.values():
+                with suppress(GitError):
+                    data = index.blobs([digest]).get(digest)
+                if data is not None:
+                    break
+        return data
+
+    def committed(self) -> dict[bytes, Version | None]:
+        """Return the files that differ from the last commit, with what they are in it.  GitError."""
+        index = self._indexes[self._root]
+        return {_absolute(path, index): version for path, version in index.committed().items()}
+
+    # --- One repository ---
+
+    def _look(self, scope: str, found: Found) -> list[str]:
+        """Look at the files of the repository SCOPE; return those within it."""
+        index = self._open(scope)
+        first = not index.exists
+        if first and not (self._complete or index.copy_users_index()):
+            index.clear()
+        index.set_rules(self._rule_lines(index))
+        listing = index.changes()
+        paths = self._recorded(index, listing, found)
+        if first and not self._complete:
+            self._begin(index, paths, found)
+        else:
+            # A repository within the root that was not there before is new with all its files.
+            self._compare(index, listing, paths, found)
+        nested = [os.path.join(index.top, os.fsdecode(path)) for path in listing.nested]
+        return [path for path in nested if os.path.lexists(os.path.join(path, ".git"))]
+
+    def _open(self, scope: str) -> Index:
+        index = self._indexes.get(scope)
+        if index is None:
+            index = Index(os.path.join(self._directory, _name(scope, self._root)), scope, self._environ)
+            index.open()
+            self._indexes[scope] = index
+        return index
+
+    def _rule_lines(self, index: Index) -> bytes:
+        # The patterns of the ignore files are relative to the root.
+        return self.rules.lines() if index.top == self._root else b""
+
+    def _recorded(self, index: Index, listing: Listing, found: Found) -> list[bytes]:
+        """Return those paths of LISTING that may be recorded, and drop the others from INDEX."""
+        paths = [path for path in (*listing.changed, *listing.unknown) if not self._skip(_absolute(path, index))]
+        names = [os.fsdecode(_absolute(path, index)) for path in paths]
+        excluded = self.rules.excluded(names)
+        index.drop([path for path in listing.changed if os.fsdecode(_absolute(path, index)) in excluded])
+        return [path for path, name in zip(paths, names, strict=True) if name not in excluded]
+
+    def _begin(self, index: Index, paths: Sequence[bytes], found: Found) -> None:
+        """Take PATHS into INDEX as they are."""
+        self._check_limits(index, paths)
+        paths = [path for path in paths if _is_loadable(_absolute(path, index), found)]
+        index.update(paths)
+        wanted = paths
+        if index.repository is not None and len(paths) > _CHUNK:
+            entries = dict(index.entries())
+            missing = index.unavailable(version.digest for version in entries.values())
+            wanted = [path for path in paths if (entry := entries.get(path)) is None or entry.digest in missing]
+        for start in range(0, len(wanted), _CHUNK):
+            current: list[tuple[bytes, Version | None]] = []
+            loaded: list[tuple[str, bytes]] = []
+            for path in wanted[start : start + _CHUNK]:
+                item = self._load(_absolute(path, index), index.algorithm, found)
+                if item is not None:
+                    loaded.append((item.version.digest, item.data))
+                    current.append((_absolute(path, index), item.version))
+            with self._store.transaction():
+                self._store.put(loaded)
+                self._store.set_current(current)
+
+    def _check_limits(self, index: Index, paths: Sequence[bytes]) -> None:
+        if len(paths) > MAX_FILES:
+            raise LimitError(f"it has {len(paths)} files, and {MAX_FILES} are the limit")
+        if index.repository is not None and len(paths) <= _CHUNK:
+            return
+        total = 0
+        for path in paths:
+            with suppress(OSError):
+                total += os.lstat(_absolute(path, index)).st_size
+        if total > MAX_TOTAL_BYTES:
+            raise LimitError(f"its files have {total >> 20} MiB, and {MAX_TOTAL_BYTES >> 20} are the limit")
+
+    def _compare(self, index: Index, listing: Listing, paths: Sequence[bytes], found: Found) -> None:
+        """Add to FOUND what has changed of PATHS, and take it into INDEX."""
+        lost: set[bytes] = set()
+        for start in range(0, len(paths), _CHUNK):
+            chunk = paths[start : start + _CHUNK]
+            loaded: list[Loaded] = []
+            changes: list[Change] = []
+            for path in chunk:
+                name = _absolute(path, index)
+                try:
+                    item = load(name, index.algorithm)
+                except (OSError, TooLargeError) as error:
+                    found.left_out.append(_why(name, error))
+                    lost.add(path)
+                    continue
+                before = self._store.current(name, listing.changed.get(path))
+                after = None if item is None else item.version
+                if before != after:
+                    changes.append(Change(name, before, after))
+                    if item is not None:
+                        loaded.append(item)
+            self._keep(loaded, [change.before for change in changes if change.before], len(paths) > _MANY)
+            self._record(changes)
+            found.changes += changes
+        # Last: what the index takes for unchanged is not looked at again.
+        index.update([path for path in paths if path not in lost])
+
+    def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
+        """Keep the bytes of AFTER, and those of BEFORE as long as they can be had."""
+        items = {item.version.digest: item.data for item in after}
+        lacking = self._store.lacking(version.digest for version in before)
+        if sparingly:
+            there = items.keys() - set().union(*(index.unavailable(items) for index in self._indexes.values()))
+            items = {digest: data for digest, data in items.items() if digest not in there}
+        else:
+            for index in self._indexes.values():
+                got = index.blobs([digest for digest in lacking if digest not in items])
+                items.update(got)
+        self._store.put(items.items())
+
+    def _load(self, name: bytes, algorithm: str, found: Found) -> Loaded | None:
+        try:
+            return load(name, algorithm)
+        except (OSError, TooLargeError) as error:
+            found.left_out.append(_why(name, error))
+            return None
+
+    def _index_of(self, path: bytes) -> Index | None:
+        """Return the index of the innermost repository that PATH is in."""
+        name = os.fsdecode(path)
+        scopes = [scope for scope in self._indexes if name.startswith(scope.rstrip("/") + "/")]
+        return self._indexes[max(scopes, key=len)] if scopes else None
+
+
+Record = Callable[[Sequence[Change]], None]
+"""Keeps changes for good."""
+
+_COMPLETE = "complete"
+"""The name of a file that says that the first baseline has been finished."""
+
+_UNKNOWN = Version("", 0)
+
+
+def _absolute(path: bytes, index: Index) -> bytes:
+    return os.path.join(os.fsencode(index.top), path)
+
+
+def _below(path: bytes, index: Index) -> bytes:
+    return os.path.relpath(path, os.fsencode(index.top))
+
+
+def _name(scope: str, root: str) -> str:
+    """Return the name of the directory for the index of SCOPE."""
+    below = os.path.relpath(scope, root)
+    return "root" if below == "." else "in-" + below.encode("utf-8", "surrogateescape").hex()[:200]
+
+
+def _is_loadable(path: bytes, found: Found) -> bool:
+    """Whether the file PATH can be recorded; else add it to what was left out."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return True
+    if not stat.S_ISLNK(status.st_mode):
+        if status.st_size > MAX_FILE_BYTES:
+            found.left_out.append(_why(path, TooLargeError("larger than 64 MiB")))
+            return False
+        if not os.access(path, os.R_OK):
+            found.left_out.append(_why(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
+            return False
+    return True
+
+
+def _why(name: bytes, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{os.fsdecode(name).encode('utf-8', 'replace').decode()}: {reason}"

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What writes come to all in all: the agent's part of a file, its size, its lines, and which files were renamed."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qwen_companion.journal.store import Write
+from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of
+from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
+from qwen_companion.texts.merge import Labels, merge
+
+ReadText = Callable[[str], "bytes | None"]
+"""Returns the bytes of a digest, or None."""
+
+_STEPS = 300_000
+"""What comparing two texts may take, in steps of a microsecond."""
+
+_MAX_COMPARED = 8 * 1024 * 1024
+"""Larger texts are not compared: their lines are not counted."""
+
+_ALIKE = 0.5
+"""The part of its lines that a file has in common with the one it is renamed from."""
+
+_MAX_PAIRS = 400
+"""Pairs of files that are compared to find which were renamed."""
+
+_SNIFFED = 8000
+"""Bytes in which git looks for a zero to tell a binary file."""
+
+
+@dataclass(frozen=True)
+class Net:
+    """A file BEFORE and AFTER what agents wrote; edits of others are in both, unless it is MIXED."""
+
+    path: bytes
+    before: Loaded | None
+    after: Loaded | None
+    mixed: bool = False
+    writers: tuple[tuple[str, str], ...] = ()
+    previous: bytes | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Return what happened to the file, None for nothing."""
+        if self.previous is not None:
+            return "renamed"
+        if self.before is None or self.after is None:
+            return None if self.before is self.after else "deleted" if self.after is None else "added"
+        if self.before.version.digest != self.after.version.digest:
+            return "modified"
+        return "mode" if self.before.version.mode != self.after.version.mode else None
+
+
+class MissingTextError(Exception):
+    """The bytes of a version are not there any more."""
+
+
+def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read: ReadText) -> Net | None:
+    """Return what the writes of the turns CHOSEN come to among WRITES, all those of one path in order.
+
+    Up to the last of theirs, or TO_NOW, to the last one of all.  None where they have none.  MissingTextError.
+    """
+    places = [index for index, write in enumerate(writes) if write.turn in chosen]
+    if not places:
+        return None
+    span = writes[places[0] : len(writes) if to_now else places[-1] + 1]
+    before = span[0].before
+    data: bytes | None = None
+    mixed = False
+    writers: dict[tuple[str, str], None] = {}
+    for write in span:
+        if write.turn in chosen:
+            writers[write.tool, write.agent] = None
+        elif before == write.before:
+            before, data = write.after, None
+        elif before != write.after:
+            # The same edit in what the file would be without the agent.
+            moved = _moved(write, before, data, read)
+            if moved is None:
+                mixed = True
+            else:
+                before, data = moved.version, moved.data
+    loaded = None if before is None else Loaded(before, data) if data is not None else _load(before, read)
+    after = None if span[-1].after is None else _load(span[-1].after, read)
+    return Net(span[0].path, loaded, after, mixed, tuple(writers))
+
+
+def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
+    """Return BEFORE, whose bytes may be DATA, with the change that WRITE made; None where it does not fit."""
+    if write.before is None or write.after is None or before is None or LINK in (write.after.mode, before.mode):
+        return None
+    old, new = _load(write.before, read).data, _load(write.after, read).data
+    mine = _load(before, read).data if data is None else data
+    # Bytes as characters: whatever the coding is, no byte is lost.
+    base, ours, theirs = (text.decode("latin-1") for text in (old, mine, new))
+    result = merge(base, ours, theirs, Labels("", "", ""), Budget(_STEPS))
+    if result.conflicts:
+        return None
+    merged = result.text.encode("latin-1")
+    mode = write.after.mode if write.before.mode != write.after.mode else before.mode
+    return Loaded(Version(digest_of(merged), mode), merged)
+
+
+def _load(version: Version, read: ReadText) -> Loaded:
+    data = read(version.digest)
+    if data is None:
+        raise MissingTextError
+    return Loaded(version, data)
+
+
+# --- Sizes ---
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether DATA is no text, as git tells it; but UTF-16 with its mark is text."""
+    return b"\0" in data[:_SNIFFED] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
+def sizes(net: Net) -> tuple[int, int, bool]:
+    """Return how many lines were added and deleted, and whether the file is binary, which has none."""
+    sides = [b"" if side is None else side.data for side in (net.before, net.after)]
+    if any(is_binary(side) or len(side) > _MAX_COMPARED for side in sides):
+        return 0, 0, True
+    hunks = _hunks(*map(lines_of, sides))
+    return sum(h.new_end - h.new_start for h in hunks), sum(h.old_end - h.old_start for h in hunks), False
+
+
+def lines_of(data: bytes) -> list[str]:
+    """Return the lines of DATA, each with its end; they say nothing of its coding."""
+    for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if data.startswith(mark):
+            return split_lines(data.decode(name, "replace"))
+    return split_lines(data.decode("latin-1"))
+
+
+def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
+    return compare(*numbered(old, new), Budget(_STEPS))
+
+
+# --- Renames ---
+
+
+def with_renames(nets: Iterable[Net]) -> list[Net]:
+    """Return NETS with each pair of a deleted and an added file that are alike as one renamed file."""
+    found = {net.path: net for net in nets if net.kind is not None}
+    deleted = [net for net in found.values() if net.kind == "deleted"]
+    added = [net for net in found.values() if net.kind == "added"]
+    for old, new in _alike(deleted, added):
+        del found[old.path]
+        writers = tuple(dict.fromkeys((*old.writers, *new.writers)))
+        mixed = old.mixed or new.mixed
+        found[new.path] = replace(new, before=old.before, previous=old.path, writers=writers, mixed=mixed)
+    return list(found.values())
+
+
+def _alike(deleted: Sequence[Net], added: Sequence[Net]) -> Iterable[tuple[Net, Net]]:
+    left = list(deleted)
+    rest: list[Net] = []
+    for new in added:
+        same = next((old for old in left if _digest(old.before) == _digest(new.after) and _has_text(new)), None)
+        if same is None:
+            rest.append(new)
+        else:
+            left.remove(same)
+            yield same, new
+    if len(left) * len(rest) > _MAX_PAIRS:
+        return
+    lines = {id(net): _line_set(net.before if net.kind == "deleted" else net.after) for net in (*left, *rest)}
+    for new in rest:
+        ours = lines[id(new)]
+        scores = [(len(ours & lines[id(old)]) / max(len(ours), len(lines[id(old)]), 1), old) for old in left]
+        score, best = max(scores, key=lambda pair: pair[0], default=(0.0, None))
+        if best is not None and score >= _ALIKE:
+            left.remove(best)
+            yield best, new
+
+
+def _digest(side: Loaded | None) -> Version | None:
+    return None if side is None else replace(side.version, mode=0)
+
+
+def _has_text(net: Net) -> bool:
+    return net.after is not None and bool(net.after.data)
+
+
+def _line_set(side: Loaded | None) -> set[str]:
+    if side is None or len(side.data) > _MAX_COMPARED or side.version.mode == LINK:
+        return set()
+    return set(lines_of(side.data))
+
+
+# --- Who wrote which line ---
+
+
+@dataclass(frozen=True, order=True)
+class Owned:
+    """COUNT lines from LINE on, from 1, that TURN wrote; for 0, it deleted lines before LINE."""
+
+    line: int
+    count: int
+    turn: int
+
+
+def owners(writes: Sequence[Write], agents: Mapping[int, bool], read: ReadText) -> list[Owned]:
+    """Return which lines of the file after the last of WRITES are those of AGENTS, the turns of agents.
+
+    MissingTextError.
+    """
+    if not writes or writes[-1].after is None:
+        return []
+    lines = lines_of(_data(writes[0].before, read))
+    line_owners: list[int | None] = [None] * len(lines)
+    gaps: dict[int, int] = {}
+    for write in writes:
+        turn = write.turn if write.turn in agents else None
+        old_data, new_data = _data(write.before, read), _data(write.after, read)
+        if is_binary(new_data) or max(len(old_data), len(new_data)) > _MAX_COMPARED:
+            return []
+        new = lines_of(new_data)
+        line_owners, gaps = _advance(line_owners, gaps, _hunks(lines, new), len(new), turn)
+        lines = new
+    return _spans(line_owners, gaps)
+
+
+def _data(version: Version | None, read: ReadText) -> bytes:
+    return b"" if version is None else _load(version, read).data
+
+
+def _advance(
+    owned: Sequence[int | None], gaps: Mapping[int, int], hunks: Sequence[Hunk], length: int, turn: int | None
+) -> tuple[list[int | None], dict[int, int]]:
+    """Return the owners of lines and of gaps, where lines are missing, after HUNKS that TURN made."""
+    result: list[int | None] = []
+    # What comes or goes at a gap fills it, or is the user's answer to it.
+    kept = [gap for gap in gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]
+    moved: dict[int, int] = {}
+    old = 0
+    for hunk in [*hunks, Hunk(len(owned) + 1, len(owned) + 1, length + 1, length + 1)]:
+        shift = hunk.new_start - hunk.old_start
+        moved.update((gap + shift, gaps[gap]) for gap in kept if old <= gap < hunk.old_start)
+        result += owned[old : hunk.old_start]
+        result += [turn] * (hunk.new_end - hunk.new_start)
+        if hunk.new_start == hunk.new_end and hunk.old_end > hunk.old_start and turn is not None:
+            moved[hunk.new_start] = turn
+        old = hunk.old_end
+    return result, moved
+
+
+def _spans(line_owners: Sequence[int | None], gaps: Mapping[int, int]) -> list[Owned]:
+    spans = [Owned(gap + 1, 0, turn) for gap, turn in gaps.items()]
+    start = 0
+    for index in range(1, len(line_owners) + 1):
+        if index == len(line_owners) or line_owners[index] != line_owners[start]:
+            owner = line_owners[start]
+            if owner is not None:
+                spans.append(Owned(start + 1, index - start, owner))
+            start = index
+    return sorted(spans)

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Git as a list of files that notices changes: an index of our own over a directory of the user's.
+
+Git gives paths, ignore rules and the cache of file stamps.  It stores nothing: with `--info-only` an index takes the
+digest of a file and no copy, so neither filters nor line ends can change what is recorded.  The user's repository is
+read and never written: its index is copied, and its objects are only looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version
+from qwen_companion.privacy.disk import read_start
+
+TIMEOUT_S = 60.0
+"""How long one process may take: the first list of a large directory on a cold disk."""
+
+# Like those of `privacy.git`: nothing of a repository's runs, no network is reached, nothing of it is written.
+_OPTIONS = (
+    *("--no-pager", "--literal-pathspecs", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.untrackedCache=false", "-c", "core.splitIndex=false", "-c", "core.trustctime=true"),
+    *("-c", "core.checkStat=default", "-c", "advice.addEmbeddedRepo=false", "-c", "index.sparse=false"),
+    *("-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "-c", "core.autocrlf=false"),
+)
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+
+_COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
+"""Settings of the user's repository that say what its files are."""
+
+_NO_CONVERSION = b"* -text -eol -crlf -filter -ident -working-tree-encoding\n"
+
+_CONVERTS = re.compile(rb"(?<![-!\w])(?:text|eol|crlf|filter|ident|working-tree-encoding)\b")
+
+_GITLINK = "160000"
+_MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
+
+
+class GitError(CompanionError):
+    """Git gave no answer; the text says why."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the user's: its work tree TOP, its own directory and the one that worktrees share."""
+
+    top: str
+    directory: str
+    common: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is not as the index has it: CHANGED with what the index has, and UNKNOWN paths, relative to the top.
+
+    NESTED are directories with a repository of their own.
+    """
+
+    changed: dict[bytes, Version | None]
+    unknown: list[bytes]
+    nested: list[bytes]
+
+
+def find_repository(directory: str) -> Repository | None:
+    """Return the repository whose work tree DIRECTORY, a true name, is in."""
+    top: str = directory
+    while not os.path.lexists(os.path.join(top, ".git")):
+        if top == "/":
+            return None
+        top = os.path.dirname(top)
+    mark = os.path.join(top, ".git")
+    named = _line(mark).removeprefix("gitdir:").strip()
+    own = os.path.normpath(os.path.join(top, named)) if named else mark
+    if not os.path.isfile(os.path.join(own, "HEAD")):
+        return None
+    return Repository(top, own, os.path.normpath(os.path.join(own, _line(os.path.join(own, "commondir")))))
+
+
+def _line(path: str) -> str:
+    try:
+        return os.fsdecode(read_start(path, 4096)).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class Index:
+    """An index of ours in a directory of its own, over the files below SCOPE.  All methods wait for git."""
+
+    def __init__(self, directory: str, scope: str, environ: Mapping[str, str]) -> None:
+        """SCOPE is the true name of a directory, in a repository of the user's or in none."""
+        self.directory = directory
+        self.repository = find_repository(scope)
+        self.top = self.repository.top if self.repository else scope
+        below = os.fsencode(os.path.relpath(scope, self.top))
+        self._pathspec = [] if below == b"." else [below]
+        path = os.pathsep.join(
+            part for part in environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(part)
+        )
+        self._program = shutil.which("git", path=path)
+        kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+        settings = {name: value for name, value in environ.items() if name.startswith("GIT_CONFIG_")}
+        self._environ = {**kept, **settings, **_ENVIRONMENT}
+        self._settings: tuple[str, ...] = ()
+        self._users: dict[str, str] = {}
+        self.algorithm = "sha1"
+
+    # --- Making it ---
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an index from an earlier time."""
+        return os.path.isfile(os.path.join(self.directory, "index"))
+
+    def open(self) -> None:
+        """Make the directory ready, with the index as it was left.  GitError, OSError."""
+        settings = self._read_settings()
+        self.algorithm = settings.pop("extensions.objectformat", "sha1")
+        self._settings = tuple(
+            part for name in _COPIED if name in settings for part in ("-c", f"{name}={settings[name]}")
+        )
+        if not os.path.isfile(os.path.join(self.directory, "HEAD")):
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            options = ["--object-format=sha256"] if self.algorithm == "sha256" else []
+            # No template: it may bring hooks and rules.
+            self._call(["init", "--quiet", "--bare", "--template=", *options, self.directory], cwd=self.directory)
+            os.makedirs(os.path.join(self.directory, "info"), mode=0o700, exist_ok=True)
+            write_private(os.path.join(self.directory, "info", "attributes"), _NO_CONVERSION)
+        # A process that was killed leaves it.
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.directory, "index.lock"))
+
+    def clear(self) -> None:
+        """Begin with no file."""
+        self._git("read-tree", "--empty")
+
+    def copy_users_index(self) -> bool:
+        """Begin with the user's index, if all it says of unchanged files holds for their bytes; else with none.
+
+        Return whether it could be taken.
+        """
+        repository = self.repository
+        target = os.path.join(self.directory, "index")
+        with suppress(FileNotFoundError):
+            os.unlink(target)
+        if repository is None or self._converts(repository):
+            return False
+        source = os.path.join(repository.directory, "index")
+        try:
+            # With its time: an entry as new as the index is not trusted.
+            shutil.copy2(source, target)
+            os.chmod(target, 0o600)
+            if self._has_conversion():
+                os.unlink(target)
+                return False
+            self._drop_flags()
+        except (OSError, GitError):
+            with suppress(FileNotFoundError):
+                os.unlink(target)
+            return False
+        return True
+
+    def _read_settings(self) -> dict[str, str]:
+        if self.repository is None:
+            return {}
+        names = (*(name.partition(".")[2] for name in _COPIED), "autocrlf", "eol", "attributesfile")
+        pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
+        place = [f"--git-dir={self.repository.directory}", f"--work-tree={self.top}"]
+        output = self._call([*place, "config", "-z", "--get-regexp", pattern], cwd=self.top, good=(0, 1))
+        found: dict[str, str] = {}
+        for entry in output.split(b"\0"):
+            name, _, value = os.fsdecode(entry).partition("\n")
+            found[name] = value
+        if found.get("core.excludesfile", "").startswith("~"):
+            found["core.excludesfile"] = os.path.expanduser(found["core.excludesfile"])
+        self._users = found
+        return dict(found)
+
+    def _converts(self, repository: Repository) -> bool:
+        """Whether git's settings may give files other bytes than their blobs have."""
+        if self._users.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0"):
+            return True
+        home = self._environ.get("XDG_CONFIG_HOME") or os.path.join(self._environ.get("HOME", "/"), ".config")
+        files = [
+            os.path.join(repository.common, "info", "attributes"),
+            os.path.expanduser(self._users.get("core.attributesfile", os.path.join(home, "git", "attributes"))),
+            "/etc/gitattributes",
+        ]
+        return any(_file_converts(file) for file in files)
+
+    def _has_conversion(self) -> bool:
+        """Whether attributes in the work tree do so."""
+        listed = self._git("--glob-pathspecs", "ls-files", "-z", "--cached", "--others", "--", "**/.gitattributes")
+        return any(_file_converts(os.path.join(os.fsencode(self.top), name)) for name in _items(listed))
+
+    def _drop_flags(self) -> None:
+        """Make the copied index tell of each file, and hold no other repository."""
+        unchanged: list[bytes] = []
+        gone: list[bytes] = []
+        for line in _items(self._git("ls-files", "-z", "-v", "-s")):
+            flag, _, rest = line.partition(b" ")
+            entry, _, path = rest.partition(b"\t")
+            mode, _, stage = entry.split(b" ")
+            if mode == _GITLINK.encode() or stage != b"0" or flag in (b"S", b"s"):
+                gone.append(path)
+            elif flag.islower():
+                unchanged.append(path)
+        if gone:
+            self._git("update-index", "--force-remove", "-z", "--stdin", data=gone)
+        if unchanged:
+            self._git("update-index", "--no-assume-unchanged", "-z", "--stdin", data=unchanged)
+
+    def set_rules(self, rules: bytes) -> None:
+        """Ignore what RULES, lines of the gitignore format, say, beside what git ignores here."""
+        if self.repository is not None:
+            with suppress(OSError):
+                rules = read_start(os.path.join(self.repository.common, "info", "exclude"), 1024 * 1024) + b"\n" + rules
+        path = os.path.join(self.directory, "info", "exclude")
+        with suppress(OSError):
+            if read_start(path, len(rules) + 1) == rules:
+                return
+        write_private(path, rules)
+
+    # --- Using it ---
+
+    def changes(self) -> Listing:
+        """Return what is different on the disk from the index."""
+        changed: dict[bytes, Version | None] = {}
+        for path, mode, digest in self._raw("diff-files", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all"):
+            changed[path] = None if mode is None else Version(digest, mode)
+        unknown: list[bytes] = []
+        nested: list[bytes] = []
+        for path in _items(self._git("ls-files", "-z", "--others", "--exclude-standard", "--", *self._pathspec)):
+            if path.endswith(b"/"):
+                nested.append(path[:-1])
+            else:
+                unknown.append(path)
+        return Listing(changed, unknown, nested)
+
+    def _raw(self, *command: str) -> Iterator[tuple[bytes, int | None, str]]:
+        """The path, and the mode and digest on the left side, of each entry of a raw difference."""
+        fields = _items(self._git(*command, "--", *self._pathspec))
+        for head, path in zip(fields[::2], fields[1::2], strict=True):
+            old_mode, _, digest, _, _ = os.fsdecode(head).lstrip(":").split(" ")
+            if old_mode != _GITLINK:
+                yield path, _MODES.get(old_mode), digest
+
+    def update(self, paths: Sequence[bytes]) -> None:
+        """Take PATHS into the index as they are on the disk, or out of it."""
+        if paths:
+            self._git("update-index", "--info-only", "--add", "--remove", "--replace", "-z", "--stdin", data=paths)
+
+    def drop(self, paths: Sequence[bytes]) -> None:
+        """Take PATHS out of the index, there or not."""
+        if paths:
+            self._git("update-index", "--force-remove", "-z", "--stdin", data=paths)
+
+    def entry(self, path: bytes) -> Version | None:
+        """Return the version of PATH in the index."""
+        return dict(self._entries(path)).get(path)
+
+    def lists(self, path: bytes) -> bool:
+        """Whether PATH is in the index, or lies on the disk and is not ignored."""
+        options = ("-z", "--cached", "--others", "--exclude-standard")
+        return path in _items(self._git("ls-files", *options, "--", path))
+
+    def entries(self) -> Iterator[tuple[bytes, Version]]:
+        """All files in the index."""
+        yield from self._entries(*self._pathspec)
+
+    def _entries(self, *paths: bytes) -> Iterator[tuple[bytes, Version]]:
+        for line in _items(self._git("ls-files", "-z", "-s", "--", *paths)):
+            entry, _, path = line.partition(b"\t")
+            mode, digest, _ = os.fsdecode(entry).split(" ")
+            if mode in _MODES:
+                yield path, Version(digest, _MODES[mode])
+
+    def unavailable(self, digests: Iterable[str]) -> set[str]:
+        """Return those of DIGESTS that the user's repository has not."""
+        wanted = list(dict.fromkeys(digests))
+        if self.repository is None or not wanted:
+            return set(wanted)
+        data = "".join(f"{digest}\n" for digest in wanted).encode()
+        output = self._git("cat-file", "--batch-check=%(objectname) %(objecttype)", raw=data)
+        return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
+
+    def blobs(self, digests: Sequence[str]) -> dict[str, bytes]:
+        """Return the bytes of those of DIGESTS that the user's repository has."""
+        found: dict[str, bytes] = {}
+        if self.repository is None or not digests:
+            return found
+        output = self._git("cat-file", "--batch", raw="".join(f"{digest}\n" for digest in digests).encode())
+        position = 0
+        while position < len(output):
+            end = output.index(b"\n", position)
+            fields = output[position:end].decode().split(" ")
+            position = end + 1
+            if len(fields) == 3:
+                size = int(fields[2])
+                found[fields[0]] = output[position : position + size]
+                position += size + 1
+        return found
+
+    def committed(self) -> dict[bytes, Version | None]:
+        """Return the version in the last commit of each file that differs from it; None where it has none.
+
+        GitError where there is no commit.
+        """
+        if self.repository is None:
+            raise GitError("not in a git repository")
+        place = [f"--git-dir={self.repository.directory}", f"--work-tree={self.top}"]
+        tree = self._call([*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"], cwd=self.top).decode().strip()
+        entries = self._raw("diff-index", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all", tree)
+        return {path: None if mode is None else Version(digest, mode) for path, mode, digest in entries}
+
+    # --- Running git ---
+
+    def _git(self, *command: str | bytes, data: Sequence[bytes] | None = None, raw: bytes = b"") -> bytes:
+        if data is not None:
+            raw = b"".join(path + b"\0" for path in data)
+        place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
+        return self._call([*self._settings, *place, *command], cwd=self.top, data=raw)
+
+    def _call(self, command: Sequence[str | bytes], cwd: str, data: bytes = b"", good: Sequence[int] = (0,)) -> bytes:
+        """Return the output of git.  GitError."""
+        if self._program is None:
+            raise GitError("git is not installed")
+        environ = dict(self._environ)
+        if self.repository is not None:
+            environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(self.repository.common, "objects")
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own git
+                [self._program, *_OPTIONS, *command],
+                cwd=cwd,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                umask=0o077,
+            )
+        except OSError as error:
+            raise GitError(error.strerror or str(error)) from None
+        try:
+            output, errors = process.communicate(data, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise GitError(f"no answer within {TIMEOUT_S:g} s") from None
+        if process.returncode not in good:
+            message = errors.decode("utf-8", "replace").strip().partition("\n")[0]
+            raise GitError(message.removeprefix("fatal: ") or f"git ended with status {process.returncode}")
+        return output
+
+
+def write_private(path: str, data: bytes) -> None:
+    """Write DATA to the file PATH, which only the user can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _items(output: bytes) -> list[bytes]:
+    return output.split(b"\0")[:-1]
+
+
+def _file_converts(path: str | bytes) -> bool:
+    """Whether the file of attributes PATH, there or not, may have git change bytes."""
+    try:
+        lines = read_start(os.fsdecode(path), 1024 * 1024).splitlines()
+    except OSError:
+        return False
+    return any(
+        _CONVERTS.search(line.partition(b" ")[2] or line.partition(b"\t")[2]) for line in lines if line[:1] != b"#"
+    )

@@ -1,0 +1,603 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The journal: hears from hooks what agents do, has it recorded, and tells Emacs.
+
+A turn begins with a prompt.  All files are looked at then, while the model thinks; the first tool that writes waits for
+that, for a second at most.  A tool that edits one file is recorded by what lies there before and after it, a command by
+all that is different after it, and what is left at the end of the turn as well.  What Emacs says it has written is the
+user's.  The record is what lies on the disk: nothing depends on what the hooks say of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from qwen_companion.domain import HIDE as _HIDE
+from qwen_companion.domain import ChangedFile, Peer, Settings, Snapshot, Turn
+from qwen_companion.doors.listeners import Report
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.places import is_recorded
+from qwen_companion.journal.record import (
+    DISK,
+    FAILURES,
+    NOBODY,
+    Cause,
+    NoRecordError,
+    Record,
+    RecordError,
+    Summary,
+    forget_unused,
+)
+from qwen_companion.journal.store import StoreError, TurnRow
+from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
+from qwen_companion.journal.versions import Loaded, TooLargeError
+from qwen_companion.privacy.options import Options
+from qwen_companion.processes import ended as process_ended
+
+if TYPE_CHECKING:
+    from qwen_companion.doors.events import Event
+
+GATHER_S = 0.2
+"""Changes are told to Emacs as often at most."""
+
+_LATE = "the first look at all files took longer than a second; what a command changed in that time may be missing"
+
+_POLL_S = 2.0
+"""How often a process is looked after where the system does not tell its end."""
+
+WAIT_S = 60.0
+"""How long Emacs can wait for an agent to be done with a file."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A turn, its FILES that have become others, and those of GONE that have no change any more."""
+
+    turn: Turn
+    files: tuple[ChangedFile, ...]
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A tool at work for SESSION; PATH is what it writes, None where that is anything, or not below the root."""
+
+    session: str
+    tool: str
+    agent: str
+    path: bytes | None
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it may write any file."""
+        return self.tool == SHELL_TOOL
+
+
+@dataclass
+class _Running:
+    """A turn that goes on.  READY is set when the files have been looked at; NUMBER is that of the record then."""
+
+    row: TurnRow
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    number: int | None = None
+
+
+class _Root:
+    """The work on the record of one root: jobs in a thread, one after the other."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.running: dict[str, _Running] = {}
+        self.calls: dict[str, _Call] = {}
+        self.reserved: Counter[bytes] = Counter()
+        self.told: dict[int, Summary] = {}
+        self.changed: set[int] = set()
+        self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], None]](math.inf)
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have JOB done after those before it."""
+        self.jobs.send_nowait(job)
+
+    def is_reserved(self, path: bytes) -> bool:
+        """Whether somebody else will say who has written PATH."""
+        return path in self.reserved
+
+    def commands_of_others(self, session: str) -> bool:
+        """Whether an agent of another session runs a command."""
+        return any(call.is_command and call.session != session for call in self.calls.values())
+
+
+class Journal:
+    """See the top of this file.  All methods are for the event loop."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        tell: Callable[[Sequence[Update], Sequence[str], bool], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """TELL gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
+        self._environ = environ
+        self._tell = tell
+        self._warn = warn
+        self._settings = Settings()
+        self._hidden: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._roots: dict[str, _Root] = {}
+        self._refused: dict[str, str] = {}
+        self._pids: dict[str, int] = {}
+        self._connected: dict[str, str | None] = {}
+        self._watching = False
+        self._dirty = anyio.Event()
+        self._idle = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        self._opening = anyio.Lock()
+
+    # --- What the user wants ---
+
+    def set_settings(self, settings: Settings) -> None:
+        """Take the user's SETTINGS."""
+        self._settings = settings
+        self._update_rules()
+
+    def set_snapshot(self, snapshot: Snapshot) -> None:
+        """Take from SNAPSHOT which files the user hides."""
+        hidden = tuple(sorted(file.path for file in snapshot.files if file.exposure == _HIDE))
+        if hidden != self._hidden:
+            self._hidden = hidden
+            self._update_rules()
+
+    def _update_rules(self) -> None:
+        for root in self._roots.values():
+            root.do(lambda record=root.record: self._set_rules(record))
+
+    def _set_rules(self, record: Record) -> None:
+        record.rules.set_options(Options(self._settings.patterns, self._settings.auth_sources), self._hidden)
+
+    async def set_roots(self, names: Sequence[str]) -> None:
+        """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
+        self._names = tuple(names)
+        if self._settings.journal:
+            for name in names:
+                await self._root(name, only_known=True)
+
+    # --- Life ---
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Record and tell until cancelled."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                task_status.started()
+                while True:
+                    await self._dirty.wait()
+                    self._dirty = anyio.Event()
+                    await self._tell_changes()
+                    await anyio.sleep(GATHER_S)
+        finally:
+            self._tasks = None
+            for root in self._roots.values():
+                root.jobs.close()
+                root.jobs_left.close()
+                root.record.close()
+
+    async def _work(self, root: _Root) -> None:
+        """Do the jobs of ROOT."""
+        with suppress(anyio.ClosedResourceError):
+            async for job in root.jobs_left:
+                await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)
+                self._dirty.set()
+
+    def _attempt(self, root: _Root, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except (*FAILURES, CompanionError) as error:
+            reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            if self._refused.get(root.record.root) != reason:
+                self._refused[root.record.root] = reason
+                self._warn(f"Changes in {root.record.root} are not recorded: {reason}")
+
+    async def _root(self, name: str, only_known: bool = False) -> _Root | None:
+        """Return the work on the root NAME, begun if need be; None where it cannot be recorded."""
+        async with self._opening:
+            if name in self._roots or self._tasks is None:
+                return self._roots.get(name)
+            try:
+                record = await to_thread.run_sync(_open, name, self._environ, only_known, abandon_on_cancel=True)
+            except NoRecordError as error:
+                if self._refused.get(name) != str(error):
+                    self._refused[name] = str(error)
+                    self._warn(f"Changes in {name} are not recorded: {error}")
+                return None
+            if record is None:
+                return None
+            root = self._roots[name] = _Root(record)
+            await to_thread.run_sync(self._set_rules, record)
+            await to_thread.run_sync(self._resume, root)
+            self._tasks.start_soon(self._work, root)
+            for running in root.running.values():
+                self._tasks.start_soon(self._end_with_process, root, running.row)
+            self._dirty.set()
+            return root
+
+    async def _end_with_process(self, root: _Root, row: TurnRow) -> None:
+        """End the turn ROW, which another process has recorded, with its CLI."""
+        if row.pid is not None:
+            await process_ended(row.pid, row.started or "", _POLL_S)
+            self._end(root, row.session, _now())
+
+    def _resume(self, root: _Root) -> None:
+        """Go on with turns that another process of this Emacs has recorded."""
+        now = _now()
+        with suppress(*FAILURES):
+            root.record.forget_old(now)
+            for row in root.record.resume():
+                running = root.running[row.session] = _Running(row, number=row.id)
+                running.ready.set()
+                root.do(lambda row=row: self._scan(root, Cause(row.id, DISK)))
+            root.changed.update(root.record.turns())
+
+    # --- What agents do ---
+
+    async def hear(self, report: Report) -> str | None:
+        """Take what a hook reports; return what the agent is to be told."""
+        name = self._name_of(report.event.cwd)
+        if not self._settings.journal or name is None:
+            return None
+        event = report.event
+        self._pids[event.session_id] = report.peer.pid
+        self._connected[event.session_id] = report.session
+        kind = event.name
+        if kind == "UserPromptSubmit":
+            return await self._prompt(name, report)
+        root = self._roots.get(name)
+        if kind == "PreToolUse":
+            await self._before_tool(name, report)
+        elif root is not None and kind in ("PostToolUse", "PostToolUseFailure"):
+            await self._after_tool(root, report)
+        elif root is not None and kind in ("Stop", "SessionEnd"):
+            self._end(root, event.session_id, report.time)
+        elif root is not None and getattr(event, "notification_type", "") == "idle_prompt":
+            # There is no Stop of a turn that was cancelled.
+            self._end(root, event.session_id, report.time)
+        return None
+
+    def ended(self, peer: Peer) -> None:
+        """Take that the process of a CLI has ended, and its turns with it."""
+        for session in [session for session, pid in self._pids.items() if pid == peer.pid]:
+            del self._pids[session]
+            self._connected.pop(session, None)
+            for root in self._roots.values():
+                self._end(root, session, _now())
+
+    async def _prompt(self, name: str, report: Report) -> str | None:
+        prompt = str(getattr(report.event, "prompt", "")).strip()
+        session = report.event.session_id
+        if not prompt:
+            # The turn only goes on.
+            return None
+        root = await self._root(name)
+        if root is None:
+            return None
+        self._begin(root, report, prompt)
+        if not self._settings.tell_undone:
+            return None
+        with suppress(StoreError):
+            files = await to_thread.run_sync(root.record.take_undone, session, abandon_on_cancel=True)
+            return _undone_text(files) if files else None
+        return None
+
+    def _begin(self, root: _Root, report: Report, prompt: str) -> _Running:
+        session = report.event.session_id
+        self._end(root, session, report.time)
+        peer = report.peer
+        line = next(iter(prompt.splitlines()), "")
+        row = TurnRow(
+            0, session, report.cli, "hooks", _shortened(line), report.time, None, None, (), peer.pid, peer.started
+        )
+        running = root.running[session] = _Running(row)
+
+        def begin() -> None:
+            others = [each.number for each in root.running.values() if each.number is not None]
+            cause = Cause(others[0], DISK) if len(others) == 1 else NOBODY
+            try:
+                # What has changed until now is a running turn's of another agent, or nobody's.
+                self._scan(root, cause)
+                running.number = root.record.begin(row).id
+            finally:
+                with suppress(RuntimeError):
+                    anyio.from_thread.run_sync(running.ready.set)
+
+        root.do(begin)
+        return running
+
+    async def _before_tool(self, name: str, report: Report) -> None:
+        root = await self._root(name)
+        if root is None:
+            return
+        session = report.event.session_id
+        running = root.running.get(session) or self._begin(root, report, "")
+        call = _call_of(report.event, root.record)
+        root.calls[_call_id(report.event)] = call
+        if call.path is not None:
+            root.reserved[call.path] += 1
+            # Before anything else: where the CLI does not wait any longer, the tool writes.
+            await self._observe(root, call.path, None)
+        with anyio.move_on_after(HOLD_S):
+            await running.ready.wait()
+            return
+        if call.is_command:
+            root.do(lambda: self._note(root, (running, call), _LATE))
+
+    async def _after_tool(self, root: _Root, report: Report) -> None:
+        session = report.event.session_id
+        call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
+        self._now_idle()
+        running = root.running.get(session) or self._begin(root, report, "")
+        if call.path is not None:
+            await self._observe(root, call.path, (running, call))
+            self._release(root, call.path)
+            return
+        if not call.is_command:
+            root.do(lambda: self._note(root, (running, call), "not recorded: a file that is not below the root"))
+            return
+
+        def scan() -> None:
+            if running.number is not None:
+                if root.commands_of_others(session):
+                    root.record.note(running.number, "another agent ran a command at the same time")
+                self._scan(root, Cause(running.number, call.tool, call.agent))
+
+        root.do(scan)
+
+    async def _observe(self, root: _Root, path: bytes, writer: tuple[_Running, _Call] | None) -> None:
+        """Record what lies at PATH now as written by WRITER, or with None by somebody else."""
+        try:
+            loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
+        except TooLargeError:
+            root.do(lambda: self._note(root, writer, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB"))
+            return
+        except OSError:
+            return
+        root.do(lambda: self._record(root, path, loaded, writer))
+
+    def _record(self, root: _Root, path: bytes, loaded: Loaded | None, writer: tuple[_Running, _Call] | None) -> None:
+        cause = NOBODY
+        if writer is not None:
+            running, call = writer
+            cause = Cause(running.number, call.tool, call.agent)
+        if root.record.observe(path, loaded, cause) and cause.turn is not None:
+            root.changed.add(cause.turn)
+
+    def _note(self, root: _Root, writer: tuple[_Running, _Call] | None, text: str) -> None:
+        if writer is not None and writer[0].number is not None:
+            root.record.note(writer[0].number, text)
+
+    def _release(self, root: _Root, path: bytes) -> None:
+        """Let PATH be looked at by scans again, once what was seen of it is recorded."""
+
+        def release() -> None:
+            root.reserved[path] -= 1
+            if root.reserved[path] <= 0:
+                del root.reserved[path]
+
+        root.do(release)
+
+    def _scan(self, root: _Root, cause: Cause) -> None:
+        if root.record.scan(cause, root.is_reserved) and cause.turn is not None:
+            root.changed.add(cause.turn)
+
+    def _end(self, root: _Root, session: str, time: int) -> None:
+        running = root.running.pop(session, None)
+        for identifier in [key for key, call in root.calls.items() if call.session == session]:
+            call = root.calls.pop(identifier)
+            if call.path is not None:
+                self._release(root, call.path)
+        self._now_idle()
+        if running is None:
+            return
+
+        def end() -> None:
+            number = running.number
+            if number is None:
+                return
+            if not root.commands_of_others(session):
+                self._scan(root, Cause(number, DISK))
+            root.record.end(number, time)
+            root.changed.update((number, *root.record.forget_old(_now())))
+
+        root.do(end)
+
+    # --- What the user does ---
+
+    async def wrote(self, paths: Sequence[str], undo_of: str | None, label: str | None) -> None:
+        """Emacs has written PATHS: the user's own work, or with UNDO_OF what undid something of that turn."""
+        for root in list(self._roots.values()):
+            names = [path for each in paths if (path := root.record.name_in(each)) is not None]
+            undone = None if undo_of is None else root.record.number(undo_of)
+            if undone is not None:
+                root.do(lambda root=root, undone=undone, names=names: self._undo(root, undone, label or "Undo", names))
+            elif undo_of is None:
+                for path in names:
+                    root.reserved[path] += 1
+                    with suppress(TooLargeError, OSError):
+                        loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
+                        root.do(lambda root=root, path=path, loaded=loaded: self._claim(root, path, loaded))
+                    self._release(root, path)
+
+    def _claim(self, root: _Root, path: bytes, loaded: Loaded | None) -> None:
+        root.record.claim(path, loaded)
+        root.changed.update(running.number for running in root.running.values() if running.number is not None)
+
+    def _undo(self, root: _Root, undone: int, label: str, paths: Sequence[bytes]) -> None:
+        turn = root.record.undo(undone, _shortened(label), paths, _now())
+        root.changed.add(undone)
+        if turn is not None:
+            root.changed.add(turn.id)
+
+    def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
+        """The user has SEEN something of TURN, or takes that back."""
+        for root in self._roots.values():
+            number = root.record.number(turn)
+            if number is not None:
+
+                def mark(root: _Root = root, number: int = number) -> None:
+                    root.record.mark(number, path, hunks, seen)
+                    root.changed.add(number)
+
+                root.do(mark)
+
+    async def forget(self, name: str | None) -> None:
+        """Remove what is recorded of the root NAME, or of all roots.  RecordError."""
+        for root in [root for key, root in self._roots.items() if name in (None, key)]:
+            done = anyio.Event()
+
+            def forget(root: _Root = root, done: anyio.Event = done) -> None:
+                try:
+                    root.record.forget()
+                    root.running.clear()
+                    root.changed.update(root.told)
+                finally:
+                    anyio.from_thread.run_sync(done.set)
+
+            root.do(forget)
+            await done.wait()
+        if name is None:
+            await to_thread.run_sync(forget_unused, self._environ, abandon_on_cancel=True)
+
+    def busy(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Return at which of PATHS an agent is at work: the path, the turn and the tool."""
+        found: list[tuple[str, str, str]] = []
+        for root in self._roots.values():
+            for call in root.calls.values():
+                running = root.running.get(call.session)
+                turn = "" if running is None or running.number is None else root.record.identifier(running.number)
+                for path in paths:
+                    name = root.record.name_in(path)
+                    if name is not None and (call.is_command or call.path == name):
+                        found.append((path, turn, call.tool))
+        return found
+
+    async def wait_until_idle(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Wait until no agent is at work at PATHS, or `WAIT_S`; return what `busy` returns then."""
+        with anyio.move_on_after(WAIT_S):
+            while self.busy(paths):
+                await self._idle.wait()
+        return self.busy(paths)
+
+    def _now_idle(self) -> None:
+        """Let those look again who wait until no agent is at work."""
+        self._idle.set()
+        self._idle = anyio.Event()
+
+    # --- Telling ---
+
+    def watch(self, on: bool) -> None:
+        """The user has begun or ceased to look."""
+        self._watching = on
+        if on and self._tasks is not None:
+            self._tasks.start_soon(self._tell_all)
+
+    async def _tell_all(self) -> None:
+        updates: list[Update] = []
+        for root in list(self._roots.values()):
+            root.told = await to_thread.run_sync(self._summaries, root, None, abandon_on_cancel=True)
+            root.changed.clear()
+            updates += [self._update(summary, None) for summary in root.told.values()]
+        self._tell(sorted(updates, key=lambda update: update.turn.start), (), True)
+
+    async def _tell_changes(self) -> None:
+        if not self._watching:
+            return
+        for root in list(self._roots.values()):
+            numbers, root.changed = root.changed, set()
+            if not numbers:
+                continue
+            now = await to_thread.run_sync(self._summaries, root, numbers, abandon_on_cancel=True)
+            updates = [self._update(summary, root.told.get(number)) for number, summary in now.items()]
+            gone = [number for number in numbers if number not in now and root.told.pop(number, None) is not None]
+            root.told.update(now)
+            if updates or gone:
+                self._tell(updates, [root.record.identifier(number) for number in gone], False)
+
+    def _summaries(self, root: _Root, numbers: set[int] | None) -> dict[int, Summary]:
+        try:
+            wanted = root.record.turns() if numbers is None else sorted(numbers)
+            return {number: found for number in wanted if (found := root.record.summary(number)) is not None}
+        except FAILURES:
+            return {}
+
+    def _update(self, summary: Summary, before: Summary | None) -> Update:
+        known = {} if before is None else before.files
+        files = tuple(file for path, file in summary.files.items() if known.get(path) != file)
+        turn = replace(summary.turn, cli=self._connected.get(summary.turn.session))
+        return Update(turn, files, tuple(path for path in known if path not in summary.files))
+
+    # --- Answering ---
+
+    def record_of(self, name: str) -> Record:
+        """Return the record of the root NAME, as Emacs has it.  RecordError."""
+        root = self._roots.get(name)
+        if root is None:
+            raise RecordError(f"Nothing is recorded of {name}")
+        return root.record
+
+    def record_around(self, path: str) -> Record | None:
+        """Return the record of the innermost root that PATH is in."""
+        found = [root.record for root in self._roots.values() if root.record.name_in(path) is not None]
+        return max(found, key=lambda record: len(record.root), default=None)
+
+    def _name_of(self, directory: str) -> str | None:
+        """Return the root that DIRECTORY is in, as Emacs has it."""
+        true = os.path.realpath(directory) + "/"
+        found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
+        return max(found, key=len, default=None)
+
+
+def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | None:
+    """Open the record of the root NAME; None where there is none and it is ONLY_KNOWN that is wanted."""
+    if only_known and not is_recorded([name], environ):
+        return None
+    return Record(name, environ)
+
+
+def _call_of(event: Event, record: Record) -> _Call:
+    tool = str(getattr(event, "tool_name", ""))
+    values = cast("Mapping[str, object]", getattr(event, "tool_input", {}))
+    path = values.get(EDIT_TOOLS.get(tool, ""))
+    name = record.name_in(os.path.join(event.cwd, path)) if isinstance(path, str) else None
+    return _Call(event.session_id, tool, event.agent_id or "", name)
+
+
+def _call_id(event: Event) -> str:
+    identifier = getattr(event, "tool_call_id", None) or getattr(event, "tool_use_id", None)
+    return f"{event.session_id} {identifier or getattr(event, 'tool_name', '')}"
+
+
+def _undone_text(files: Sequence[str]) -> str:
+    """Return what the agent is told when the user has undone something in FILES."""
+    named = "\n".join(f"- {path}" for path in files[:50])
+    more = f"\n- and {len(files) - 50} more" if len(files) > 50 else ""
+    return (
+        "Since your last turn the user has undone some or all of your changes in these files, on purpose. "
+        f"Read a file again before you edit it or rely on its text:\n{named}{more}"
+    )
+
+
+def _shortened(text: str) -> str:
+    words = " ".join(text[:800].split())
+    return words if len(words) <= 80 else words[:79] + "…"
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

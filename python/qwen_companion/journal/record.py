@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The record of one root: its baseline and its turns, and what Emacs is told of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from qwen_companion.domain import ChangedFile, Turn
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.baselines import Baseline, Change, LimitError
+from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of, owners, sizes, with_renames
+from qwen_companion.journal.git import GitError
+from qwen_companion.journal.places import key_of, state_directory
+from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.store import SeenRow, Store, StoreError, TurnRow, Write
+from qwen_companion.journal.subscriptions import SHELL_TOOL
+from qwen_companion.journal.versions import Loaded, TooLargeError, load
+from qwen_companion.processes import has_ended
+
+UNDO = "undo"
+"""The source of a turn of the user's."""
+
+DISK = "disk"
+"""The tool of a write that only the disk tells of."""
+
+_SLOTS = 8
+"""As many Emacsen can record the same root at once, each for itself."""
+
+_GONE = "its text is not kept any more"
+
+
+class RecordError(CompanionError):
+    """A request about the record cannot be answered; the text says why."""
+
+
+class NoRecordError(CompanionError):
+    """Nothing can be recorded below a root; the text says why."""
+
+
+FAILURES = (GitError, LimitError, StoreError, OSError)
+"""What keeps changes from being recorded."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Who wrote: an agent in TURN by TOOL, or with None somebody else."""
+
+    turn: int | None = None
+    tool: str = ""
+    agent: str = ""
+
+
+NOBODY = Cause()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """See `ChangeScope` of the messages; TURN is a number of this record."""
+
+    kind: str
+    turn: int | None = None
+    session: str | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A turn as Emacs is told of it, with all its FILES."""
+
+    turn: Turn
+    files: dict[str, ChangedFile]
+
+
+class Record:
+    """What is recorded below one root.  Its methods wait for the disk, and may be called in any thread."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """ROOT is a name of the directory as Emacs has it.  NoRecordError."""
+        self.root = root
+        self._true = os.path.realpath(root)
+        self._environ = environ
+        home = os.path.realpath(environ.get("HOME") or os.path.expanduser("~"))
+        if f"{home}/".startswith(self._true.rstrip("/") + "/"):
+            raise NoRecordError("it is your home directory, or contains it")
+        self._lock = threading.RLock()
+        self._descriptor = -1
+        try:
+            self._directory, self.key = self._lock_directory()
+            self._store = Store(os.path.join(self._directory, "journal.sqlite"))
+        except (OSError, StoreError) as error:
+            raise NoRecordError(_reason(error)) from None
+        self.rules = RecordRules(self._true, environ)
+        self._baseline = self._make_baseline()
+        self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
+
+    def _make_baseline(self) -> Baseline:
+        trees = os.path.join(self._directory, "trees")
+        return Baseline(trees, self._true, self._environ, self._store, self.rules)
+
+    def _lock_directory(self) -> tuple[str, str]:
+        name = key_of(self._true)
+        above = os.path.join(state_directory(self._environ), name)
+        state = state_directory(self._environ)
+        os.makedirs(os.path.dirname(state), exist_ok=True)
+        for private in (state, above):
+            _make_private(private)
+        for slot in range(_SLOTS):
+            directory = os.path.join(above, str(slot))
+            _make_private(directory)
+            descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            self._descriptor = descriptor
+            return directory, f"{name}-{slot}"
+        raise NoRecordError("too many Emacsen record it")
+
+    def close(self) -> None:
+        """Let another Emacs use the record."""
+        with self._lock:
+            self._store.close()
+            os.close(self._descriptor)
+
+    def forget(self) -> None:
+        """Remove all that is recorded, and begin anew with the next turn."""
+        with self._lock:
+            self._store.close()
+            for name in os.listdir(self._directory):
+                path = os.path.join(self._directory, name)
+                if name != "lock":
+                    with suppress(OSError):
+                        os.unlink(path)
+                    shutil.rmtree(path, ignore_errors=True)
+            self._store = Store(os.path.join(self._directory, "journal.sqlite"))
+            self._baseline = self._make_baseline()
+            self._known.clear()
+
+    # --- Names ---
+
+    def name_in(self, path: str) -> bytes | None:
+        """Return the true name of PATH, as Emacs or a CLI has it; None where it is not below the root."""
+        directory, name = os.path.split(os.path.normpath(path))
+        true = os.path.join(os.path.realpath(directory), name)
+        return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
+
+    def name_out(self, path: bytes) -> str | None:
+        """Return PATH as Emacs has it; None for a name that is no text."""
+        try:
+            return os.path.join(self.root, os.path.relpath(path, os.fsencode(self._true)).decode("utf-8"))
+        except UnicodeDecodeError:
+            return None
+
+    # --- Recording ---
+
+    def begin(self, turn: TurnRow) -> TurnRow:
+        """Record that TURN begins; return it with its number."""
+        return self._store.begin(turn)
+
+    def resume(self) -> list[TurnRow]:
+        """Return the turns that went on when another process recorded them, and still may; end the others."""
+        going: list[TurnRow] = []
+        for turn in self._store.turns():
+            if turn.end is None:
+                if turn.pid is not None and not has_ended(turn.pid, turn.started or ""):
+                    going.append(turn)
+                else:
+                    self.end(turn.id, turn.start)
+        return going
+
+    def scan(self, cause: Cause, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
+        """Look at all files but those to SKIP; record what has changed as CAUSE's.  Return whether anything has."""
+        with self._lock:
+            found = self._baseline.take(lambda changes: self._keep(changes, cause), skip)
+            if cause.turn is not None:
+                for text in found.left_out:
+                    self._store.add_note(cause.turn, f"not recorded: {text}")
+            return bool(found.changes)
+
+    def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
+        """Record that CAUSE wrote LOADED to PATH.  Return whether that was a change."""
+        with self._lock:
+            change = self._baseline.observe(path, loaded)
+            if change is not None:
+                self._keep([change], cause)
+            return change is not None
+
+    def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
+        """Record that Emacs has written LOADED to PATH, in the TURN of an undo or in none.
+
+        What a look at all files took for an agent's a moment ago, while the word of Emacs was on its way, is corrected.
+        """
+        with self._lock:
+            if self.observe(path, loaded, Cause(turn, "" if turn is None else UNDO)):
+                return True
+            version = None if loaded is None else loaded.version
+            return self._store.reassign(path, version, turn, (DISK, SHELL_TOOL))
+
+    def _keep(self, changes: Sequence[Change], cause: Cause) -> None:
+        rows = [(change.path, change.before, change.after) for change in changes]
+        self._store.record(rows, cause.turn, cause.tool, cause.agent)
+
+    def look(self, path: bytes) -> Loaded | None:
+        """Return what lies at PATH, in the form to record.  TooLargeError, OSError."""
+        return load(path, self._baseline.algorithm)
+
+    def end(self, turn: int, time: int) -> bool:
+        """Record that TURN ended at TIME, or forget it if it changed nothing; return whether it is kept."""
+        if self._store.paths([turn]):
+            self._store.end(turn, time)
+            return True
+        self._store.discard(turn)
+        return False
+
+    def go_on(self, turn: int) -> None:
+        """Record that TURN has not ended."""
+        self._store.end(turn, None)
+
+    def note(self, turn: int, text: str) -> None:
+        """Tell the user TEXT with TURN."""
+        self._store.add_note(turn, text)
+
+    def undo(self, undone: int, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
+        """Record that the user undid something of the turn UNDONE by writing PATHS; None where that changed nothing."""
+        of = self._store.turn(undone)
+        if of is None:
+            raise RecordError("the turn is not recorded any more")
+        with self._lock:
+            turn = self._store.begin(TurnRow(0, of.session, of.client, UNDO, label, time, time, undone, (), None, None))
+            for path in paths:
+                with suppress(TooLargeError, OSError):
+                    self.claim(path, self.look(path), turn.id)
+            if not self.end(turn.id, time):
+                return None
+            if of.source != UNDO:
+                self._store.note_undone(of.session, undone, paths)
+            return turn
+
+    def take_undone(self, session: str) -> list[str]:
+        """Return the files in which the user has undone something of SESSION since this was asked last."""
+        return [name for _, path in self._store.take_undone(session) if (name := self.name_out(path)) is not None]
+
+    def forget_old(self, now: int) -> list[int]:
+        """Forget turns that are too old or too many; return their numbers."""
+        return self._store.forget_old(now)
+
+    # --- Answering ---
+
+    def identifier(self, turn: int) -> str:
+        """Return what Emacs calls the turn of that number."""
+        return f"{self.key}-{turn}"
+
+    def number(self, identifier: str) -> int | None:
+        """Return the number of the turn that Emacs calls IDENTIFIER; None for one of another record."""
+        head, _, number = identifier.rpartition("-")
+        return int(number) if head == self.key and number.isdigit() else None
+
+    def turns(self) -> list[int]:
+        """Return the numbers of all turns in which something was changed."""
+        return [turn.id for turn in self._store.turns() if self._store.paths([turn.id])]
+
+    def summary(self, number: int) -> Summary | None:
+        """Return the turn of that number with its files; None where it is not recorded or has changed nothing."""
+        row = self._store.turn(number)
+        if row is None or not self._store.paths([number]):
+            return None
+        files = self._files_of(number)
+        undone_by = [self.identifier(turn.id) for turn in self._store.turns() if turn.undone == number]
+        turn = Turn(
+            id=self.identifier(number),
+            root=self.root,
+            session=row.session,
+            client=row.client,
+            source=row.source,
+            prompt=row.prompt,
+            start=row.start,
+            end=row.end,
+            undone=None if row.undone is None else self.identifier(row.undone),
+            undone_by=tuple(undone_by),
+            notes=row.notes,
+        )
+        return Summary(turn, {file.path: file for file in files if file.kind})
+
+    def _files_of(self, number: int) -> list[ChangedFile]:
+        """Return the files of a turn; what has not changed since this was asked last is not looked at again."""
+        files: list[ChangedFile] = []
+        moved: list[bytes] = []
+        for path, last in self._store.last_writes(number).items():
+            known = self._known.get((number, path))
+            if known is None or known[0] != last:
+                known = (last, self._file(self._net(path, [number], to_now=False), path, [number]))
+                self._known[number, path] = known
+            if known[1].kind in ("added", "deleted"):
+                moved.append(path)
+            files.append(known[1])
+        if {"added", "deleted"} <= {file.kind for file in files}:
+            nets = [net for path in moved if (net := self._net(path, [number], to_now=False)) is not None]
+            files = [file for file in files if file.kind not in ("added", "deleted")]
+            files += [self._file(net, net.path, [number]) for net in with_renames(nets)]
+        return files
+
+    def files(self, scope: Scope) -> list[ChangedFile]:
+        """Return what was changed in SCOPE.  RecordError."""
+        if scope.kind == "commit":
+            return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
+        turns = self._turns_in(scope)
+        nets: list[Net] = []
+        lost: list[ChangedFile] = []
+        for path in self._store.paths(turns):
+            if scope.kind == "look" and not self._unseen(turns, path):
+                continue
+            net = self._net(path, turns, to_now=scope.kind != "turn")
+            if isinstance(net, Net):
+                nets.append(net)
+            else:
+                lost.append(self._file(net, path, turns))
+        return [*(self._file(net, net.path, turns) for net in with_renames(nets)), *(f for f in lost if f.kind)]
+
+    def text(self, path: str, scope: Scope) -> tuple[Net, bool]:
+        """Return what became of PATH in SCOPE, and whether the disk has it as it was afterwards.  RecordError."""
+        name = self.name_in(path)
+        if name is None:
+            raise RecordError("the file is not below the root")
+        if scope.kind == "commit":
+            found = with_renames(self._since_commit())
+        else:
+            turns = self._turns_in(scope)
+            to_now = scope.kind != "turn"
+            net = self._net(name, turns, to_now)
+            if net is None:
+                raise RecordError(_GONE)
+            found = [net]
+            if net.kind == "added":
+                nets = (self._net(other, turns, to_now) for other in self._store.paths(turns))
+                found = with_renames(net for net in nets if net is not None) or found
+        net = next((net for net in found if net.path == name), None)
+        if net is None:
+            raise RecordError("the file is not changed there")
+        try:
+            now = self.look(name)
+        except (OSError, TooLargeError):
+            return net, False
+        return net, (now is None) == (net.after is None) and (
+            now is None or net.after is None or now.data == net.after.data
+        )
+
+    def spans(self, path: str) -> tuple[list[tuple[Owned, str, bool]], tuple[str, ...]]:
+        """Return which lines of PATH are an agent's, with the turn and whether it was seen; and all marked hunks."""
+        name = self.name_in(path)
+        writes = [] if name is None else self._store.writes(name)
+        if name is None or not writes:
+            return [], ()
+        agents = {turn.id: True for turn in self._store.turns() if turn.source != UNDO}
+        with suppress(OSError, TooLargeError):
+            now = self.look(name)
+            last = writes[-1].after
+            if now is not None and now.version != last:
+                # Somebody has written it since.
+                self._store.put([(now.version.digest, now.data)])
+                writes = [*writes, Write(None, name, last, now.version)]
+        try:
+            found = owners(writes, agents, self._baseline.text)
+        except MissingTextError:
+            return [], ()
+        seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}
+        keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
+        return [(span, self.identifier(span.turn), seen[span.turn].whole) for span in found], keys
+
+    def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
+        """Note that the user has SEEN of a turn: HUNKS of the file PATH, or all of it, or of all its files."""
+        name = None if path is None else self.name_in(path)
+        for each in self._store.paths([number]) if name is None else [name]:
+            row = self._seen(number, each)
+            if hunks:
+                kept = [key for key in row.hunks if key not in hunks]
+                row = SeenRow(row.digest, row.whole and seen, (*kept, *hunks) if seen else tuple(kept))
+            else:
+                row = SeenRow(self._last(number, each), seen, row.hunks if seen else ())
+            self._store.mark(number, each, row)
+            self._known.pop((number, each), None)
+
+    # --- Inside ---
+
+    def _turns_in(self, scope: Scope) -> list[int]:
+        rows = [turn for turn in self._store.turns() if turn.source != UNDO or turn.id == scope.turn]
+        if scope.kind == "turn":
+            return [turn.id for turn in rows if turn.id == scope.turn]
+        if scope.kind == "since":
+            return [turn.id for turn in rows if turn.id >= (scope.turn or 0)]
+        if scope.kind == "session":
+            return [turn.id for turn in rows if turn.session == scope.session]
+        return [turn.id for turn in rows]
+
+    def _net(self, path: bytes, turns: Collection[int], to_now: bool) -> Net | None:
+        """Return what TURNS come to in PATH; None where a text is not there any more."""
+        writes = self._store.writes(path)
+        if to_now and writes:
+            with suppress(OSError, TooLargeError):
+                now = self.look(path)
+                version = None if now is None else now.version
+                if version != writes[-1].after:
+                    self._store.put([] if now is None else [(now.version.digest, now.data)])
+                    writes.append(Write(None, path, writes[-1].after, version))
+        try:
+            return net_of(writes, turns, to_now, self._baseline.text)
+        except MissingTextError:
+            return None
+
+    def _unseen(self, turns: Sequence[int], path: bytes) -> bool:
+        there = {write.turn for write in self._store.writes(path)}
+        return any(not self._seen(turn, path).whole for turn in turns if turn in there)
+
+    def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
+        """Return NET of PATH as Emacs is told of it; its kind is "" where there is nothing to tell."""
+        name = self.name_out(path)
+        if net is None:
+            return ChangedFile(name or "", "modified" if name else "", binary=True)
+        kind = net.kind if name is not None else None
+        added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)
+        rows = [self._seen(turn, path) for turn in turns if len(turns) == 1]
+        return ChangedFile(
+            path=name or "",
+            kind=kind or "",
+            previous=None if net.previous is None else self.name_out(net.previous),
+            binary=binary,
+            added=added,
+            deleted=deleted,
+            seen=bool(rows) and all(row.whole for row in rows),
+            seen_hunks=tuple(key for row in rows for key in row.hunks),
+            mixed=net.mixed,
+            writers=net.writers,
+        )
+
+    def _seen(self, turn: int, path: bytes) -> SeenRow:
+        """Return what is marked; what was marked as a whole is not any more when it has changed since."""
+        row = self._store.seen(turn, path)
+        last = self._last(turn, path)
+        return SeenRow(last, row.whole and row.digest == last, row.hunks)
+
+    def _last(self, turn: int, path: bytes) -> str:
+        afters = [write.after for write in self._store.writes(path) if write.turn == turn]
+        return "" if not afters or afters[-1] is None else afters[-1].digest
+
+    def _since_commit(self) -> Iterable[Net]:
+        try:
+            self.scan(NOBODY)
+            found = self._baseline.committed()
+        except FAILURES as error:
+            raise RecordError(_reason(error)) from None
+        for path, version in found.items():
+            before = None if version is None else self._baseline.text(version.digest)
+            with suppress(OSError, TooLargeError):
+                now = self.look(path)
+                if before is not None and now is not None and b"\r\n" in now.data and b"\r" not in before:
+                    # A commit may have other line ends than the disk.
+                    before = before.replace(b"\n", b"\r\n")
+                loaded = None if version is None or before is None else Loaded(version, before)
+                if loaded is None or now is None or loaded.data != now.data or loaded.version.mode != now.version.mode:
+                    yield Net(path, loaded, now)
+
+
+def _make_private(directory: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    os.chmod(directory, 0o700)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def forget_unused(environ: Mapping[str, str]) -> None:
+    """Remove what is recorded of roots that no Emacs has open."""
+    above = state_directory(environ)
+    with suppress(FileNotFoundError):
+        for name in os.listdir(above):
+            for slot in os.listdir(os.path.join(above, name)):
+                directory = os.path.join(above, name, slot)
+                with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(directory, ignore_errors=True)
+            with suppress(OSError):
+                os.rmdir(os.path.join(above, name))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which files below a root are not recorded, beside those that git ignores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from qwen_companion.errors import RuleFileError, UnknownNameError
+from qwen_companion.privacy import options as user
+from qwen_companion.privacy.ignore_files import ignore_files, load
+from qwen_companion.privacy.names import names
+from qwen_companion.privacy.options import Options, UserRules
+from qwen_companion.privacy.patterns import read
+from qwen_companion.privacy.rules import RULES, secret
+
+
+class RecordRules:
+    """The rules of one root.  All but the names of secrets are read anew by `refresh`."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """ROOT is a true name."""
+        self._root = root
+        self._environ = environ
+        self._user = UserRules(Options(), environ)
+        self._hidden: frozenset[str] = frozenset()
+        self.refresh()
+
+    def set_options(self, options: Options, hidden: Iterable[str]) -> None:
+        """Exclude what OPTIONS say, and the files HIDDEN."""
+        self._user = UserRules(options, self._environ)
+        self._hidden = frozenset(hidden)
+
+    def refresh(self) -> None:
+        """Look at the disk: where names lead, and what the ignore files of CLIs say."""
+        links: dict[str, str | None] = {}
+        try:
+            self._spellings: tuple[str, ...] = names(self._root, links).spellings
+        except UnknownNameError:
+            self._spellings = (self._root,)
+        self._settled = self._user.settle(links)
+        self._files = [load(file) for file in ignore_files([self._spellings])]
+
+    def lines(self) -> bytes:
+        """What the ignore files say, in the gitignore format for the root."""
+        found: list[str] = []
+        for file in self._files:
+            try:
+                found += [line.text for line in read(file.file.path) or ()]
+            except RuleFileError:
+                pass
+        return "".join(f"{line}\n" for line in found).encode("utf-8", "surrogateescape")
+
+    def excluded(self, paths: Sequence[str]) -> set[str]:
+        """Return those of PATHS, absolute, that must not be recorded."""
+        # Only a few of many names can be those of secrets, and to look closely takes 0.1 ms.
+        all_names = "\n".join(paths).lower()
+        likely = [fragment for fragment in _FRAGMENTS if fragment in all_names]
+        return {path for path in paths if self._is_excluded(path, likely)}
+
+    def _is_excluded(self, path: str, likely: Sequence[str]) -> bool:
+        if path in self._hidden:
+            return True
+        name = path.lower()
+        if any(fragment in name for fragment in likely) and secret(path):
+            return True
+        if not self._settled and all(file.patterns is None and file.problem is None for file in self._files):
+            return False
+        below = os.path.relpath(path, self._root)
+        spellings = [os.path.join(spelling, below) for spelling in self._spellings]
+        return user.match(self._settled, spellings) is not None or any(file.verdict(spellings) for file in self._files)
+
+
+def _fragment(pattern: str) -> str:
+    return max((part for part in pattern.strip("/").split("*")), key=len)
+
+
+_FRAGMENTS = tuple(dict.fromkeys(_fragment(pattern) for rule in RULES for pattern in rule.patterns))
+"""In each name of a secret there is one of these."""

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is recorded of one root: turns, writes and the bytes of files, in a private SQLite file.
+
+A write takes a file from one version to another; those of one path follow each other without a gap.  Its turn is the
+agent's, or that of an undo; a write without a turn is somebody else's, mostly the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.journal.versions import Version
+
+FORMAT = 1
+
+MAX_BYTES = 512 * 1024 * 1024
+"""Above this size the oldest turns are forgotten."""
+
+MAX_AGE_MS = 14 * 24 * 3600 * 1000
+"""How long a turn is kept: git keeps what nothing refers to as long."""
+
+_TABLES = """
+create table if not exists blobs(digest text primary key, packed integer not null, data blob not null) without rowid;
+create table if not exists current(path blob primary key, digest text, mode integer) without rowid;
+create table if not exists turns(
+  id integer primary key autoincrement, session text, client text, source text, prompt text, start integer, end integer,
+  undone integer, notes text not null default '[]', pid integer, started text);
+create table if not exists writes(
+  id integer primary key autoincrement, turn integer, path blob not null, before text, before_mode integer,
+  after text, after_mode integer, tool text, agent text, time integer);
+create index if not exists writes_of_path on writes(path, id);
+create index if not exists writes_of_turn on writes(turn, path);
+create table if not exists seen(
+  turn integer, path blob, digest text, whole integer, hunks text, primary key(turn, path));
+create table if not exists undone(turn integer, session text, path blob, primary key(turn, path));
+"""
+
+
+class StoreError(CompanionError):
+    """Nothing can be read from the record or written to it; the text says why."""
+
+
+@dataclass(frozen=True)
+class TurnRow:
+    """A turn as it is recorded.  UNDONE is the turn that it undid.  PID and STARTED are the CLI's process."""
+
+    id: int
+    session: str
+    client: str
+    source: str
+    prompt: str
+    start: int
+    end: int | None
+    undone: int | None
+    notes: tuple[str, ...]
+    pid: int | None
+    started: str | None
+
+
+@dataclass(frozen=True)
+class Write:
+    """PATH went from one version to another, None where there was no file.  TURN is None for somebody else's write."""
+
+    turn: int | None
+    path: bytes
+    before: Version | None
+    after: Version | None
+    tool: str = ""
+    agent: str = ""
+
+
+@dataclass(frozen=True)
+class SeenRow:
+    """What the user has marked of a file in a turn: all of it as long as it has DIGEST, or some hunks."""
+
+    digest: str
+    whole: bool
+    hunks: tuple[str, ...]
+
+
+class Store:
+    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file PATH in a private directory, or make it."""
+        self._lock = threading.RLock()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.close(descriptor)
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            # What has been written survives the end of this process, if not that of the machine.
+            self._db.executescript(
+                "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
+            )
+            self._db.execute("pragma cache_size=-4000")
+            self._db.executescript(_TABLES)
+            self._db.execute(f"pragma user_version={FORMAT}")
+        except sqlite3.Error as error:
+            raise StoreError(str(error)) from None
+
+    def close(self) -> None:
+        """Use the file no more."""
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """All or nothing of what is done inside."""
+        with self._lock:
+            try:
+                if self._db.in_transaction:
+                    yield self._db
+                    return
+                self._db.execute("begin immediate")
+                try:
+                    yield self._db
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
+                    raise
+                self._db.execute("commit")
+            except sqlite3.Error as error:
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
+                raise StoreError(str(error)) from None
+
+    # --- Bytes ---
+
+    def put(self, items: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the bytes of each digest."""
+        with self.transaction() as db:
+            db.executemany(
+                "insert or ignore into blobs values(?, ?, ?)", ((digest, *_pack(data)) for digest, data in items)
+            )
+
+    def get(self, digest: str) -> bytes | None:
+        """Return the bytes of DIGEST, None where they are not kept."""
+        with self.transaction() as db:
+            row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
+        return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+
+    def lacking(self, digests: Iterable[str]) -> list[str]:
+        """Return those of DIGESTS that are not kept."""
+        with self.transaction() as db:
+            return [
+                digest
+                for digest in dict.fromkeys(digests)
+                if db.execute("select 1 from blobs where digest = ?", (digest,)).fetchone() is None
+            ]
+
+    # --- What lies on the disk ---
+
+    def current(self, path: bytes, otherwise: Version | None) -> Version | None:
+        """Return the version of PATH that was recorded last, OTHERWISE where none was."""
+        with self.transaction() as db:
+            row = db.execute("select digest, mode from current where path = ?", (path,)).fetchone()
+        return otherwise if row is None else _version(*row)
+
+    def set_current(self, items: Iterable[tuple[bytes, Version | None]]) -> None:
+        """Note what lies on the disk now."""
+        with self.transaction() as db:
+            db.executemany(
+                "insert or replace into current values(?, ?, ?)", ((path, *_columns(v)) for path, v in items)
+            )
+
+    def restart(self) -> None:
+        """Forget what lay on the disk, so that a new baseline tells it."""
+        with self.transaction() as db:
+            db.execute("delete from current")
+
+    # --- Turns and writes ---
+
+    def begin(self, turn: TurnRow) -> TurnRow:
+        """Record TURN; return it with its number."""
+        with self.transaction() as db:
+            cursor = db.execute(
+                "insert into turns(session, client, source, prompt, start, end, undone, notes, pid, started)"
+                " values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (turn.session, turn.client, turn.source, turn.prompt, turn.start, turn.end, turn.undone,
+                 json.dumps(turn.notes), turn.pid, turn.started),
+            )  # fmt: skip
+            return replace(turn, id=int(cursor.lastrowid or 0))
+
+    def end(self, turn: int, time: int | None) -> None:
+        """Record that TURN ended at TIME, or with None that it goes on."""
+        with self.transaction() as db:
+            db.execute("update turns set end = ? where id = ?", (time, turn))
+
+    def add_note(self, turn: int, note: str) -> None:
+        """Add NOTE to those of TURN, once."""
+        found = self.turn(turn)
+        if found is not None and note not in found.notes:
+            with self.transaction() as db:
+                db.execute("update turns set notes = ? where id = ?", (json.dumps((*found.notes, note)[:20]), turn))
+
+    def turns(self) -> list[TurnRow]:
+        """Return all turns, the oldest first."""
+        with self.transaction() as db:
+            return [_turn(row) for row in db.execute(f"{_SELECT_TURN} order by id")]
+
+    def turn(self, turn: int) -> TurnRow | None:
+        """Return the turn of that number."""
+        with self.transaction() as db:
+            row = db.execute(f"{_SELECT_TURN} where id = ?", (turn,)).fetchone()
+        return None if row is None else _turn(row)
+
+    def add(self, writes: Sequence[Write]) -> None:
+        """Record WRITES in this order."""
+        with self.transaction() as db:
+            db.executemany(
+                "insert into writes(turn, path, before, before_mode, after, after_mode, tool, agent, time)"
+                " values(?, ?, ?, ?, ?, ?, ?, ?, strftime('%s', 'now'))",
+                (
+                    (write.turn, write.path, *_columns(write.before), *_columns(write.after), write.tool, write.agent)
+                    for write in writes
+                ),
+            )
+
+    def record(
+        self, changes: Sequence[tuple[bytes, Version | None, Version | None]], turn: int | None, tool: str, agent: str
+    ) -> None:
+        """Record CHANGES, each a path, what it was and what it is, as writes of TURN.
+
+        Those of nobody's are kept only of files that an agent has written as well.
+        """
+        with self.transaction():
+            writes = (Write(turn, path, before, after, tool, agent) for path, before, after in changes)
+            self.add([write for write in writes if turn is not None or self.is_known(write.path)])
+            self.set_current((path, after) for path, _, after in changes)
+
+    def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
+        """Give TURN the write that made PATH what VERSION is, if one of TOOLS did so in the last few seconds."""
+        with self.transaction() as db:
+            row = db.execute(
+                "select id, after, after_mode, tool from writes where path = ? and turn is not null"
+                " and time >= strftime('%s', 'now') - ? order by id desc limit 1",
+                (path, _RECENT_S),
+            ).fetchone()
+            if row is None or _version(row[1], row[2]) != version or row[3] not in tools:
+                return False
+            db.execute("update writes set turn = ?, tool = '' where id = ?", (turn, row[0]))
+        return True
+
+    def writes(self, path: bytes) -> list[Write]:
+        """Return all writes of PATH in order."""
+        with self.transaction() as db:
+            return [_write(row) for row in db.execute(f"{_SELECT_WRITE} where path = ? order by id", (path,))]
+
+    def is_known(self, path: bytes) -> bool:
+        """Whether a write of PATH is recorded."""
+        with self.transaction() as db:
+            return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
+
+    def last_writes(self, turn: int) -> dict[bytes, int]:
+        """Return the number of the last write of each path in TURN, in order of their first one."""
+        with self.transaction() as db:
+            rows = db.execute(
+                "select path, max(id) from writes where turn = ? group by path order by min(id)", (turn,)
+            ).fetchall()
+        return {bytes(path): last for path, last in rows}
+
+    def paths(self, turns: Iterable[int]) -> list[bytes]:
+        """Return the paths written in TURNS, in order of their first write."""
+        found: dict[bytes, None] = {}
+        with self.transaction() as db:
+            for turn in turns:
+                rows = db.execute("select path from writes where turn = ? group by path order by min(id)", (turn,))
+                found.update(dict.fromkeys(bytes(row[0]) for row in rows))
+        return list(found)
+
+    # --- What the user has marked and undone ---
+
+    def seen(self, turn: int, path: bytes) -> SeenRow:
+        """Return what is marked of PATH in TURN."""
+        with self.transaction() as db:
+            row = db.execute(
+                "select digest, whole, hunks from seen where turn = ? and path = ?", (turn, path)
+            ).fetchone()
+        return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), tuple(json.loads(row[2])))
+
+    def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
+        """Keep what is marked of PATH in TURN."""
+        with self.transaction() as db:
+            columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
+            db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
+
+    def note_undone(self, session: str, turn: int, paths: Iterable[bytes]) -> None:
+        """Remember to tell the agent of SESSION that the user has undone TURN in PATHS."""
+        with self.transaction() as db:
+            db.executemany("insert or replace into undone values(?, ?, ?)", ((turn, session, path) for path in paths))
+
+    def take_undone(self, session: str) -> list[tuple[int, bytes]]:
+        """Return the turns and paths to tell the agent of SESSION, and forget them."""
+        with self.transaction() as db:
+            rows = db.execute(
+                "select turn, path from undone where session = ? order by turn, path", (session,)
+            ).fetchall()
+            db.execute("delete from undone where session = ?", (session,))
+        return [(turn, bytes(path)) for turn, path in rows]
+
+    # --- Bounds ---
+
+    def forget_old(self, now: int) -> list[int]:
+        """Forget ended turns that are too old or too many; return their numbers."""
+        gone: list[int] = []
+        for turn in self.turns():
+            if turn.end is not None and (turn.end <= now - MAX_AGE_MS or self._size() > MAX_BYTES):
+                self.drop([turn.id])
+                gone.append(turn.id)
+        return gone
+
+    def discard(self, turn: int) -> None:
+        """Forget TURN, in which nothing was written."""
+        with self.transaction() as db:
+            db.execute("delete from turns where id = ?", (turn,))
+
+    def drop(self, turns: Sequence[int]) -> None:
+        """Forget TURNS, and all bytes that only they needed."""
+        with self.transaction() as db:
+            for turn in turns:
+                for table, column in (("writes", "turn"), ("seen", "turn"), ("undone", "turn"), ("turns", "id")):
+                    db.execute(f"delete from {table} where {column} = ?", (turn,))  # noqa: S608 - these names
+            # Writes of others matter between those of agents only.
+            db.execute("delete from writes where path not in (select path from writes where turn is not null)")
+            db.execute(
+                "delete from blobs where digest not in (select before from writes where before is not null"
+                " union select after from writes where after is not null"
+                " union select digest from current where digest is not null)"
+            )
+        with self._lock:
+            self._db.execute("pragma incremental_vacuum").fetchall()
+
+    def _size(self) -> int:
+        with self.transaction() as db:
+            pages, free = (db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+            return (pages - free) * db.execute("pragma page_size").fetchone()[0]
+
+
+_RECENT_S = 2
+"""How long after a save Emacs's word on it may come."""
+
+_PACK_FROM = 4096
+"""Bytes from which a text is compressed."""
+
+_SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, notes, pid, started from turns"
+_SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
+
+
+def _version(digest: str | None, mode: int | None) -> Version | None:
+    return None if digest is None or mode is None else Version(digest, mode)
+
+
+def _columns(version: Version | None) -> tuple[str | None, int | None]:
+    return (None, None) if version is None else (version.digest, version.mode)
+
+
+def _turn(row: tuple[Any, ...]) -> TurnRow:
+    return TurnRow(*row[:8], notes=tuple(json.loads(row[8])), pid=row[9], started=row[10])
+
+
+def _write(row: tuple[Any, ...]) -> Write:
+    turn, path, before, before_mode, after, after_mode, tool, agent = row
+    return Write(turn, bytes(path), _version(before, before_mode), _version(after, after_mode), tool, agent)
+
+
+def _pack(data: bytes) -> tuple[int, bytes]:
+    # Small ones gain less than it takes.
+    if len(data) > _PACK_FROM:
+        packed = zlib.compress(data, 1)
+        if len(packed) < len(data):
+            return 1, packed
+    return 0, data

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hooks that the journal hears of, and how long a CLI waits for it."""
+
+from __future__ import annotations
+
+from qwen_companion.doors.listeners import Subscription
+
+EDIT_TOOLS = {"edit": "file_path", "write_file": "file_path", "notebook_edit": "notebook_path"}
+"""The tools that write one file, and where in their input its name is."""
+
+SHELL_TOOL = "run_shell_command"
+
+HOLD_S = 1.0
+"""How long a tool waits at most until what it may change is known."""
+
+PROMPT_HOLD_S = 0.5
+"""How long a prompt waits at most for what was undone."""
+
+_TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
+
+SUBSCRIPTIONS = (
+    Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
+    Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
+    Subscription("PostToolUse", _TOOLS, hold_s=HOLD_S),
+    Subscription("PostToolUseFailure", _TOOLS, hold_s=HOLD_S),
+    Subscription("Stop"),
+    Subscription("Notification"),
+    Subscription("SessionEnd"),
+)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files as they lie on the disk: bytes and mode, named by git's digest of the bytes."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+from qwen_companion.errors import CompanionError
+
+FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
+"""Modes as git has them.  The bytes of a link are where it leads."""
+
+MODE_NAMES = {FILE: "file", EXECUTABLE: "executable", LINK: "link"}
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Larger files are not recorded."""
+
+
+class TooLargeError(CompanionError):
+    """A file is too large to be recorded."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A file at some time.  DIGEST is the one of git's blob with the same bytes."""
+
+    digest: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A version and its bytes."""
+
+    version: Version
+    data: bytes
+
+
+def digest_of(data: bytes, algorithm: str = "sha1") -> str:
+    """Return the digest that git gives a blob of DATA."""
+    return hashlib.new(algorithm, b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
+    """Return what lies at PATH; None for nothing, and for what is neither a file nor a link.
+
+    Raise TooLargeError, or OSError where it cannot be read.
+    """
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            return _loaded(os.readlink(path), LINK, algorithm)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        if found.st_size > MAX_FILE_BYTES:
+            raise TooLargeError("larger than 64 MiB")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise TooLargeError("larger than 64 MiB")
+    return _loaded(data, EXECUTABLE if found.st_mode & stat.S_IXUSR else FILE, algorithm)
+
+
+def _loaded(data: bytes, mode: int, algorithm: str) -> Loaded:
+    return Loaded(Version(digest_of(data, algorithm), mode), data)

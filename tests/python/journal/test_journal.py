@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What hooks report and Emacs says becomes turns, attributed to who wrote; the hooks are called by this test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from journal_project import SHELL, Project
+from qwen_companion.domain import ChangedFile, Peer, Settings, Snapshot, Turn, VisitedFile
+from qwen_companion.doors.events import parse_event
+from qwen_companion.doors.listeners import Report
+from qwen_companion.emacs.journal_front import JournalFront
+from qwen_companion.emacs.messages import (
+    ChangeScope,
+    JournalBusy,
+    JournalCall,
+    JournalFiles,
+    JournalForget,
+    JournalReply,
+    JournalSeen,
+    JournalSpans,
+    JournalTexts,
+    JournalWatch,
+    JournalWrote,
+    Notice,
+    Notification,
+    TurnChanges,
+)
+from qwen_companion.journal.record import Cause, Record
+from qwen_companion.processes import start_of
+from support import TIMEOUT_S
+
+pytestmark = pytest.mark.anyio
+
+ON = Settings(journal=True, tell_undone=True)
+
+
+class Agent:
+    """A conversation of a CLI whose hooks the journal hears."""
+
+    def __init__(self, front: JournalFront, project: Project, session: str = "s", pid: int | None = None) -> None:
+        self._front = front
+        self._project = project
+        self.session = session
+        self.cwd = str(project.root)
+        pid = pid or os.getpid()
+        self.peer = Peer(pid, start_of(pid) or "", self.cwd, "qwen", ())
+        self._calls = 0
+        self.time = int(time.time() * 1000)
+
+    async def report(self, name: str, **fields: Any) -> str | None:
+        """Report an event, as the CLI would, and return what is answered."""
+        values = {"hook_event_name": name, "session_id": self.session, "cwd": self.cwd, **fields}
+        event = parse_event(json.dumps(values).encode())
+        assert event is not None
+        self.time += 1
+        with anyio.fail_after(TIMEOUT_S):
+            return await self._front.hear(Report(event, self.peer, "Qwen Code 0.24.4", "connected", self.time))
+
+    async def prompt(self, text: str) -> str | None:
+        return await self.report("UserPromptSubmit", prompt=text)
+
+    async def begin(self, tool: str, agent: str | None = None, **values: str) -> dict[str, Any]:
+        """Begin a call of TOOL."""
+        self._calls += 1
+        call = {"tool_name": tool, "tool_input": values, "tool_call_id": str(self._calls), "agent_id": agent}
+        await self.report("PreToolUse", **call)
+        return call
+
+    async def done(self, call: dict[str, Any], **fields: Any) -> None:
+        await self.report("PostToolUse", **call, **fields)
+
+    async def edit(self, name: str, data: bytes, agent: str | None = None) -> None:
+        """Write DATA as a tool does."""
+        call = await self.begin("write_file", agent, file_path=str(Path(self.cwd) / name))
+        self._project.write(name, data)
+        await self.done(call)
+
+
+class Site:
+    """A journal, and what it has told Emacs."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.told: list[Notification] = []
+        self._news = anyio.Event()
+        self.turns: dict[str, Turn] = {}
+        self.files: dict[str, dict[str, ChangedFile]] = {}
+        self.front = JournalFront(project.environ, self._take)
+        self._requests = 0
+
+    def _take(self, message: Notification) -> None:
+        self.told.append(message)
+        if isinstance(message, TurnChanges):
+            if message.reset:
+                self.turns.clear()
+                self.files.clear()
+            for change in message.turns:
+                files = self.files.setdefault(change.turn.id, {})
+                self.turns[change.turn.id] = change.turn
+                files.update({os.path.basename(file.path): file for file in change.files})
+                for path in change.gone:
+                    del files[os.path.basename(path)]
+            for turn in message.gone:
+                del self.turns[turn], self.files[turn]
+        self._news.set()
+
+    async def until(self, *expected: dict[str, str]) -> Sequence[Turn]:
+        """Wait until the turns, the oldest first, have these kinds of changes by file; return the turns."""
+        with anyio.move_on_after(TIMEOUT_S):
+            while self.kinds() != list(expected):
+                self._news = anyio.Event()
+                await self._news.wait()
+        assert self.kinds() == list(expected)
+        return sorted(self.turns.values(), key=lambda turn: int(turn.id.rpartition("-")[2]))
+
+    async def until_told(self, kind: type[Notification]) -> Notification:
+        with anyio.fail_after(TIMEOUT_S):
+            while not (found := [message for message in self.told if isinstance(message, kind)]):
+                self._news = anyio.Event()
+                await self._news.wait()
+        return found[-1]
+
+    async def until_ended(self, turn: str) -> None:
+        with anyio.fail_after(TIMEOUT_S):
+            while self.turns[turn].end is None:
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    def kinds(self) -> list[dict[str, str]]:
+        order = sorted(self.files, key=lambda turn: int(turn.rpartition("-")[2]))
+        return [{name: file.kind for name, file in self.files[turn].items()} for turn in order]
+
+    async def ask(self, make: Callable[[int], JournalCall]) -> JournalReply:
+        """Send a request and return the answer to it."""
+        self._requests += 1
+        self.front.take(make(self._requests))
+        with anyio.fail_after(TIMEOUT_S):
+            while True:
+                for message in self.told:
+                    if isinstance(message, JournalReply) and message.id == self._requests:
+                        return message
+                self._news = anyio.Event()
+                await self._news.wait()
+
+    def say(self, call: JournalCall) -> None:
+        self.front.take(call)
+
+
+def turn_of(reply: JournalReply) -> str:
+    """The turn that is at work, "" while it is not recorded yet."""
+    assert reply.busy
+    return reply.busy[0][1]
+
+
+@asynccontextmanager
+async def site(project: Project, settings: Settings = ON) -> AsyncGenerator[Site]:
+    place = Site(project)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(place.front.run)
+        await anyio.wait_all_tasks_blocked()
+        place.front.set_settings(settings)
+        place.front.set_roots([str(project.root)])
+        place.say(JournalWatch(on=True))
+        yield place
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def may_look(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Keep the journal from looking at files until the event is set."""
+    event = threading.Event()
+    scan = Record.scan
+
+    def wait_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
+        event.wait(TIMEOUT_S)
+        return scan(record, cause, skip)
+
+    monkeypatch.setattr(Record, "scan", wait_and_scan)
+    return event
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+async def test_turns_of_edits_and_commands(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        start = agent.time
+        assert await agent.prompt("Fix it\nplease") is None
+        await agent.edit("a", b"agent\n")
+        call = await agent.begin(SHELL, command="...")
+        (project.root / "b").rename(project.root / "renamed")
+        await agent.done(call)
+        (turn,) = await place.until({"a": "modified", "renamed": "renamed"})
+        assert (turn.prompt, turn.client, turn.cli, turn.session) == ("Fix it", "Qwen Code 0.24.4", "connected", "s")
+        assert (turn.root, turn.start, turn.end, turn.source) == (str(project.root), start + 1, None, "hooks")
+        assert place.files[turn.id]["a"].writers == (("write_file", ""),)
+        assert place.files[turn.id]["renamed"].previous == str(project.root / "b")
+        # A subagent's call, a command that failed, and what nobody told of.
+        await agent.edit("new", b"n\n", "helper")
+        call = await agent.begin(SHELL, command="...")
+        project.write("c", b"1\n")
+        await agent.report("PostToolUseFailure", **call, error="exit 1")
+        await place.until({"a": "modified", "renamed": "renamed", "new": "added", "c": "modified"})
+        project.write("quiet", b"by a process in the background\n")
+        await agent.report("Stop")
+        changes = {"a": "modified", "renamed": "renamed", "new": "added", "c": "modified", "quiet": "added"}
+        await place.until(changes)
+        await place.until_ended(turn.id)
+        files = place.files[turn.id]
+        assert files["new"].writers == (("write_file", "helper"),)
+        assert (files["c"].writers, files["quiet"].writers) == (((SHELL, ""),), (("disk", ""),))
+        # A turn that changes nothing is none; a write that is taken back within one is no change.
+        await agent.prompt("What is this?")
+        await agent.report("Stop")
+        await agent.prompt("And this?")
+        await agent.edit("a", b"x\n")
+        await place.until(changes, {"a": "modified"})
+        await agent.edit("a", b"agent\n")
+        await place.until(changes, {})
+
+
+async def test_nothing_is_recorded_where_it_is_not_wanted(project: Project) -> None:
+    project.commit(a=b"a\n")
+    async with site(project, Settings()) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a", b"agent\n")
+        agent.cwd = str(project.home)
+        await agent.prompt("Elsewhere")
+        reply = await place.ask(lambda n: JournalFiles(n, ChangeScope(str(project.root), "all", None, None)))
+        assert reply.error == f"Nothing is recorded of {project.root}"
+        assert not (project.home / "state").exists()
+
+
+async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
+    project: Project, may_look: threading.Event
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        with anyio.move_on_after(0.2):
+            await agent.begin("edit", file_path=str(project.root / "a"))
+            raise AssertionError("it did not wait")
+        project.write("a", b"agent\n")
+        may_look.set()
+        await agent.done({"tool_name": "edit", "tool_input": {"file_path": str(project.root / "a")}})
+        await agent.report("Stop")
+        (turn,) = await place.until({"a": "modified"})
+        scope = ChangeScope(str(project.root), "turn", turn.id, None)
+        reply = await place.ask(lambda n: JournalTexts(n, scope, str(project.root / "a")))
+        assert reply.texts is not None
+        assert reply.texts.before is not None
+        assert reply.texts.before.data == b"a\n"
+
+
+async def test_a_command_that_could_not_wait_any_longer_is_noted(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=b"a\n")
+    monkeypatch.setattr("qwen_companion.journal.journal.HOLD_S", 0)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        call = await agent.begin(SHELL, command="...")
+        may_look.set()
+        # This is answered once the turn is in the record.
+        with anyio.fail_after(TIMEOUT_S):
+            while not turn_of(await place.ask(lambda n: JournalBusy(n, (str(project.root / "a"),), wait=False))):
+                pass
+        project.write("a", b"agent\n")
+        await agent.done(call)
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.notes[0].startswith("the first look at all files took longer than a second")
+
+
+async def test_two_agents_and_the_user_at_once(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
+    async with site(project) as place:
+        first, second = Agent(place.front, project, "first"), Agent(place.front, project, "second")
+        await first.prompt("One")
+        await second.prompt("Two")
+        command = await first.begin(SHELL, command="...")
+        edit = await second.begin("edit", file_path=str(project.root / "b"))
+        project.write("a", b"first\n")
+        project.write("b", b"second\n")
+        # The user saves while both are at work.
+        project.write("c", b"user\n")
+        place.say(JournalWrote((str(project.root / "c"),), None, None))
+        await first.done(command)
+        await second.done(edit)
+        await first.report("Stop")
+        await second.report("Stop")
+        one, two = await place.until({"a": "modified"}, {"b": "modified"})
+        assert (one.prompt, two.prompt, one.notes) == ("One", "Two", ())
+        # Two commands at a time cannot be told apart, and that is said.
+        await first.prompt("Three")
+        await second.prompt("Four")
+        calls = [await first.begin(SHELL, command="..."), await second.begin(SHELL, command="...")]
+        project.write("d", b"somebody\n")
+        await first.done(calls[0])
+        turns = await place.until({"a": "modified"}, {"b": "modified"}, {"d": "modified"})
+        assert turns[2].notes == ("another agent ran a command at the same time",)
+
+
+async def test_what_was_undone_is_told_with_the_next_prompt(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a", b"agent\n")
+        await agent.report("Stop")
+        (turn,) = await place.until({"a": "modified"})
+        project.write("a", b"a\n")
+        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Undo 1 hunk of a"))
+        first, undo = await place.until({"a": "modified"}, {"a": "modified"})
+        assert (undo.undone, undo.source, undo.prompt, first.undone_by) == (
+            turn.id,
+            "undo",
+            "Undo 1 hunk of a",
+            (undo.id,),
+        )
+        text = await agent.prompt("Go on")
+        assert text is not None
+        assert f"- {project.root / 'a'}" in text.splitlines()
+        assert await agent.prompt("Go on") is None
+        # Not if the user does not want that.
+        await agent.begin("edit", file_path=str(project.root / "b"))
+        project.write("a", b"agent\n")
+        place.say(JournalWrote((str(project.root / "a"),), turn.id, "Bring back"))
+        await place.until({"a": "modified"}, {"a": "modified"}, {"a": "modified"})
+        place.front.set_settings(Settings(journal=True))
+        assert await agent.prompt("Go on") is None
+
+
+async def test_requests_about_a_turn(project: Project) -> None:
+    project.commit(a=b"1\n2\n")
+    path, root = str(project.root / "a"), str(project.root)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        call = await agent.begin("edit", file_path=path)
+        busy = await place.ask(lambda n: JournalBusy(n, (path, f"{root}/b"), wait=False))
+        assert [(each[0], each[2]) for each in busy.busy or ()] == [(path, "edit")]
+        project.write("a", b"1\nagent\n")
+        await agent.done(call)
+        free = await place.ask(lambda n: JournalBusy(n, (path,), wait=True))
+        assert free.busy == []
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.prompt == ""
+        scope = ChangeScope(root, "turn", turn.id, None)
+        texts = (await place.ask(lambda n: JournalTexts(n, scope, path))).texts
+        assert texts is not None
+        assert texts.before is not None
+        assert texts.after is not None
+        assert (texts.before.data, texts.after.data, texts.before.mode) == (b"1\n2\n", b"1\nagent\n", "file")
+        assert texts.current
+        spans = await place.ask(lambda n: JournalSpans(n, path))
+        assert [(span.line, span.count, span.turn) for span in spans.spans or ()] == [(2, 1, turn.id)]
+        place.say(JournalSeen(turn.id, None, (), seen=True))
+        with anyio.fail_after(TIMEOUT_S):
+            while not place.files[turn.id]["a"].seen:
+                await anyio.lowlevel.checkpoint()
+        reply = await place.ask(lambda n: JournalFiles(n, ChangeScope(root, "look", None, None)))
+        assert reply.files == []
+        for wrong in (ChangeScope(root, "turn", "other-1", None), ChangeScope("/", "all", None, None)):
+            assert (await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, path))).error
+        assert (await place.ask(lambda n: JournalTexts(n, scope, f"{root}/b"))).error
+        assert (await place.ask(lambda n: JournalSpans(n, "/elsewhere"))).spans == ()
+        assert (await place.ask(lambda n: JournalForget(n, None))).error is None
+        await place.until()
+
+
+async def test_the_turns_of_another_process_are_told_and_go_on(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        async with site(project) as place:
+            agent = Agent(place.front, project, pid=process.pid)
+            await agent.prompt("Fix it")
+            await agent.edit("a", b"agent\n")
+            await place.until({"a": "modified"})
+        project.write("b", b"nobody looked\n")
+        async with site(project) as place:
+            (turn,) = await place.until({"a": "modified", "b": "modified"})
+            agent = Agent(place.front, project, pid=process.pid)
+            await agent.edit("a", b"more\n")
+            project.write("c", b"c\n")
+            process.kill()
+            process.wait(TIMEOUT_S)
+            await place.until({"a": "modified", "b": "modified", "c": "added"})
+            await place.until_ended(turn.id)
+
+
+async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        hidden = VisitedFile(str(project.root / "a"), 0, "hide")
+        place.front.set_snapshot(Snapshot((hidden,), None, None, None, None))
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await agent.edit("a", b"agent\n")
+        await agent.edit("b", b"agent\n")
+        await agent.report("Stop")
+        await place.until({"b": "modified"})
+
+
+async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
+    project.environ = {**project.environ, "PATH": str(project.home)}
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        for _ in range(3):
+            await agent.prompt("Fix it")
+            await agent.edit("a", b"agent\n")
+            await agent.report("Stop")
+        notice = await place.until_told(Notice)
+        assert isinstance(notice, Notice)
+        assert notice.text == f"Changes in {project.root} are not recorded: git is not installed"
+        assert [message for message in place.told if isinstance(message, Notice)] == [notice]

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is recorded of real directories and repositories is what lay on the disk, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from journal_project import SHELL, Project
+from qwen_companion.journal.baselines import LimitError
+from qwen_companion.journal.git import GitError
+from qwen_companion.journal.record import Cause, NoRecordError, Record, Scope
+from qwen_companion.journal.store import MAX_AGE_MS
+from qwen_companion.privacy.options import Options
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture(params=[True, False], ids=["git", "no git"])
+def any_project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
+    return Project(tmp_path, git=request.param)
+
+
+def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_project: Project) -> None:
+    project = any_project
+    texts = {
+        "latin": "caf\xe9\n".encode("latin-1"),
+        "crlf": b"a\r\nb\r\n",
+        "bom": b"\xef\xbb\xbfa\nno end",
+        "utf16": "\ufeffa\nb\n".encode("utf-16-le"),
+        "png": PNG,
+        "empty": b"",
+        "old name": b"one\ntwo\nthree\nfour\n",
+        "d/gone": b"gone\n",
+        "run": b"#!/bin/sh\n",
+        "same": b"same\n",
+        "n\xe4me \n\u2028": b"x\n",
+    }
+    for name, data in texts.items():
+        project.write(name, data)
+    (project.root / "link").symlink_to("latin")
+    if (project.root / ".git").exists():
+        # Half of it is committed, half is untracked.
+        project.git("add", *list(texts)[::2], "link")
+        project.git("commit", "--quiet", "--message=x")
+    turn = project.begin()
+    for name in ("latin", "crlf", "bom", "utf16", "png", "empty", "n\xe4me \n\u2028"):
+        project.write(name, texts[name] + b"more\0" + texts[name])
+    (project.root / "old name").rename(project.root / "new name")
+    shutil.rmtree(project.root / "d")
+    (project.root / "run").chmod(0o755)
+    (project.root / "link").unlink()
+    (project.root / "link").symlink_to("bom")
+    project.write("made/here", b"new\n")
+    project.scan(turn)
+    modified = ("latin", "crlf", "bom", "utf16", "png", "empty", "n\xe4me \n\u2028", "link")
+    assert project.kinds(turn) == {
+        **dict.fromkeys(modified, "modified"),
+        "new name": "renamed",
+        "d/gone": "deleted",
+        "run": "mode",
+        "made/here": "added",
+    }
+    for name in ("latin", "crlf", "bom", "utf16", "png", "empty", "n\xe4me \n\u2028", "d/gone"):
+        assert project.before(name, turn) == texts[name], name
+    renamed = project.net("new name", turn)
+    assert (renamed.previous, project.before("new name", turn)) == (
+        os.fsencode(project.root / "old name"),
+        texts["old name"],
+    )
+    assert project.before("link", turn) == b"latin"
+    assert project.before("made/here", turn) is None
+    net = project.net("latin", turn)
+    assert net.after is not None
+    assert net.after.data == (project.root / "latin").read_bytes()
+    assert project.files(turn)["latin"].writers == ((SHELL, ""),)
+    assert project.files(turn)["png"].binary
+    assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
+
+
+def test_the_users_repository_stays_as_it_is(project: Project) -> None:
+    project.write(".gitignore", b"ignored\n")
+    project.commit(a_txt=b"a\n", b_txt=b"b\n")
+    project.write("a.txt", b"changed by the user\n")
+    project.write("staged", b"s\n")
+    project.git("add", "staged")
+    project.write("untracked", b"u\n")
+    project.git("config", "core.hooksPath", "hooks")
+    for hook in ("post-index-change", "fsmonitor"):
+        project.write(f"hooks/{hook}", b"#!/bin/sh\ntouch $HOME/ran\n", 0o755)
+    project.git("config", "core.fsmonitor", str(project.root / "hooks/fsmonitor"))
+    before = project.repository_state()
+    turn = project.begin()
+    project.write("a.txt", b"agent\n")
+    project.write("ignored", b"not recorded\n")
+    project.scan(turn)
+    project.end(turn)
+    assert project.record.files(Scope("commit"))
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    assert project.before("a.txt", turn) == b"changed by the user\n"
+    assert project.repository_state() == before
+    assert not (project.home / "ran").exists()
+    project.git("config", "--unset", "core.fsmonitor")
+    assert project.git("status", "--porcelain").splitlines() == [" M a.txt", "A  staged", "?? hooks/", "?? untracked"]
+    project.git("fsck", "--strict")
+
+
+@pytest.mark.parametrize("setting", ["true", "input"])
+def test_line_ends_are_those_of_the_disk_whatever_git_converts(project: Project, setting: str) -> None:
+    project.git("config", "core.autocrlf", setting)
+    project.commit(a_txt=b"a\r\nb\r\n", b_txt=b"a\r\nb\r\n")
+    turn = project.begin()
+    project.write("a.txt", b"a\nb\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    assert project.before("a.txt", turn) == b"a\r\nb\r\n"
+
+
+@pytest.mark.parametrize("attributes", ["* text=auto eol=crlf", "*.txt ident", "*.txt working-tree-encoding=UTF-16LE"])
+def test_bytes_are_those_of_the_disk_whatever_attributes_say(project: Project, attributes: str) -> None:
+    project.write("sub/.gitattributes", attributes.encode() + b"\n")
+    original = "$Id$\r\n".encode("utf-16-le")
+    project.write("sub/a.txt", original)
+    project.git("add", "--all")
+    project.git("commit", "--quiet", "--message=x")
+    (project.root / "sub/a.txt").unlink()
+    project.git("checkout", "--", ".")
+    original = (project.root / "sub/a.txt").read_bytes()
+    turn = project.begin()
+    (project.root / "sub/a.txt").unlink()
+    project.scan(turn)
+    assert project.kinds(turn) == {"sub/a.txt": "deleted"}
+    assert project.before("sub/a.txt", turn) == original
+
+
+def test_no_filter_program_runs(project: Project) -> None:
+    project.write(".gitattributes", b"*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    project.write("a.bin", b"large\n")
+    project.commit()
+    for kind in ("clean", "smudge", "process"):
+        project.git("config", f"filter.lfs.{kind}", "touch $HOME/ran; cat")
+    turn = project.begin()
+    project.write("a.bin", b"larger\n")
+    project.write("b.bin", b"new\n")
+    project.scan(turn)
+    project.record.files(Scope("commit"))
+    assert project.kinds(turn) == {"a.bin": "modified", "b.bin": "added"}
+    assert project.before("a.bin", turn) == b"large\n"
+    assert not (project.home / "ran").exists()
+
+
+def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
+    project = any_project
+    secrets = {".env": b"KEY=tracked\n", "id_rsa": b"my own key\n", "sub/private.txt": b"by option\n", "hidden": b"hidden by hand\n"}
+    secrets |= {"build/out": b"ignored by git\n", "docs/note": b"ignored by the CLI\n"}
+    project.write(".gitignore", b"build/\n")
+    project.write(".qwenignore", b"docs/\n")
+    for name, data in secrets.items():
+        project.write(name, data)
+    project.write("open", b"open\n")
+    if (project.root / ".git").exists():
+        project.git("add", ".env", "open")
+        project.git("commit", "--quiet", "--message=x")
+    project.record.rules.set_options(Options(patterns=("private.txt",)), [str(project.root / "hidden")])
+    turn = project.begin()
+    for name, data in (*secrets.items(), ("open", b"open\n")):
+        project.write(name, b"written " + data)
+    project.scan(turn)
+    for name in secrets:
+        project.edit(turn, name, b"edited " + secrets[name])
+    assert project.kinds(turn) == {"open": "modified"}
+    project.record.close()
+    for path in (project.home / "state").rglob("*"):
+        if path.is_file():
+            assert not any(text.strip() in path.read_bytes() for text in secrets.values()), path
+            assert path.stat().st_mode & 0o077 == 0, path
+        else:
+            assert path.name in ("state", "qwen-companion") or path.stat().st_mode & 0o077 == 0, path
+
+
+def test_submodules_and_repositories_within_are_recorded(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path / "other")
+    other.commit(a_txt=b"a\n")
+    project.commit(top_txt=b"t\n")
+    project.git("submodule", "--quiet", "add", str(other.root), "mod")
+    project.git("commit", "--quiet", "--message=mod")
+    shutil.copytree(other.root, project.root / "nested")
+    turn = project.begin()
+    project.write("mod/a.txt", b"agent\n")
+    project.write("nested/a.txt", b"agent too\n")
+    project.git("commit", "--quiet", "--all", "--message=y", cwd=project.root / "mod")
+    project.git("clone", "--quiet", str(other.root), "cloned")
+    project.scan(turn)
+    assert project.kinds(turn) == {"mod/a.txt": "modified", "nested/a.txt": "modified", "cloned/a.txt": "added"}
+    assert project.before("mod/a.txt", turn) == b"a\n"
+    # The next one goes on from there.
+    turn = project.begin()
+    project.write("cloned/a.txt", b"b\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"cloned/a.txt": "modified"}
+
+
+def test_a_worktree_and_a_directory_within_a_repository_are_recorded(project: Project, tmp_path: Path) -> None:
+    project.write(".gitignore", b"*.log\n")
+    project.write("in/a.txt", b"a\n")
+    project.commit()
+    project.git("worktree", "add", "--quiet", str(tmp_path / "tree"))
+    for root in (tmp_path / "tree", project.root / "in"):
+        project.root = root
+        project.reopen()
+        name = "in/a.txt" if root.name == "tree" else "a.txt"
+        turn = project.begin()
+        project.write(name, b"agent\n")
+        project.write("x.log", b"ignored\n")
+        (root.parent / "outside").write_bytes(b"not below the root\n")
+        project.scan(turn)
+        assert project.kinds(turn) == {name: "modified"}
+        assert project.before(name, turn) == b"a\n"
+
+
+def test_odd_states_of_an_index_hide_nothing(project: Project) -> None:
+    project.write("in/a", b"a\n")
+    project.write("out/b", b"b\n")
+    project.commit(assumed=b"1\n", skipped=b"1\n")
+    project.git("sparse-checkout", "set", "in")
+    project.git("update-index", "--assume-unchanged", "assumed")
+    project.git("update-index", "--skip-worktree", "skipped")
+    project.write("intended", b"i\n")
+    project.git("add", "--intent-to-add", "intended")
+    turn = project.begin()
+    for name in ("assumed", "skipped", "intended", "in/a"):
+        project.write(name, b"agent\n")
+    project.scan(turn)
+    assert project.kinds(turn) == dict.fromkeys(("assumed", "skipped", "intended", "in/a"), "modified")
+    assert project.before("intended", turn) == b"i\n"
+
+
+def test_files_in_conflict_are_recorded(project: Project) -> None:
+    project.commit(a=b"base\n")
+    project.git("checkout", "--quiet", "-b", "other")
+    project.commit(a=b"theirs\n")
+    project.git("checkout", "--quiet", "main")
+    project.commit(a=b"ours\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        project.git("merge", "other")
+    conflict = (project.root / "a").read_bytes()
+    turn = project.begin()
+    project.write("a", b"resolved\n")
+    project.git("commit", "--quiet", "--all", "--message=merged")
+    project.scan(turn)
+    assert project.kinds(turn) == {"a": "modified"}
+    assert project.before("a", turn) == conflict
+
+
+def test_git_checkout_and_rebase_by_an_agent_are_changes_of_files(project: Project) -> None:
+    project.commit(a=b"1\n", b=b"1\n")
+    project.git("checkout", "--quiet", "-b", "other")
+    project.commit(a=b"2\n", c=b"new\n")
+    project.git("checkout", "--quiet", "main")
+    project.commit(b=b"main\n")
+    turn = project.begin()
+    project.git("checkout", "--quiet", "other")
+    project.scan(turn)
+    project.git("rebase", "--quiet", "main")
+    project.git("gc", "--quiet", "--prune=now")
+    project.scan(turn)
+    assert project.kinds(turn) == {"a": "modified", "c": "added"}
+    assert project.before("a", turn) == b"1\n"
+
+
+def test_sha256_and_a_split_index_are_recorded(tmp_path: Path) -> None:
+    project = Project(tmp_path, git=False)
+    project.git("init", "--quiet", "--object-format=sha256")
+    project.git("config", "core.splitIndex", "true")
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"a": "modified"}
+    assert project.before("a", turn) == b"a\n"
+
+
+def test_many_files_in_one_command(project: Project) -> None:
+    for index in range(1200):
+        project.write(f"d{index % 7}/f{index}", b"line\n" * (index % 5) + b"%d\n" % index)
+    project.commit()
+    turn = project.begin()
+    for index in range(1200):
+        project.write(f"d{index % 7}/f{index}", b"agent %d\n" % index)
+    project.scan(turn)
+    assert len(project.files(turn)) == 1200
+    assert project.before("d1/f8", turn) == b"line\n" * 3 + b"8\n"
+
+
+def test_a_large_file_is_recorded_and_one_too_large_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = b"0123456789abcde\n" * 330_000
+    project.commit(a=large)
+    turn = project.begin()
+    project.write("a", large + b"more\n")
+    monkeypatch.setattr("qwen_companion.journal.versions.MAX_FILE_BYTES", len(large) + 5)
+    project.write("b", large + b"too much\n")
+    project.scan(turn)
+    assert {name: (file.kind, file.added) for name, file in project.files(turn).items()} == {"a": ("modified", 1)}
+    assert project.before("a", turn) == large
+    summary = project.record.summary(turn)
+    assert summary is not None
+    assert summary.turn.notes == (f"not recorded: {project.root / 'b'}: larger than 64 MiB",)
+
+
+def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path, git=False)
+    project.write("a", b"1234\n")
+    project.write("b", b"1234\n")
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 1)
+    with pytest.raises(LimitError, match="it has 2 files, and 1 are the limit"):
+        project.begin()
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 9)
+    with pytest.raises(LimitError, match="are the limit"):
+        project.begin()
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 10)
+    # Nothing of the attempts before is taken for a baseline.
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    assert project.before("a", turn) == b"1234\n"
+
+
+def test_the_home_directory_is_not_recorded(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    for root in ("/", str(tmp_path), str(tmp_path / "home")):
+        with pytest.raises(NoRecordError, match="home directory"):
+            Record(root, environ)
+
+
+def test_without_git_nothing_is_recorded_and_it_is_said(project: Project) -> None:
+    project.environ = {**project.environ, "PATH": str(project.home)}
+    with pytest.raises(GitError, match="git is not installed"):
+        project.scan(None)
+
+
+def test_unreadable_files_are_told_and_the_others_recorded(project: Project) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    project.write("a", b"agent\n", mode=0)
+    project.write("b", b"agent\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"b": "modified"}
+
+
+def test_another_process_goes_on_with_the_record(any_project: Project) -> None:
+    project = any_project
+    project.write("a", b"a\n")
+    project.write("b", b"b\n")
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    # Written when nobody looked, as the turn goes on.
+    project.write("b", b"meanwhile\n")
+    record = project.reopen()
+    assert [row.id for row in record.resume()] == [turn]
+    project.scan(turn)
+    assert project.before("a", turn) == b"a\n"
+    assert project.before("b", turn) == b"b\n"
+    # A second Emacs records for itself meanwhile.
+    other = Record(str(project.root), project.environ)
+    assert other.turns() == []
+    assert other.number(record.identifier(turn)) is None
+    assert record.number(record.identifier(turn)) == turn
+
+
+def test_a_baseline_that_was_not_finished_is_taken_anew(any_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = any_project
+    project.write("a", b"a\n")
+
+    def fail(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qwen_companion.journal.baselines.Baseline._finish", fail)
+        with pytest.raises(OSError, match="killed"):
+            project.begin()
+    project.write("a", b"later\n")
+    project.reopen()
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    assert project.before("a", turn) == b"later\n"
+
+
+def test_what_the_user_writes_is_not_the_agents(any_project: Project) -> None:
+    project = any_project
+    lines = [b"%d\n" % number for number in range(20)]
+    project.write("a", b"".join(lines))
+    turn = project.begin()
+    project.edit(turn, "a", b"".join([b"agent\n", *lines[1:]]))
+    project.edit(None, "a", b"".join([b"agent\n", *lines[1:10], b"user\n", *lines[11:]]))
+    project.edit(turn, "a", b"".join([b"agent\n", *lines[1:10], b"user\n", *lines[11:19], b"end\n"]))
+    project.edit(None, "mine", b"user\n")
+    assert project.before("a", turn) == b"".join([*lines[:10], b"user\n", *lines[11:]])
+    file = project.files(turn)["a"]
+    assert (file.added, file.deleted, file.mixed, file.writers) == (2, 2, False, (("edit", ""),))
+    assert list(project.files(turn)) == ["a"]
+    # Where both have changed the same line it is said.
+    project.edit(None, "a", b"".join([b"by user\n", *lines[1:]]))
+    project.edit(turn, "a", b"".join([b"again\n", *lines[1:]]))
+    assert project.files(turn)["a"].mixed
+
+
+def test_the_users_save_stays_the_users_even_if_a_look_at_all_files_came_first(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    for name in ("a", "b"):
+        project.write(name, b"user\n")
+    project.scan(turn)
+    path = os.fsencode(project.root / "a")
+    assert project.record.claim(path, project.record.look(path))
+    assert project.kinds(turn) == {"b": "modified"}
+    # But not what a tool is known to have written.
+    project.edit(turn, "a", b"agent\n")
+    assert not project.record.claim(path, project.record.look(path))
+    assert project.kinds(turn) == {"b": "modified", "a": "modified"}
+
+
+def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    project.edit(turn, "a", b"agent\n")
+    project.edit(turn, "b", None)
+    project.end(turn)
+    project.write("a", b"a\n")
+    project.write("b", b"b\n")
+    paths = [os.fsencode(project.root / name) for name in ("a", "b")]
+    undo = project.record.undo(turn, "Undo the turn", paths, 3000)
+    assert undo is not None
+    assert project.kinds(undo.id) == {"a": "modified", "b": "added"}
+    assert project.before("a", undo.id) == b"agent\n"
+    first, second = project.record.summary(turn), project.record.summary(undo.id)
+    assert first is not None
+    assert second is not None
+    assert (first.turn.undone_by, second.turn.undone) == ((second.turn.id,), first.turn.id)
+    assert project.record.files(Scope("all")) == []
+    assert project.record.take_undone("s") == [str(project.root / "a"), str(project.root / "b")]
+    assert project.record.take_undone("s") == []
+    # What changes nothing is none.
+    assert project.record.undo(turn, "Undo the turn", paths, 4000) is None
+
+
+def test_scopes_and_marks(project: Project) -> None:
+    project.commit(a=b"1\n2\n3\n", b=b"b\n")
+    first = project.begin("s")
+    project.edit(first, "a", b"one\n2\n3\n")
+    project.end(first)
+    second = project.begin("t")
+    project.edit(second, "a", b"one\n2\nthree\n")
+    project.edit(second, "c", b"c\n")
+    project.end(second)
+
+    def names(kind: str, turn: int | None = None, session: str | None = None) -> dict[str, int]:
+        found = project.record.files(Scope(kind, turn, session))
+        return {os.path.relpath(file.path, project.root): file.added for file in found}
+
+    assert names("turn", first) == {"a": 1}
+    assert names("since", first) == {"a": 2, "c": 1}
+    assert names("since", second) == {"a": 1, "c": 1}
+    assert names("session", session="t") == {"a": 1, "c": 1}
+    assert names("commit") == names("all") == names("look") == {"a": 2, "c": 1}
+    record, path = project.record, str(project.root / "a")
+    record.mark(second, None, (), seen=True)
+    record.mark(first, path, ("k1", "k2"), seen=True)
+    record.mark(first, path, ("k2",), seen=False)
+    assert names("look") == {"a": 2}
+    assert project.files(first)["a"].seen_hunks == ("k1",)
+    spans, keys = record.spans(path)
+    assert [(span.line, span.count, record.number(turn), seen) for span, turn, seen in spans] == [
+        (1, 1, first, False),
+        (3, 1, second, True),
+    ]
+    assert keys == ("k1",)
+    # What has changed since it was marked is to be seen again.
+    project.edit(second, "a", b"one\n2\nthree\nfour\n")
+    assert not project.files(second)["a"].seen
+    assert project.files(second)["c"].seen
+
+
+def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turn = project.begin()
+    project.edit(turn, "a", b"agent\n" * 1000)
+    project.end(turn, 2000)
+    later = project.begin(start=MAX_AGE_MS)
+    project.edit(later, "a", b"later\n")
+    project.end(later, MAX_AGE_MS)
+    assert project.record.forget_old(MAX_AGE_MS + 2000) == [turn]
+    assert project.record.turns() == [later]
+    assert project.before("a", later) == b"agent\n" * 1000
+    project.record.forget()
+    assert project.record.turns() == []
+    state = [path for path in (project.home / "state").rglob("*") if path.is_file()]
+    assert not any(b"agent\n" in path.read_bytes() for path in state)
+    turn = project.begin()
+    project.edit(turn, "a", b"more\n")
+    assert project.before("a", turn) == b"later\n"
+
+
+def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    project.write("b", os.urandom(100_000))
+    store = project.record._store  # pyright: ignore[reportPrivateUsage]
+    with store.transaction() as db:
+        pages = db.execute("pragma page_count").fetchone()[0]
+    with store.transaction() as db:
+        db.execute(f"pragma max_page_count={pages}")
+    with pytest.raises(Exception, match="full"):
+        project.scan(turn)
+    assert project.before("a", turn) == b"a\n"
+    with store.transaction() as db:
+        db.execute("pragma max_page_count=1000000")
+    # Once there is room it is found as if nothing had been.
+    project.record.scan(Cause(turn, SHELL))
+    assert project.kinds(turn) == {"a": "modified", "b": "modified"}
+    assert project.before("b", turn) == b"b\n"
+
+
+def test_a_broken_file_of_records_is_told(project: Project) -> None:
+    project.begin()
+    project.record.close()
+    (path,) = (project.home / "state").rglob("journal.sqlite")
+    path.write_bytes(b"no database at all" * 1000)
+    with pytest.raises(NoRecordError):
+        Record(str(project.root), project.environ)
+    assert sqlite3.sqlite_version

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A directory of the user's with a real git repository, an agent and a user who write in it, and its record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from qwen_companion.domain import ChangedFile
+from qwen_companion.journal.changes import Net
+from qwen_companion.journal.record import DISK, NOBODY, Cause, Record, Scope
+from qwen_companion.journal.store import TurnRow
+
+SHELL = "run_shell_command"
+
+
+def turn_row(session: str = "s", prompt: str = "do it", start: int = 1000, source: str = "hooks") -> TurnRow:
+    """A turn that begins."""
+    return TurnRow(0, session, "Qwen Code", source, prompt, start, None, None, (), os.getpid(), "")
+
+
+class Project:
+    """The directory ROOT below HOME."""
+
+    def __init__(self, home: Path, git: bool = True) -> None:
+        self.home = home
+        self.root = home / "work"
+        self.root.mkdir(parents=True)
+        self.environ: Mapping[str, str] = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+        }
+        if git:
+            self.git("init", "--quiet", "--initial-branch=main")
+        self._record: Record | None = None
+
+    def git(self, *command: str, cwd: Path | None = None) -> str:
+        """Run git as the user does, and return its output."""
+        identity = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")
+        environ = {**self.environ, "GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}
+        done = subprocess.run(
+            ["git", *identity, *command], cwd=cwd or self.root, env=environ, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    def commit(self, **files: bytes) -> None:
+        """Write FILES, `a_b=` for the file "a.b", and commit all there is."""
+        for name, data in files.items():
+            self.write(name.replace("_", "."), data)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message=x")
+
+    def write(self, name: str, data: bytes, mode: int = 0o644) -> Path:
+        """Put DATA into the file NAME."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(mode)
+        return path
+
+    @property
+    def record(self) -> Record:
+        """Return the record, opened when it is asked for."""
+        if self._record is None:
+            self._record = Record(str(self.root), self.environ)
+        return self._record
+
+    def reopen(self) -> Record:
+        """Let another process go on with the record."""
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+        return self.record
+
+    def begin(self, session: str = "s", start: int = 1000) -> int:
+        """Begin a turn: everything is looked at."""
+        self.record.scan(NOBODY)
+        return self.record.begin(turn_row(session, start=start)).id
+
+    def scan(self, turn: int | None, tool: str = SHELL) -> None:
+        """Look at what a command has changed."""
+        self.record.scan(NOBODY if turn is None else Cause(turn, tool))
+
+    def edit(self, turn: int | None, name: str, data: bytes | None, mode: int = 0o644) -> None:
+        """Have an agent, or with None the user in Emacs, write DATA, or with None delete the file."""
+        path = self.root / name
+        record = self.record
+        record.observe(os.fsencode(path), record.look(os.fsencode(path)), NOBODY)
+        if data is None:
+            path.unlink()
+        else:
+            self.write(name, data, mode)
+        cause = NOBODY if turn is None else Cause(turn, "edit")
+        record.observe(os.fsencode(path), record.look(os.fsencode(path)), cause)
+
+    def end(self, turn: int, time: int = 2000) -> None:
+        """End a turn."""
+        self.record.scan(Cause(turn, DISK))
+        self.record.end(turn, time)
+
+    def files(self, turn: int) -> dict[str, ChangedFile]:
+        """Return the files of TURN by their names below the root."""
+        summary = self.record.summary(turn)
+        return {} if summary is None else {os.path.relpath(path, self.root): f for path, f in summary.files.items()}
+
+    def kinds(self, turn: int) -> dict[str, str]:
+        """Return what has happened to each file in TURN."""
+        return {name: file.kind for name, file in self.files(turn).items()}
+
+    def net(self, name: str, turn: int, kind: str = "turn") -> Net:
+        """Return the file NAME before and after TURN."""
+        return self.record.text(str(self.root / name), Scope(kind, turn, "s"))[0]
+
+    def before(self, name: str, turn: int) -> bytes | None:
+        """Return the bytes of NAME before TURN."""
+        side = self.net(name, turn).before
+        return None if side is None else side.data
+
+    def repository_state(self) -> dict[str, tuple[bytes, int]]:
+        """Return all that is in the user's repository, with times."""
+        top = self.root / ".git"
+        files = [path for path in top.rglob("*") if path.is_file()]
+        return {str(path.relative_to(top)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
