@@ -165,6 +165,9 @@ class Baseline:
             index.clear()
         index.set_rules(self._rule_lines(index))
         listing = index.changes()
+        if first and index.converts(listing.unknown):
+            index.clear()
+            listing = index.changes()
         paths = self._recorded(index, listing, found)
         if first and not self._complete:
             self._begin(index, paths, found)
@@ -196,8 +199,7 @@ class Baseline:
 
     def _begin(self, index: Index, paths: Sequence[bytes], found: Found) -> None:
         """Take PATHS into INDEX as they are."""
-        self._check_limits(index, paths)
-        paths = [path for path in paths if _is_loadable(_absolute(path, index), found)]
+        paths = self._within_limits(index, paths, found)
         index.update(paths)
         wanted = paths
         if index.repository is not None and len(paths) > _CHUNK:
@@ -216,17 +218,24 @@ class Baseline:
                 self._store.put(loaded)
                 self._store.set_current(current)
 
-    def _check_limits(self, index: Index, paths: Sequence[bytes]) -> None:
+    def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> list[bytes]:
+        """Return those of PATHS that can be recorded; add the others to FOUND.  LimitError for too much of them."""
         if len(paths) > MAX_FILES:
             raise LimitError(f"it has {len(paths)} files, and {MAX_FILES} are the limit")
-        if index.repository is not None and len(paths) <= _CHUNK:
-            return
+        result: list[bytes] = []
         total = 0
         for path in paths:
-            with suppress(OSError):
-                total += os.lstat(_absolute(path, index)).st_size
+            with suppress(FileNotFoundError):
+                status = os.lstat(index.prefix + path)
+                reason = _why_not(index.prefix + path, status)
+                if reason is None:
+                    result.append(path)
+                    total += status.st_size
+                else:
+                    found.left_out.append(_why(index.prefix + path, reason))
         if total > MAX_TOTAL_BYTES:
             raise LimitError(f"its files have {total >> 20} MiB, and {MAX_TOTAL_BYTES >> 20} are the limit")
+        return result
 
     def _compare(self, index: Index, listing: Listing, paths: Sequence[bytes], found: Found) -> None:
         """Add to FOUND what has changed of PATHS, and take it into INDEX."""
@@ -292,7 +301,7 @@ _UNKNOWN = Version("", 0)
 
 
 def _absolute(path: bytes, index: Index) -> bytes:
-    return os.path.join(os.fsencode(index.top), path)
+    return index.prefix + path
 
 
 def _below(path: bytes, index: Index) -> bytes:
@@ -305,20 +314,14 @@ def _name(scope: str, root: str) -> str:
     return "root" if below == "." else "in-" + below.encode("utf-8", "surrogateescape").hex()[:200]
 
 
-def _is_loadable(path: bytes, found: Found) -> bool:
-    """Whether the file PATH can be recorded; else add it to what was left out."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return True
-    if not stat.S_ISLNK(status.st_mode):
-        if status.st_size > MAX_FILE_BYTES:
-            found.left_out.append(_why(path, TooLargeError("larger than 64 MiB")))
-            return False
-        if not os.access(path, os.R_OK):
-            found.left_out.append(_why(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
-            return False
-    return True
+def _why_not(path: bytes, status: os.stat_result) -> Exception | None:
+    """Why the file PATH cannot be recorded, None where it can."""
+    if stat.S_ISLNK(status.st_mode):
+        return None
+    if status.st_size > MAX_FILE_BYTES:
+        return TooLargeError("larger than 64 MiB")
+    readable = (status.st_uid == os.geteuid() and status.st_mode & stat.S_IRUSR) or os.access(path, os.R_OK)
+    return None if readable else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _why(name: bytes, error: Exception) -> str:

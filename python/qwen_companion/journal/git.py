@@ -105,6 +105,7 @@ class Index:
         self.directory = directory
         self.repository = find_repository(scope)
         self.top = self.repository.top if self.repository else scope
+        self.prefix = os.fsencode(self.top).rstrip(b"/") + b"/"
         below = os.fsencode(os.path.relpath(scope, self.top))
         self._pathspec = [] if below == b"." else [below]
         path = os.pathsep.join(
@@ -163,10 +164,9 @@ class Index:
             # With its time: an entry as new as the index is not trusted.
             shutil.copy2(source, target)
             os.chmod(target, 0o600)
-            if self._has_conversion():
+            if self.converts(self._drop_flags()):
                 os.unlink(target)
                 return False
-            self._drop_flags()
         except (OSError, GitError):
             with suppress(FileNotFoundError):
                 os.unlink(target)
@@ -201,19 +201,21 @@ class Index:
         ]
         return any(_file_converts(file) for file in files)
 
-    def _has_conversion(self) -> bool:
-        """Whether attributes in the work tree do so."""
-        listed = self._git("--glob-pathspecs", "ls-files", "-z", "--cached", "--others", "--", "**/.gitattributes")
-        return any(_file_converts(os.path.join(os.fsencode(self.top), name)) for name in _items(listed))
+    def converts(self, paths: Iterable[bytes]) -> bool:
+        """Whether attributes in those of PATHS that hold some may give files other bytes than their blobs have."""
+        names = (path for path in paths if path.endswith(b".gitattributes"))
+        return any(_file_converts(self.prefix + name) for name in names)
 
-    def _drop_flags(self) -> None:
-        """Make the copied index tell of each file, and hold no other repository."""
+    def _drop_flags(self) -> list[bytes]:
+        """Make the copied index tell of each file, and hold no other repository; return its paths."""
+        paths: list[bytes] = []
         unchanged: list[bytes] = []
         gone: list[bytes] = []
         for line in _items(self._git("ls-files", "-z", "-v", "-s")):
             flag, _, rest = line.partition(b" ")
             entry, _, path = rest.partition(b"\t")
             mode, _, stage = entry.split(b" ")
+            paths.append(path)
             if mode == _GITLINK.encode() or stage != b"0" or flag in (b"S", b"s"):
                 gone.append(path)
             elif flag.islower():
@@ -222,6 +224,7 @@ class Index:
             self._git("update-index", "--force-remove", "-z", "--stdin", data=gone)
         if unchanged:
             self._git("update-index", "--no-assume-unchanged", "-z", "--stdin", data=unchanged)
+        return paths
 
     def set_rules(self, rules: bytes) -> None:
         """Ignore what RULES, lines of the gitignore format, say, beside what git ignores here."""

@@ -42,7 +42,11 @@ class Loaded:
 
 def digest_of(data: bytes, algorithm: str = "sha1") -> str:
     """Return the digest that git gives a blob of DATA."""
-    return hashlib.new(algorithm, b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    digest = (hashlib.sha256 if algorithm == "sha256" else hashlib.sha1)(
+        b"blob %d\0" % len(data), usedforsecurity=False
+    )
+    digest.update(data)
+    return digest.hexdigest()
 
 
 def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
@@ -63,14 +67,28 @@ def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        data = file.read(MAX_FILE_BYTES + 1)
+        data = _read(descriptor, found.st_size + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
         raise TooLargeError("larger than 64 MiB")
     return _loaded(data, EXECUTABLE if found.st_mode & stat.S_IXUSR else FILE, algorithm)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """Return what can be read from DESCRIPTOR, about SIZE bytes; a little more than is allowed at most."""
+    data = os.read(descriptor, size)
+    if len(data) < size - 1 or len(data) == size:
+        # It is being written, or the system gave only a part.
+        parts = [data]
+        while (part := os.read(descriptor, 1 << 20)) and sum(map(len, parts)) <= MAX_FILE_BYTES:
+            parts.append(part)
+        data = b"".join(parts)
+    return data
 
 
 def _loaded(data: bytes, mode: int, algorithm: str) -> Loaded:

@@ -115,6 +115,16 @@ def test_the_users_repository_stays_as_it_is(project: Project) -> None:
     project.git("fsck", "--strict")
 
 
+def test_what_the_repository_has_is_not_copied_until_it_is_changed(project: Project) -> None:
+    project.commit(a=b"committed one\n", b=b"committed two\n")
+    turn = project.begin()
+    project.write("a", b"agent\n")
+    project.scan(turn)
+    (path,) = (project.home / "state").rglob("journal.sqlite")
+    assert b"committed one" in path.read_bytes()
+    assert b"committed two" not in path.read_bytes()
+
+
 @pytest.mark.parametrize("setting", ["true", "input"])
 def test_line_ends_are_those_of_the_disk_whatever_git_converts(project: Project, setting: str) -> None:
     project.git("config", "core.autocrlf", setting)
@@ -161,7 +171,12 @@ def test_no_filter_program_runs(project: Project) -> None:
 
 def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
     project = any_project
-    secrets = {".env": b"KEY=tracked\n", "id_rsa": b"my own key\n", "sub/private.txt": b"by option\n", "hidden": b"hidden by hand\n"}
+    secrets = {
+        ".env": b"KEY=tracked\n",
+        "id_rsa": b"my own key\n",
+        "sub/private.txt": b"by option\n",
+        "hidden": b"hidden by hand\n",
+    }
     secrets |= {"build/out": b"ignored by git\n", "docs/note": b"ignored by the CLI\n"}
     project.write(".gitignore", b"build/\n")
     project.write(".qwenignore", b"docs/\n")
