@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the real CLI changes in yolo, by its tools and its shell, is recorded turn by turn, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from clis import QWEN
+from qwen_companion.journal.record import Record, Scope
+from sandbox import GREETING, NOTES, has_ended
+from stage import PATIENCE, Stage
+
+FREE = '(setq qwen-companion-approval-mode "yolo")'
+FREE_QWEN = replace(QWEN, input_start=r"^\* +")
+
+FILES = {
+    "latin.txt": "caf\xe9\n".encode("latin-1"),
+    "crlf.txt": b"one\r\ntwo\r\n",
+    "image.png": b"\x89PNG\r\n\x1a\n\0\0" + bytes(range(256)),
+    "old name.txt": b"one\ntwo\nthree\n",
+    "gone/last.txt": b"no end",
+    "run.sh": b"#!/bin/sh\n",
+    ".env": b"SECRET=1\n",
+}
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of all files below DIRECTORY but those of git."""
+    paths = [path for path in directory.rglob("*") if path.is_file() and ".git" not in path.parts]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def backend_of(stage: Stage) -> psutil.Process:
+    """The Python process of Emacs."""
+    children = psutil.Process(int(stage.emacs.eval("(emacs-pid)"))).children(recursive=True)
+    (found,) = [process for process in children if "qwen_companion" in process.cmdline()]
+    return found
+
+
+def run(stage: Stage, command: str) -> None:
+    """Script a command of the model's."""
+    stage.model.call("run_shell_command", command=command, is_background=False)
+
+
+def ask(stage: Stage, prompt: str, answer: str) -> None:
+    """Have the CLI do what is scripted."""
+    stage.model.say(answer)
+    stage.ask(prompt, FREE_QWEN)
+    stage.screen.wait_for(answer)
+    stage.emacs.wait_until(
+        "(eq 'idle (qwen-companion-cli-state-activity"
+        " (qwen-companion-session-state (car (qwen-companion-backend-sessions)))))"
+    )
+
+
+def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
+    project = stage.sandbox.project
+    for name, data in FILES.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_bytes(data)
+    copies = [tmp_path / str(number) for number in range(4)]
+    shutil.copytree(project, copies[0])
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.start_cli()
+    # The first: tools and a command.
+    edited = GREETING.replace('"hello "', '"good day "')
+    stage.script_change(stage.sandbox.greeting, edited)
+    stage.model.call("write_file", file_path=str(project / "made.txt"), content="made\n")
+    run(stage, "printf 'more\\n' >> crlf.txt; mv 'old name.txt' 'new name.txt'; rm -r gone; chmod +x run.sh")
+    ask(stage, "change a lot", "All done.")
+    shutil.copytree(project, copies[1])
+    # An edit of the user's own between two turns is not the agent's.
+    user = edited + "# by the user\n"
+    stage.sandbox.greeting.write_text(user)
+    stage.script_change(stage.sandbox.notes, NOTES.replace("pears", "plums"))
+    run(stage, "printf 'by the command\\n' >> latin.txt; printf '\\0' >> image.png; echo SECRET=2 > .env")
+    ask(stage, "plums please", "There they are.")
+    shutil.copytree(project, copies[2])
+    # Another process goes on where the killed one was.
+    killed = backend_of(stage)
+    killed.send_signal(signal.SIGKILL)
+    assert has_ended(killed, PATIENCE)
+    stage.emacs.wait_until("(qwen-companion-backend-connected-p)")
+    stage.screen.wait_for("Qwen[1]")
+    run(stage, "git add -A && git -c user.name=A -c user.email=a@b commit -qm all && git rm -q made.txt")
+    run(stage, "for i in 1 2 3 4 5 6 7 8 9; do echo $i > many$i.txt; done; git checkout -q HEAD~1 -- greeting.py")
+    ask(stage, "clean up", "It is clean.")
+    shutil.copytree(project, copies[3])
+    backend = backend_of(stage)
+    stage.emacs.eval("(qwen-companion-mode -1)")
+    assert has_ended(backend, PATIENCE)
+    record = Record(str(project), stage.sandbox.environment())
+    turns = record.turns()
+    assert len(turns) == 3
+    for number, turn in enumerate(turns):
+        summary = record.summary(turn)
+        assert summary is not None
+        before, after = files_of(copies[number]), files_of(copies[number + 1])
+        if number == 1:
+            before["greeting.py"] = user.encode()
+        del before[".env"], after[".env"]
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        told: set[str] = set()
+        for file in summary.files.values():
+            net, _ = record.text(file.path, Scope("turn", turn))
+            name = os.path.relpath(file.path, project)
+            old = name if file.previous is None else os.path.relpath(file.previous, project)
+            told |= {name, old}
+            assert (None if net.before is None else net.before.data) == before.get(old), file
+            assert (None if net.after is None else net.after.data) == after.get(name), file
+        assert told == changed | ({"run.sh"} if number == 0 else set()), number
+    first = record.summary(turns[0])
+    assert first is not None
+    assert (first.turn.prompt, first.turn.client.split()[0]) == ("change a lot", "Qwen")
+    assert first.turn.end is not None
+    kinds = {os.path.basename(file.path): file.kind for file in first.files.values()}
+    assert (kinds["new name.txt"], kinds["last.txt"], kinds["made.txt"]) == ("renamed", "deleted", "added")
+    assert (kinds["run.sh"], kinds["greeting.py"]) == ("mode", "modified")
+    record.close()
