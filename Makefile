@@ -91,11 +91,11 @@ robust: build ## Attack a backend for minutes, on this machine only; its short f
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 
 # The short run of each is part of `make test'.
-fuzz: build ## Random reviews and texts against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
+fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/hunks.el --eval "(hunks-fuzz-main $(or $(FROM),1) $(or $(CASES),2000))"
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/reviews-fuzz.el -f reviews-fuzz $(or $(STEPS),5000) $(or $(FROM),1)
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/changes-fuzz.el -f changes-fuzz $(or $(STEPS),1000) $(or $(FROM),1)
-	@$(PYTEST) tests/python/texts tests/python/emacs/test_spool.py \
+	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/emacs/test_spool.py tests/python/journal/test_random.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
 bench: build ## What a review and following a file cost, beside what Emacs has for it; asserts nothing

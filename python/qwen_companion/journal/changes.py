@@ -204,7 +204,7 @@ class Owned:
     turn: int
 
 
-def owners(writes: Sequence[Write], agents: Mapping[int, bool], read: ReadText) -> list[Owned]:
+def owners(writes: Sequence[Write], agents: Collection[int], read: ReadText) -> list[Owned]:
     """Return which lines of the file after the last of WRITES are those of AGENTS, the turns of agents.
 
     MissingTextError.

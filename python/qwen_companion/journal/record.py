@@ -310,12 +310,13 @@ class Record:
         if scope.kind == "commit":
             return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
         turns = self._turns_in(scope)
+        chosen = self._with_undos(turns, scope)
         nets: list[Net] = []
         lost: list[ChangedFile] = []
         for path in self._store.paths(turns):
             if scope.kind == "look" and not self._unseen(turns, path):
                 continue
-            net = self._net(path, turns, to_now=scope.kind != "turn")
+            net = self._net(path, chosen, to_now=scope.kind != "turn")
             if isinstance(net, Net):
                 nets.append(net)
             else:
@@ -330,7 +331,7 @@ class Record:
         if scope.kind == "commit":
             found = with_renames(self._since_commit())
         else:
-            turns = self._turns_in(scope)
+            turns = self._with_undos(self._turns_in(scope), scope)
             to_now = scope.kind != "turn"
             net = self._net(name, turns, to_now)
             if net is None:
@@ -356,7 +357,8 @@ class Record:
         writes = [] if name is None else self._store.writes(name)
         if name is None or not writes:
             return [], ()
-        agents = {turn.id: True for turn in self._store.turns() if turn.source != UNDO}
+        origins = self._origins()
+        agents = {turn for turn, origin in origins.items() if origin is not None}
         with suppress(OSError, TooLargeError):
             now = self.look(name)
             last = writes[-1].after
@@ -370,7 +372,7 @@ class Record:
             return [], ()
         seen = {turn: self._seen(turn, name) for turn in {write.turn for write in writes} if turn is not None}
         keys = tuple(dict.fromkeys(key for row in seen.values() for key in row.hunks))
-        return [(span, self.identifier(span.turn), seen[span.turn].whole) for span in found], keys
+        return [(span, self.identifier(origins[span.turn] or span.turn), seen[span.turn].whole) for span in found], keys
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
         """Note that the user has SEEN of a turn: HUNKS of the file PATH, or all of it, or of all its files."""
@@ -396,6 +398,18 @@ class Record:
         if scope.kind == "session":
             return [turn.id for turn in rows if turn.session == scope.session]
         return [turn.id for turn in rows]
+
+    def _with_undos(self, turns: Sequence[int], scope: Scope) -> list[int]:
+        """Return TURNS, and in a wider SCOPE what undid them or brought them back: it is not the user's own text."""
+        if scope.kind == "turn":
+            return list(turns)
+        undone = {turn.id: turn.undone for turn in self._store.turns()}
+        return [turn for turn in undone if _first(turn, undone) in turns]
+
+    def _origins(self) -> dict[int, int | None]:
+        """Return for each turn the one of an agent whose text it wrote: itself, or what it brought back; else None."""
+        undone = {turn.id: turn.undone for turn in self._store.turns()}
+        return {turn: _first(turn, undone) if _depth(turn, undone) % 2 == 0 else None for turn in undone}
 
     def _net(self, path: bytes, turns: Collection[int], to_now: bool) -> Net | None:
         """Return what TURNS come to in PATH; None where a text is not there any more."""
@@ -463,6 +477,16 @@ class Record:
                 loaded = None if version is None or before is None else Loaded(version, before)
                 if loaded is None or now is None or loaded.data != now.data or loaded.version.mode != now.version.mode:
                     yield Net(path, loaded, now)
+
+
+def _first(turn: int, undone: Mapping[int, int | None]) -> int:
+    """Return the turn that TURN and those that it undid began with."""
+    return turn if (of := undone.get(turn)) is None else _first(of, undone)
+
+
+def _depth(turn: int, undone: Mapping[int, int | None]) -> int:
+    """Return how many undos TURN is away from a turn of an agent."""
+    return 0 if (of := undone.get(turn)) is None else 1 + _depth(of, undone)
 
 
 def _make_private(directory: str) -> None:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random work of an agent and of the user, undone and brought back, against a model that knows who wrote what."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import hypothesis
+
+from journal_project import Project
+from qwen_companion.journal.changes import Net
+from qwen_companion.journal.record import Scope
+from qwen_companion.texts.hunks import Budget
+from qwen_companion.texts.merge import Labels, merge
+
+BLOCKS = 12
+FILES = ("a.txt", "sub/b.txt", "c.txt")
+
+Values = dict[str, list[str]]
+
+
+def as_bytes(values: list[str]) -> bytes:
+    """Return a text in which changes of different VALUES are far enough from each other to be merged."""
+    return "".join(f"--\n{number}\n==\n{value}\r\n" for number, value in enumerate(values)).encode("latin-1")
+
+
+def merged(net: Net, path: Path, back: bool = False) -> bytes | None:
+    """Return the file PATH without the change NET, or with it again if it is taken BACK; None for a conflict."""
+    base, theirs = ("" if side is None else side.data.decode("latin-1") for side in (net.after, net.before))
+    if back:
+        base, theirs = theirs, base
+    mine = path.read_bytes().decode("latin-1")
+    result = merge(base, mine, theirs, Labels("", "", ""), Budget())
+    return None if result.conflicts else result.text.encode("latin-1")
+
+
+class Model:
+    """What should be in the files: the agent writes values of even numbers, the user those of odd ones."""
+
+    def __init__(self, project: Project, source: random.Random) -> None:
+        self.project = project
+        self.random = source
+        self.values: Values = {name: [f"{name} {number}" for number in range(BLOCKS)] for name in FILES}
+        self.original = {name: list(values) for name, values in self.values.items()}
+        for name in FILES:
+            project.write(name, as_bytes(self.values[name]))
+        project.git("add", "a.txt")
+        project.git("commit", "--quiet", "--message=x")
+        self.turn = project.begin()
+        # Of each turn, what each value was before it and became, by file and number.
+        self.changes: dict[int, dict[tuple[str, int], tuple[str, str]]] = {self.turn: {}}
+        self.undone: dict[tuple[int, str], int | None] = {}
+        self.steps = 0
+
+    def step(self) -> None:
+        """Do something, and compare."""
+        self.steps += 1
+        kinds = [
+            self.edit,
+            self.edit,
+            self.command,
+            self.user,
+            self.user,
+            self.next_turn,
+            self.undo,
+            self.undo,
+            self.die,
+        ]
+        self.random.choice(kinds)()
+        for name, values in self.values.items():
+            assert (self.project.root / name).read_bytes() == as_bytes(values), name
+
+    def _change(self, parity: int) -> tuple[str, list[str]]:
+        name = self.random.choice(FILES)
+        values = list(self.values[name])
+        number = self.random.randrange(parity, BLOCKS, 2)
+        # Also what was there once.
+        values[number] = self.random.choice([f"caf\xe9 {self.steps}", self.original[name][number], "same"])
+        if parity == 0 and values[number] != self.values[name][number]:
+            changes = self.changes[self.turn]
+            changes[name, number] = (changes.get((name, number), (self.values[name][number], ""))[0], values[number])
+        self.values[name] = values
+        return name, values
+
+    def edit(self) -> None:
+        name, values = self._change(0)
+        self.project.edit(self.turn, name, as_bytes(values))
+
+    def command(self) -> None:
+        for _ in range(3):
+            name, values = self._change(0)
+            self.project.write(name, as_bytes(values))
+        self.project.scan(self.turn)
+
+    def user(self) -> None:
+        name, values = self._change(1)
+        self.project.edit(None, name, as_bytes(values))
+
+    def next_turn(self) -> None:
+        self.project.end(self.turn)
+        self.check(self.turn)
+        self.turn = self.project.begin(start=1000 + self.steps)
+        self.changes[self.turn] = {}
+
+    def die(self) -> None:
+        """The process is killed; another one goes on with the turn, if anything was changed in it."""
+        going = self.project.reopen().resume()
+        assert [row.id for row in going] == [self.turn]
+
+    def check(self, turn: int) -> None:
+        """Compare what TURN is said to have changed with what it has."""
+        for name in FILES:
+            mine = {key[1]: pair for key, pair in self.changes[turn].items() if key[0] == name and pair[0] != pair[1]}
+            told = self.project.files(turn).get(name)
+            assert (told is not None) == bool(mine), (turn, name)
+            if told is not None:
+                assert not told.mixed
+                net = self.project.net(name, turn)
+                assert net.before is not None
+                assert net.after is not None
+                values = [
+                    [line.rstrip("\r") for line in side.data.decode("latin-1").split("\n")[3::4]]
+                    for side in (net.before, net.after)
+                ]
+                found = {n: (a, b) for n, (a, b) in enumerate(zip(*values, strict=True)) if a != b}
+                assert found == mine, (turn, name)
+
+    def undo(self) -> None:
+        """Undo a turn in one file, or bring it back."""
+        self.next_turn()
+        turn = self.random.choice([turn for turn in self.changes if turn != self.turn])
+        self._undo(turn, self.random.choice(FILES))
+
+    def _undo(self, turn: int, name: str) -> None:
+        undo = self.undone.get((turn, name))
+        back = undo is not None
+        if name not in self.project.files(turn):
+            return
+        path = self.project.root / name
+        text = merged(self.project.net(name, turn), path, back)
+        mine = {key[1]: pair for key, pair in self.changes[turn].items() if key[0] == name and pair[0] != pair[1]}
+        pairs = {number: (pair[::-1] if back else pair) for number, pair in mine.items()}
+        values = self.values[name]
+        fits = all(values[number] in pair for number, pair in pairs.items())
+        assert (text is not None) == fits
+        if text is not None:
+            self.values[name] = [pairs[n][0] if n in pairs else value for n, value in enumerate(values)]
+            path.write_bytes(text)
+            row = self.project.record.undo(undo or turn, "Undo", [os.fsencode(path)], 1000 + self.steps)
+            # What is undone is brought back the next time.
+            self.undone[turn, name] = None if row is None or back else row.id
+
+    def check_all(self) -> None:
+        """Compare what all turns come to: the difference from the files as they were, with the user's text in both."""
+        self.next_turn()
+        told = {file.path for file in self.project.record.files(Scope("all"))}
+        for name, values in self.values.items():
+            user = [self.original[name][n] if n % 2 == 0 else value for n, value in enumerate(values)]
+            assert (str(self.project.root / name) in told) == (user != values), name
+            if user != values:
+                net = self.project.record.text(str(self.project.root / name), Scope("all"))[0]
+                assert net.before is not None
+                assert net.before.data == as_bytes(user)
+                assert not net.mixed
+
+
+def test_all_that_an_agent_did_can_be_undone_and_all_that_the_user_did_stays(tmp_path: Path) -> None:
+    # A hundred steps, and a thousand with the profile of `make fuzz`.
+    steps = hypothesis.settings().max_examples
+    model = Model(Project(tmp_path), random.Random(os.environ.get("FUZZ_SEED", "1")))  # noqa: S311 - not for secrets
+    for _ in range(steps):
+        model.step()
+    model.check_all()
