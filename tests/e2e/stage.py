@@ -30,6 +30,10 @@ SHOW_CONTEXT: Final = """
 """
 
 
+# In the mode line: the menu bar has the word too.
+READY: Final = re.compile(r"^-U.* Qwen(?!:)\b", re.MULTILINE)
+NO_SESSION: Final = re.compile(r"^-U.* Qwen(?![\[:])\b", re.MULTILINE)
+
 REMEMBER: Final = f'(progn (load "{CHECKOUT}/tests/e2e/reuse") (reuse-remember))'
 
 
@@ -180,7 +184,7 @@ class Stage:
             self.emacs.start(*files, forms=(SHOW_CONTEXT, REMEMBER, *forms), by_shell=by_shell)
         if self.emacs.eval("(qwen-companion-state)") == "off":
             self.emacs.command("qwen-companion-mode")
-        self.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
+        self.screen.wait_for(READY)
 
     def start_cli(self) -> None:
         """Start the CLI from Emacs by typing the command's name; returns when it is connected and can be typed to."""

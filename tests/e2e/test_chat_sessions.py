@@ -14,7 +14,7 @@ from editor import lisp_string
 from model_types import Answer
 from sandbox import CHECKOUT
 from serve import Serve
-from stage import Stage
+from stage import READY, Stage
 
 pytestmark = pytest.mark.reuses_stage("daemon")
 
@@ -303,7 +303,7 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     stage.screen.wait_for("M-x qwen-companion-mode, then M-x qwen-companion-chat here")
     assert stage.emacs.buffer_text(chat) == shown
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
+    stage.screen.wait_for(READY)
     stage.emacs.command("qwen-companion-chat")
     wait_until_state(stage, chat, "idle")
     assert stage.emacs.buffer_text(chat) == shown

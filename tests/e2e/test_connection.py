@@ -11,13 +11,12 @@ import pytest
 from clis import QWEN_SETTINGS
 from editor import lisp_string
 from sandbox import GREETING, NOTES
-from stage import Stage
+from stage import NO_SESSION, Stage
 
 pytestmark = pytest.mark.reuses_stage("reviews")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
-NO_CLI = re.compile(r" Qwen(?![\[:])\b")
 
 
 def assert_context_and_review_work(stage: Stage) -> None:
@@ -40,7 +39,7 @@ def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Do you want to connect Emacs to Qwen Code?")
-    stage.screen.wait_for(NO_CLI)
+    stage.screen.wait_for(NO_SESSION)
     # Without both, "Yes" would look for an extension to install.
     (lock,) = stage.sandbox.lock_files
     for cli in stage.sandbox.clis():
@@ -60,7 +59,7 @@ def test_disabled_and_enabled_again(stage: Stage) -> None:
     stage.start_cli()
     stage.ask_command("/ide disable")
     stage.screen.wait_for("Disconnected: IDE integration disabled")
-    stage.screen.wait_for(NO_CLI)
+    stage.screen.wait_for(NO_SESSION)
     stage.screen.wait_for("Type your message")
     stage.ask_command("/ide enable")
     stage.screen.wait_for("✓ Connected to Emacs")
@@ -79,7 +78,7 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     stage.screen.keys("Enter")
     stage.screen.wait_for("Type your message")
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_for(NO_CLI)
+    stage.screen.wait_for(NO_SESSION)
     # There, it does not offer the status.
     stage.ask_command("/ide", " status")
     stage.screen.wait_for("IDE integration is not supported in your current environment")
@@ -96,7 +95,7 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     prompt, *_ = (stage.model.next_request().prompt for _ in range(3))
     assert str(stage.sandbox.greeting) not in prompt
     assert stage.sandbox.notes.read_text() == NEW_NOTES
-    stage.screen.wait_for(NO_CLI)
+    stage.screen.wait_for(NO_SESSION)
     # The CLI has deleted none of them.
     assert stage.sandbox.discovery_files == files
     # In the same shell, whose environment still knows nothing of the companion.

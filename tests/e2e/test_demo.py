@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from editor import PROGRAM
 from sandbox import BUILD, CHECKOUT
-from stage import Stage
+from stage import READY, Stage
 from terminal import Screen
 
 # The first and the last words of the guide: all of it is on the screen.
@@ -85,7 +85,7 @@ def test_make_emacs_leaves_the_users_configuration_alone(stage: Stage) -> None:
     make(stage, "emacs", "ARGS=README.org")
     stage.screen.wait_for("#+title: qwen-companion")
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_for(re.compile(r" Qwen(?!:)\b"))
+    stage.screen.wait_for(READY)
     assert sorted(home.rglob("*")) == before
     stage.screen.keys("C-x", "C-c")
     stage.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from clis import GEMINI, QWEN, Cli
 from daemon import MODE_ON, WAIT_UNTIL_READY, Daemon
 from sandbox import GREETING
-from stage import Stage
+from stage import NO_SESSION, Stage
 
 pytestmark = pytest.mark.reuses_stage("discovery")
 
@@ -105,7 +104,7 @@ def test_nothing_open_means_no_cli_and_the_user_is_told(stage: Stage) -> None:
     stage.screen.wait_for("no CLI can connect: no file, Dired buffer or terminal is open")
     stage.screen.wait_for("Qwen:no-root")
     stage.emacs.eval(f'(find-file "{stage.sandbox.greeting}")')
-    stage.screen.wait_for(re.compile(r" Qwen(?![\[:])\b"))
+    stage.screen.wait_for(NO_SESSION)
 
 
 # The projects of earlier tests may still be told.

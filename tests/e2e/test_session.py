@@ -144,7 +144,7 @@ def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
     stage.ask("change the greeting")
     stage.wait_for_review()
     # In the header lines of both sides, and in the control panel.
-    assert stage.screen.capture().count("your unsaved text") == 3
+    stage.screen.wait_until(lambda: stage.screen.capture().count("your unsaved text") == 3, "all three")
     # To the proposal.
     stage.screen.keys("C-x", "o", "C-x", "o", "C-c", "C-u")
     stage.screen.wait_for("yours: greeting.py")

@@ -12,7 +12,7 @@ import pytest
 
 from editor import PROGRAM, QUIET, lisp_string
 from sandbox import CHECKOUT, Sandbox
-from stage import Stage
+from stage import NO_SESSION, Stage
 
 # Python without its site-packages: the standard library only.
 BARE_PYTHON = f'exec {sys.executable} -S "$@"'
@@ -68,7 +68,7 @@ def test_a_start_that_failed_can_be_tried_again(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_gone("Qwen:error")
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_for(" Qwen ")
+    stage.screen.wait_for(NO_SESSION)
     assert stage.sandbox.lock_files
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from model_types import Answer, Call
 from sandbox import GREETING, NOTES, has_ended
-from stage import Stage
+from stage import NO_SESSION, Stage
 from terminal import PATIENCE
 
 pytestmark = pytest.mark.reuses_stage("reviews")
@@ -222,7 +222,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("greeting.py has ended before you answered")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 1.5)")
-    stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
+    stage.screen.wait_for(NO_SESSION)
     assert_review_gone(stage)
     assert stage.sandbox.greeting.read_text() == GREETING
     assert "disconnected before it could write" in stage.emacs.buffer_text("*Messages*")
@@ -236,7 +236,7 @@ def test_a_terminal_killed_in_a_review_leaves_the_edits(stage: Stage) -> None:
     clis = stage.sandbox.clis()
     stage.emacs.eval('(let (kill-buffer-query-functions) (kill-buffer "*qwen: project*"))')
     wait_for_kept_edits(stage)
-    stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
+    stage.screen.wait_for(NO_SESSION)
     stage.screen.wait_gone("C-c C-c accept")
     assert all(has_ended(cli, PATIENCE) for cli in clis)
     assert stage.emacs.eval("(length ediff-session-registry)") == "0"
@@ -259,7 +259,7 @@ def test_quitting_the_cli_in_a_review_rejects_first(stage: Stage) -> None:
     stage.screen.wait_for("Press Ctrl+C again to exit")
     stage.screen.keys("C-c", "C-c")
     assert all(has_ended(cli, PATIENCE) for cli in clis)
-    stage.screen.wait_for(re.compile(r" Qwen(?!\[)\b"))
+    stage.screen.wait_for(NO_SESSION)
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.eval("test-outcomes") == "nil"
     assert "kept" not in stage.emacs.buffer_text("*Messages*")
