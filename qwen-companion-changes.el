@@ -1658,7 +1658,15 @@ it."
 Ask which one if it cannot be told."
   (let* ((roots (mapcar #'qwen-companion-changes--comment-root
                         qwen-companion-changes--comments))
-         (candidates
+         (known
+          (delq nil
+                (mapcar (lambda (comment)
+                          (when-let* ((id (qwen-companion-changes--comment-group comment))
+                                      ((stringp id))
+                                      (turn (qwen-companion-journal-turn id)))
+                            (qwen-companion-backend-session (qwen-companion-turn-cli turn))))
+                        qwen-companion-changes--comments)))
+         (near
           (cl-remove-if-not
            (lambda (session)
              (when-let* ((directory (qwen-companion-session-directory session)))
@@ -1666,7 +1674,8 @@ Ask which one if it cannot be told."
                           (string-prefix-p (file-name-as-directory root)
                                            (file-name-as-directory directory)))
                         roots)))
-           (qwen-companion-backend-sessions))))
+           (qwen-companion-backend-sessions)))
+         (candidates (or (delete-dups known) near)))
     (if (null (cdr candidates))
         (car candidates)
       (let ((names (mapcar

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from clis import QWEN
+from editor import lisp_string
 from qwen_companion.journal.record import Record, Scope
 from sandbox import GREETING, NOTES, has_ended
 from stage import PATIENCE, Stage
@@ -123,3 +125,84 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
     assert (kinds["new name.txt"], kinds["last.txt"], kinds["made.txt"]) == ("renamed", "deleted", "added")
     assert (kinds["run.sh"], kinds["greeting.py"]) == ("mode", "modified")
     record.close()
+
+
+CHANGES = "*qwen-companion changes*"
+
+
+def shown(stage: Stage, text: str) -> None:
+    """Wait until the buffer of changes has TEXT."""
+    stage.screen.wait_until(lambda: text in stage.emacs.buffer_text(CHANGES), f"{text!r} among the changes")
+
+
+def at(stage: Stage, text: str) -> None:
+    """Go to the line with TEXT in the buffer of changes, which is selected."""
+    stage.emacs.eval(
+        f"(with-selected-window (get-buffer-window {lisp_string(CHANGES)}) (goto-char (point-min))"
+        f" (search-forward {lisp_string(text)}) (forward-line 0))"
+    )
+
+
+def holds(stage: Stage, path: Path, text: str | None) -> None:
+    """Wait until the file PATH has TEXT; None: until it is gone."""
+    stage.screen.wait_until(
+        lambda: (path.read_text() if path.exists() else None) == text, f"{path.name} to hold {text!r}"
+    )
+
+
+def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
+    greeting, notes, made = (stage.sandbox.project / name for name in ("greeting.py", "notes.txt", "made.txt"))
+    edited, new_notes = GREETING.replace('"hello "', '"good day "'), NOTES.replace("pears", "plums")
+    stage.start_emacs(greeting, forms=(FREE,))
+    stage.start_cli()
+    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt; echo made > made.txt\n")
+    stage.script_change(greeting, edited)
+    run(stage, "sh change.sh")
+    ask(stage, "greet and buy plums", "All done.")
+    # Typed to beside the terminal: the cursor is in the buffer of changes.
+    stage.emacs.command("qwen-companion-changes")
+    shown(stage, "greet and buy plums")
+    shown(stage, "made.txt  new")
+    # An edit of a file in a buffer and a shell command alike: a hunk undone, and back.
+    for path, before, after, line in ((greeting, GREETING, edited, "+    return"), (notes, NOTES, new_notes, "+plums")):
+        at(stage, path.name)
+        stage.screen.keys("Tab")
+        shown(stage, line)
+        at(stage, line)
+        stage.screen.keys("k")
+        holds(stage, path, before)
+        shown(stage, "undone, u brings it back")
+        stage.screen.keys("u")
+        holds(stage, path, after)
+        stage.screen.wait_until(
+            lambda: "undone, u brings it back" not in stage.emacs.buffer_text(CHANGES), "the hunk brought back"
+        )
+    # The user's edit since then stays when the turn is undone.
+    by_hand = '(with-current-buffer "greeting.py" (goto-char (point-max)) (insert "# by hand\n") (save-buffer))'
+    stage.emacs.eval(by_hand)
+    at(stage, "Qwen Code")
+    stage.screen.keys("k")
+    stage.screen.wait_for("change back 2 files, delete made.txt? (y or n)")
+    stage.screen.keys("y")
+    holds(stage, made, None)
+    holds(stage, greeting, GREETING + "# by hand\n")
+    holds(stage, notes, NOTES)
+    # That is a turn of its own, which is undone.
+    shown(stage, 'you  Undo "greet')
+    at(stage, 'you  Undo "greet')
+    stage.screen.keys("k")
+    stage.screen.wait_for(re.compile(r"make again made.txt.*\(y or n\)"))
+    stage.screen.keys("y")
+    holds(stage, made, "made\n")
+    holds(stage, greeting, edited + "# by hand\n")
+    holds(stage, notes, new_notes)
+    # A comment goes to the CLI as a prompt.
+    at(stage, "+    return")
+    stage.screen.keys("c")
+    stage.screen.wait_for("Comment on greeting.py")
+    stage.screen.type("Too formal.")
+    stage.screen.keys("Enter")
+    stage.model.say("I am sorry.")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("I am sorry.")
+    stage.screen.wait_for("> Comments on your changes:")

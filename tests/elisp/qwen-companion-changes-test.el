@@ -581,6 +581,8 @@ A text that is nil removes the line."
                                   :buffer terminal :noquery t :connection-type 'pipe))
            (session (list :id "s" :client "qwen" :directory directory :pid 1
                           :ancestors (list (process-id process)))))
+      (qwen-companion-changes-test-add
+       (append '(:cli "s") (car qwen-companion-changes-test-turns)))
       (unwind-protect
           (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
                      (lambda () (list session)))
@@ -589,6 +591,13 @@ A text that is nil removes the line."
                     ((symbol-function 'read-string) (lambda (&rest _) "No.\e[201~\r")))
             (qwen-companion-changes-test-goto "+twenty")
             (qwen-companion-changes-test-press "c")
+            ;; The one that has done it, of two in the project.
+            (let ((other (list :id "other" :client "qwen" :directory directory)))
+              (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                         (lambda () (list other session))))
+                (with-current-buffer qwen-companion-changes--buffer-name
+                  (should (equal "s" (plist-get (qwen-companion-changes--comments-session)
+                                                :id))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))
             (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)
