@@ -97,8 +97,9 @@ The other half is in its `__main__.py'.")
   "A Python process and the connection to it.
 MANAGER is that of EPC, nil until it is connected.  TIMER looks whether
 the process is ready, and then whether it is still running.  UNANSWERED
-counts the turns of TIMER since the start or the last answer."
-  process manager timer (unanswered 0))
+counts the turns of TIMER since the start or the last answer.  PUBLISHED
+and SERVING are non-nil once the process has said so; it is ready then."
+  process manager timer (unanswered 0) published serving)
 
 (cl-defstruct (qwen-companion-backend--server
                (:constructor qwen-companion-backend--make-server)
@@ -691,7 +692,11 @@ The process does so itself, but it may have been killed."
   "Handle the `published' message PAYLOAD: keep port and token for a restart."
   (setf (qwen-companion-backend--server-port qwen-companion-backend--server)
         (qwen-companion-published-port payload)
-        qwen-companion-backend--token (qwen-companion-published-token payload)))
+        qwen-companion-backend--token (qwen-companion-published-token payload)
+        (qwen-companion-backend--connection-published
+         qwen-companion-backend--connection)
+        t)
+  (qwen-companion-backend--check-ready))
 
 (defun qwen-companion-backend-on-files (payload)
   "Handle the `files' message PAYLOAD: keep the names of the discovery files."
@@ -708,11 +713,22 @@ The process does so itself, but it may have been killed."
          qwen-companion-backend--connection)
         0)
   (qwen-companion-backend--ping-later)
-  (qwen-companion-backend--set-state 'ready)
-  (when qwen-companion-backend--failure
-    (setq qwen-companion-backend--failure nil)
-    (qwen-companion-backend-notice "the companion is running again"))
+  (setf (qwen-companion-backend--connection-serving
+         qwen-companion-backend--connection)
+        t)
+  (qwen-companion-backend--check-ready)
   nil)
+
+(defun qwen-companion-backend--check-ready ()
+  "Enter the state `ready' once CLIs can find the server and are answered.
+Either message may come first."
+  (let ((connection qwen-companion-backend--connection))
+    (when (and (qwen-companion-backend--connection-published connection)
+               (qwen-companion-backend--connection-serving connection))
+      (qwen-companion-backend--set-state 'ready)
+      (when qwen-companion-backend--failure
+        (setq qwen-companion-backend--failure nil)
+        (qwen-companion-backend-notice "the companion is running again")))))
 
 (defun qwen-companion-backend-on-sessions (payload)
   "Handle the `sessions' message PAYLOAD: keep the connected CLIs."

@@ -152,13 +152,14 @@ character, so each part with properties of its own is a string."
 
 (defun qwen-companion--on-published (payload)
   "Handle the `published' message PAYLOAD: discovery files are on disk."
-  (qwen-companion-backend-on-published payload)
   (qwen-companion-roots-on-published payload)
   (qwen-companion-follow-update)
   (qwen-companion-terminal-set-environment
    (qwen-companion-published-environment payload))
   (mapc #'qwen-companion-backend-notice-once
         (qwen-companion-published-warnings payload))
+  ;; Last: once it is ready, terminals have the variables.
+  (qwen-companion-backend-on-published payload)
   (qwen-companion-terminal-published)
   nil)
 

@@ -429,6 +429,33 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
              (qwen-companion-backend-test--failure "no-such-python")))
     (qwen-companion-backend-test--check-nothing-left)))
 
+(ert-deftest qwen-companion-backend-test-ready-when-published-and-serving ()
+  "Where the mode line says that it is ready, terminals have the variables."
+  (let ((published '(:port 4 :token "t" :roots ("/a") :reachable t
+                     :environment (("QWEN_COMPANION_TEST_READY" "1"))))
+        seen)
+    (dolist (messages '((published serving) (serving published)))
+      (let ((qwen-companion-backend--connection (qwen-companion-backend--make-connection))
+            (qwen-companion-backend--server (qwen-companion-backend--make-server))
+            (qwen-companion-backend--token nil)
+            (qwen-companion-backend--state 'starting)
+            (qwen-companion-roots--answer nil)
+            (qwen-companion-state-functions
+             (list (lambda (_state)
+                     (push (qwen-companion-terminal--getenv "QWEN_COMPANION_TEST_READY")
+                           seen)))))
+        (cl-letf (((symbol-function 'qwen-companion-backend--ping-later) #'ignore)
+                  ((symbol-function 'qwen-companion-follow-update) #'ignore))
+          (unwind-protect
+              (dolist (message messages)
+                (should (eq 'starting (qwen-companion-state)))
+                (if (eq message 'published)
+                    (qwen-companion--on-published published)
+                  (qwen-companion-backend-on-serving nil)))
+            (qwen-companion-terminal-restore-environment)))
+        (should (eq 'ready (qwen-companion-state)))))
+    (should (equal '("1" "1") seen))))
+
 (ert-deftest qwen-companion-backend-test-old-python ()
   (qwen-companion-test-with-process
     (let ((said (qwen-companion-backend-test--failure
