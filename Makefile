@@ -60,8 +60,9 @@ PYTEST = $(VENV)/python -m pytest --durations=20 --durations-min=1
 # share a worker; the slow ones come first, see tests/conftest.py.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
-docs: build ## Write anew the lists of messages in docs/protocol.org
+docs: build ## Write anew the lists of messages in docs/protocol.org, and the manual as Texinfo
 	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py
+	@$(EMACS) -Q --batch docs/qwen-companion.org -l ox-texinfo -f org-texinfo-export-to-texinfo
 
 test: build ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)

@@ -83,3 +83,35 @@ def test_the_lists_of_messages_are_current() -> None:
     script = [sys.executable, str(CHECKOUT / "scripts/document_messages.py"), "--check"]
     result = subprocess.run(script, env={"PYTHONPATH": str(CHECKOUT / "python")}, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_every_option_and_command_is_in_the_manual() -> None:
+    manual = (CHECKOUT / "docs/qwen-companion.org").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in CHECKOUT.glob("qwen-companion*.el")]
+    options = {name for source in sources for name in re.findall(r"^\(defcustom (\S+)", source, re.MULTILINE)}
+    commands = {
+        name
+        for source in sources
+        for name, body in re.findall(
+            r"^;;;###autoload\n\(def(?:un|ine-minor-mode) (\S+)(.*?)(?=^\(|^;;;###)", source, re.MULTILINE | re.DOTALL
+        )
+        if "(interactive" in body or name.endswith("-mode")
+    }
+    assert len(options) > 30
+    assert len(commands) > 40
+    assert {name for name in options | commands if f"={name}=" not in manual} == set()
+
+
+def test_the_manual_in_texinfo_is_that_in_org() -> None:
+    """Its chapters are; the rest depends on the version of Org that has written it."""
+    manual = (CHECKOUT / "docs/qwen-companion.org").read_text(encoding="utf-8")
+    texinfo = (CHECKOUT / "docs/qwen-companion.texi").read_text(encoding="utf-8")
+    chapters = [re.sub(r"=", "", title) for title in re.findall(r"^\* (.+)$", manual, re.MULTILINE)]
+    written = [
+        re.sub(r"@\w+\{(.*?)\}", r"\1", title)
+        for title in re.findall(r"^@(?:chapter|appendix) (.+)$", texinfo, re.MULTILINE)
+    ]
+    assert written == chapters
+    # Each option of the table too.
+    for name in re.findall(r"^#\+vindex: (\S+)$", manual, re.MULTILINE):
+        assert f"@vindex {name}\n" in texinfo
