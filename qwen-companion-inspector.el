@@ -575,7 +575,7 @@ It is the LAST one of its session or not."
            (when last "\n")))))
 
 (defun qwen-companion-inspector--call-items (now)
-  "Return the items about tool calls by models, at the time NOW."
+  "Return the items about the tools that models have used, at the time NOW."
   (when qwen-companion-inspector--calls
     (append
      (list (cons '(calls)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Final
 
@@ -37,19 +38,23 @@ TAKES_ANSWERS: Final = (
 def daemons(stage: Stage) -> list[psutil.Process]:
     """What keeps a daemon of Emacs's own, and the daemon; empty when there is none."""
     others = [stage.serve.pid] if stage.serve.running else []
-    found: list[psutil.Process] = []
-    for process in stage.sandbox.processes():
-        try:
-            if "serve" in process.cmdline() and process.pid not in others:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
+    found = [process for process in _serving(stage.sandbox.processes()) if process.pid not in others]
     return sorted(found, key=lambda process: process.create_time())
+
+
+def _serving(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Return those of PROCESSES that run `qwen serve`; some may end meanwhile."""
+    found: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "serve" in process.cmdline():
+                found.append(process)
+    return found
 
 
 def leave_daemon(stage: Stage) -> None:
     """Let Emacs forget the daemon of an earlier test; returns when one of its own has ended."""
-    own = [process for process in stage.emacs.process.children(recursive=True) if "serve" in process.cmdline()]
+    own = _serving(stage.emacs.process.children(recursive=True))
     stage.emacs.eval(
         "(progn (require 'qwen-companion-daemon) (require 'auth-source) (auth-source-forget-all-cached)"
         " (unless (eq (qwen-companion-daemon-state) 'off) (qwen-companion-daemon-stop)))"
@@ -60,7 +65,10 @@ def leave_daemon(stage: Stage) -> None:
 
 def start_daemon(stage: Stage) -> None:
     """Let Emacs have a daemon of its own, unless an earlier test has left it one."""
-    if stage.emacs.eval("(eq (qwen-companion-daemon-state) 'connected)") == "nil":
+    own = "(eq (car (qwen-companion-daemon-reconnect-form)) 'qwen-companion-daemon-start)"
+    if stage.emacs.eval(f"(and (eq (qwen-companion-daemon-state) 'connected) {own})") == "nil":
+        # It may have left somebody else's, connected or not.
+        leave_daemon(stage)
         stage.emacs.command("qwen-companion-daemon-start")
     stage.screen.wait_for(re.compile(r" Daemon(?!:)"))
 

@@ -121,27 +121,31 @@ class Stage:
             f" (eq 'vterm-mode (buffer-local-value 'major-mode (get-buffer {buffer}))))"
         )
         # Of others, nothing tells when they have done it.
-        if cli.cli != QWEN or self.emacs.eval(usable) == "nil":
+        if cli.cli != QWEN:
             return False
+
+        def is_gone() -> bool:
+            # One that a test has killed may end only now.
+            return self.emacs.eval(usable) == "nil"
+
+        def shows(text: str) -> bool:
+            return is_gone() or text in self.emacs.buffer_text(cli.buffer)
+
         try:
             # After its answer it takes a moment; one that asks something waits for ever.
-            self._wait_for_prompt(cli, _PROMPT_S)
+            self.screen.wait_until(lambda: shows("Type your message"), "an empty prompt", _PROMPT_S)
         except ScreenTimeoutError:
+            return False
+        if is_gone():
             return False
         done = self._times_cleared()
         self.emacs.eval(f'(with-current-buffer {buffer} (vterm-send-string "/clear"))')
-        self.screen.wait_until(lambda: "/clear" in self.emacs.buffer_text(cli.buffer), "/clear typed")
-        self.emacs.eval(f"(with-current-buffer {buffer} (vterm-send-return))")
+        self.screen.wait_until(lambda: shows("/clear"), "/clear typed")
+        self.emacs.eval(f"(when {usable} (with-current-buffer {buffer} (vterm-send-return)))")
         # Before that, what is typed is lost.
-        self.screen.wait_until(lambda: self._times_cleared() > done, "/clear done")
-        self._wait_for_prompt(cli)
-        return True
-
-    def _wait_for_prompt(self, cli: _RunningCli, timeout: float = PATIENCE) -> None:
-        """Wait until CLI can be typed to; TIMEOUT in seconds."""
-        self.screen.wait_until(
-            lambda: "Type your message" in self.emacs.buffer_text(cli.buffer), "an empty prompt", timeout
-        )
+        self.screen.wait_until(lambda: is_gone() or self._times_cleared() > done, "/clear done")
+        self.screen.wait_until(lambda: shows("Type your message"), "an empty prompt")
+        return not is_gone()
 
     def _times_cleared(self) -> int:
         """How often CLIs have written into their logs that /clear has ended."""

@@ -304,8 +304,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                              (qwen-companion-tools-test--call
                               "definition" "symbol" "my-first" "path" path "line" 99)))
       ;; That would be a search by a program.
-      (cl-letf (((symbol-function 'make-process) (lambda (&rest _) (error "A process")))
-                ((symbol-function 'call-process) (lambda (&rest _) (error "A process"))))
+      (let ((exec-path nil))
         (should (string-search "no more than a search in files"
                                (qwen-companion-tools-test--call
                                 "references" "symbol" "my-first" "path" path))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import signal
 import threading
 import time
@@ -19,8 +20,8 @@ import pytest
 
 from clis import GEMINI, QWEN_SETTINGS
 from model_types import Answer, Call
-from qwen_companion.doors.layer import FILE_NAME
-from qwen_companion.doors.reviews import STILL_REVIEWING
+from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from qwen_companion.doors.reviews import HOLD_S, STILL_REVIEWING
 from sandbox import GREETING, NOTES
 from stage import Stage
 
@@ -90,6 +91,28 @@ def http_server() -> Generator[tuple[int, threading.Event]]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.server_port, asked
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def silent_server() -> Generator[tuple[int, threading.Event]]:
+    """A server that never answers: its port, and whether it was asked for anything."""
+    asked, over = threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.set()
+            over.wait()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port, asked
+        over.set()
         server.shutdown()
         thread.join()
 
@@ -288,3 +311,41 @@ def test_gemini_asks_in_yolo_where_a_policy_says_so(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def test_without_a_terminal_no_edit_is_made_in_auto(stage: Stage) -> None:
+    """`qwen -p` has nobody to ask: the layer makes it refuse what it would refuse by itself."""
+    start(stage)
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.model.say("I could not.")
+    stage.open_shell("*shell*")
+    stage.screen.type("qwen -p 'change the greeting'; echo ended $?")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("I could not.")
+    stage.screen.wait_for("ended 0")
+    assert stage.sandbox.greeting.read_text() == GREETING
+
+
+def test_a_layer_that_is_not_json_keeps_every_cli_from_starting(stage: Stage) -> None:
+    """Hence it is read back before any terminal has its name, and never written in place."""
+    broken = stage.sandbox.root / "broken.json"
+    broken.write_text('{"hooks": ')
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.open_shell("*shell*", {VARIABLE: str(broken)})
+    stage.screen.type("qwen; echo ended $?")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for(re.compile(r"ended [1-9]"))
+
+
+def test_a_hook_is_given_up_after_a_minute_whatever_its_timeout_says(stage: Stage) -> None:
+    """Hence a review of a hook is held for less, and the subagent then told to make its call again."""
+    with silent_server() as (port, asked):
+        hook = {"type": "http", "url": f"http://127.0.0.1:{port}/", "timeout": 600}
+        start(stage, hooks={"PreToolUse": [{"matcher": "^read_file$", "hooks": [hook]}]})
+        stage.model.call("read_file", file_path=str(stage.sandbox.notes))
+        stage.model.say("Read at last.")
+        stage.ask("read the notes")
+        stage.screen.wait_until(asked.is_set, "the hook asked")
+        began = time.monotonic()
+        stage.screen.wait_for("Read at last.")
+        assert HOLD_S < time.monotonic() - began < 90
