@@ -26,8 +26,9 @@ from stage import Stage  # noqa: E402
 
 def run(stage: Stage, environment: dict[str, str], calls: int) -> tuple[float, float]:
     """Let the CLI make `calls` tool calls; return wall clock and processor time in ms."""
-    for _ in range(calls):
-        stage.model.call("read_file", file_path=str(stage.sandbox.notes))
+    for number in range(calls):
+        # The CLI ends a run that makes the same call again and again.
+        stage.model.call("read_file", file_path=str(stage.sandbox.notes), offset=0, limit=number + 1)
     stage.model.say("Done.")
     before, began = os.times(), time.perf_counter()
     done = subprocess.run(
@@ -36,10 +37,10 @@ def run(stage: Stage, environment: dict[str, str], calls: int) -> tuple[float, f
         env=environment,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
     wall, after = time.perf_counter() - began, os.times()
-    assert "Done." in done.stdout, done.stdout
+    assert "Done." in done.stdout, done.stdout + done.stderr
     processor = after.children_user + after.children_system - before.children_user - before.children_system
     return 1000 * wall, 1000 * processor
 

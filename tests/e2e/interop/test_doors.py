@@ -313,17 +313,16 @@ def test_gemini_asks_in_yolo_where_a_policy_says_so(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
-def test_without_a_terminal_no_edit_is_made_in_auto(stage: Stage) -> None:
-    """`qwen -p` has nobody to ask: the layer makes it refuse what it would refuse by itself."""
+def test_without_a_terminal_no_edit_is_offered_in_auto(stage: Stage) -> None:
+    """`qwen -p` has nobody to ask: with the layer as without it, the model gets no tool that edits."""
     start(stage)
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.model.say("I could not.")
     stage.open_shell("*shell*")
     stage.screen.type("qwen -p 'change the greeting'; echo ended $?")
     stage.screen.keys("Enter")
-    stage.screen.wait_for("I could not.")
     stage.screen.wait_for("ended 0")
-    assert stage.sandbox.greeting.read_text() == GREETING
+    offered = {tool["function"]["name"] for tool in stage.model.bodies[-1]["tools"]}
+    assert "read_file" in offered
+    assert not offered & {"edit", "write_file", "notebook_edit"}
 
 
 def test_a_layer_that_is_not_json_keeps_every_cli_from_starting(stage: Stage) -> None:
