@@ -75,35 +75,17 @@ def wait_for_text(stage: Stage, path: Path, text: str) -> None:
 
 
 @contextmanager
-def http_server() -> Generator[tuple[int, threading.Event]]:
-    """A server of the user's own: its port, and whether it was asked for anything."""
-    asked = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.set()
-            self.send_error(404)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port, asked
-        server.shutdown()
-        thread.join()
-
-
-@contextmanager
-def silent_server() -> Generator[tuple[int, threading.Event]]:
-    """A server that never answers: its port, and whether it was asked for anything."""
+def http_server(silent: bool = False) -> Generator[tuple[int, threading.Event]]:
+    """A server of the user's own, which refuses, or if SILENT never answers: its port, and whether it was asked."""
     asked, over = threading.Event(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked.set()
-            over.wait()
+            if silent:
+                over.wait()
+            else:
+                self.send_error(404)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -338,7 +320,7 @@ def test_a_layer_that_is_not_json_keeps_every_cli_from_starting(stage: Stage) ->
 
 def test_a_hook_is_given_up_after_a_minute_whatever_its_timeout_says(stage: Stage) -> None:
     """Hence a review of a hook is held for less, and the subagent then told to make its call again."""
-    with silent_server() as (port, asked):
+    with http_server(silent=True) as (port, asked):
         hook = {"type": "http", "url": f"http://127.0.0.1:{port}/", "timeout": 600}
         start(stage, hooks={"PreToolUse": [{"matcher": "^read_file$", "hooks": [hook]}]})
         stage.model.call("read_file", file_path=str(stage.sandbox.notes))
