@@ -236,9 +236,17 @@ character, so each part with properties of its own is a string."
         qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))
 
-;; Loaded when the menu is opened.
+;; Loaded when they are used first.  Who requires this file in a clone has no
+;; autoloads of a package.
 (autoload 'qwen-companion-menu-bar "qwen-companion-menu")
 (autoload 'qwen-companion "qwen-companion-menu" nil t)
+(autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
+(autoload 'qwen-companion-ask "qwen-companion-ask" nil t)
+(autoload 'qwen-companion-ask-send "qwen-companion-ask" nil t)
+(autoload 'qwen-companion-changes "qwen-companion-changes" nil t)
+(autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" nil t)
+(autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)
+(autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map
   (let ((map (make-sparse-keymap)))

@@ -120,5 +120,25 @@
     (should (eq #'qwen-companion-diff-accept (lookup-key menu [Reviews Accept])))
     (should (eq #'qwen-companion-chats (lookup-key menu [Chat List])))))
 
+(ert-deftest qwen-companion-menu-test-commands-without-a-package ()
+  "In a clone, where `require' is all there is, they are there too.
+A chat has to be required."
+  (let ((commands (cl-remove-if
+                   (lambda (command)
+                     (string-match-p "-\\(chats?\\|daemon\\)\\(-\\|\\'\\)" (symbol-name command)))
+                   (mapcar (lambda (command) (nth 2 command))
+                           (qwen-companion-menu-test--commands)))))
+    (should (memq 'qwen-companion-ask commands))
+    (with-temp-buffer
+      (apply #'call-process
+             (expand-file-name invocation-name invocation-directory) nil t nil
+             "-Q" "--batch"
+             (append
+              (mapcan (lambda (directory) (list "-L" directory)) (delq nil load-path))
+              (list "-l" "qwen-companion" "--eval"
+                    (format "(princ (format \"missing: %%S\" (delq nil (mapcar (lambda (command) (unless (commandp command) command)) '%S))))"
+                            commands))))
+      (should (string-match-p "missing: nil" (buffer-string))))))
+
 (provide 'qwen-companion-menu-test)
 ;;; qwen-companion-menu-test.el ends here
