@@ -58,6 +58,85 @@ See `qwen-companion-daemon-reconnect-form'.")
 (defvar-local qwen-companion-chat-state--pending-open nil
   "Non-nil when the session is to be opened once a daemon is connected.")
 
+;;; What only Emacs has
+
+(defvar-local qwen-companion-chat-state--unfinished nil
+  "The turns shown that have not ended well: an alist (TURN . CHANGES).
+Both the turns and their CHANGES, reports, are newest first.  When the
+daemon and the Python process are replaced, nobody else has them.")
+
+(defun qwen-companion-chat-state--record (change)
+  "Add CHANGE to its turn, and forget a turn that has ended well."
+  (when-let* ((turn (qwen-companion-daemon-change-turn change)))
+    (let ((kind (qwen-companion-daemon-change-kind change)))
+      (when (and (eq 'text kind)
+                 (eq 'user (qwen-companion-daemon-text-voice change))
+                 (not (qwen-companion-daemon-text-parent change))
+                 (not (assoc turn qwen-companion-chat-state--unfinished)))
+        (qwen-companion-chat-state--forget-unended)
+        (push (list turn) qwen-companion-chat-state--unfinished))
+      (when-let* ((entry (assoc turn qwen-companion-chat-state--unfinished)))
+        (if (and (eq 'end kind) (eq 'done (qwen-companion-daemon-end-outcome change)))
+            (setq qwen-companion-chat-state--unfinished
+                  (delq entry qwen-companion-chat-state--unfinished))
+          (push change (cdr entry)))))))
+
+(defun qwen-companion-chat-state--forget-unended ()
+  "Forget the turns without an end, which have ended well."
+  (setq qwen-companion-chat-state--unfinished
+        (cl-remove-if-not (lambda (entry)
+                            (cl-find 'end (cdr entry) :key #'qwen-companion-daemon-change-kind))
+                          qwen-companion-chat-state--unfinished)))
+
+(defun qwen-companion-chat-state--shown ()
+  "Return the changes of the unfinished turns, oldest first, to be sent."
+  (let (changes texts)
+    (cl-flet ((flush (text)
+                (when text
+                  (push (append (qwen-companion-spool-pack (apply #'concat (nreverse texts)))
+                                (qwen-companion-chat-state--without-text text))
+                        changes))
+                (setq texts nil)))
+      (pcase-dolist (`(,_ . ,newest-first) (reverse qwen-companion-chat-state--unfinished))
+        (let (before)
+          (dolist (change (reverse newest-first))
+            (unless (qwen-companion-chat-state--goes-on-p before change)
+              (flush before)
+              (setq before nil))
+            (if (eq 'text (qwen-companion-daemon-change-kind change))
+                (progn (setq before (or before change))
+                       (push (qwen-companion-daemon-text-text change) texts))
+              (push change changes)))
+          (flush before))))
+    (nreverse changes)))
+
+(defun qwen-companion-chat-state--goes-on-p (before change)
+  "Return non-nil when CHANGE continues the text of BEFORE, a change or nil."
+  (and before
+       (cl-loop for reader in '(qwen-companion-daemon-change-kind
+                                qwen-companion-daemon-text-voice
+                                qwen-companion-daemon-text-by
+                                qwen-companion-daemon-text-parent
+                                qwen-companion-daemon-text-background)
+                always (equal (funcall reader before) (funcall reader change)))))
+
+(defun qwen-companion-chat-state--without-text (change)
+  "Return CHANGE without its text."
+  (cl-loop for (key value) on change by #'cddr
+           unless (eq key :text) append (list key value)))
+
+(defun qwen-companion-chat-state--unspool (change)
+  "Return CHANGE with its text inside, if it is a text in a file.
+One that cannot be read is left to those who show it."
+  (if (and (eq 'text (qwen-companion-daemon-change-kind change))
+           (not (qwen-companion-daemon-text-text change)))
+      (condition-case nil
+          (append (list :text (qwen-companion-spool-text change))
+                  (cl-loop for (key value) on change by #'cddr
+                           unless (eq key :text-file) append (list key value)))
+        (error change))
+    change))
+
 (defun qwen-companion-chat-buffers ()
   "Return the buffers of all chats, the most recently used first."
   (cl-remove-if-not
@@ -191,10 +270,28 @@ the process ends before it answers.  Without CALLBACK, show an error."
            (with-current-buffer buffer
              (save-restriction
                (widen)
-               (funcall handler payload))))
+               (funcall handler (qwen-companion-chat-state--note method payload)))))
           ((and id (not buffer) qwen-companion-chat-state--requests)
            (push (cons method payload) qwen-companion-chat-state--early-reports))
           (id (qwen-companion-chat-state--drop-texts payload)))))
+
+(defun qwen-companion-chat-state--note (method payload)
+  "Note what the report METHOD with PAYLOAD is to be remembered for.
+Return PAYLOAD, where the texts of a conversation are no longer in files."
+  (pcase method
+    ('daemon-turn
+     (let ((changes (mapcar #'qwen-companion-chat-state--unspool
+                            (qwen-companion-daemon-report-changes payload))))
+       (mapc #'qwen-companion-chat-state--record changes)
+       (plist-put (copy-sequence payload) :changes changes)))
+    ('daemon-reset
+     (setq qwen-companion-chat-state--unfinished nil)
+     payload)
+    ((and 'daemon-session
+          (guard (eq 'idle (qwen-companion-daemon-session-state payload))))
+     (qwen-companion-chat-state--forget-unended)
+     payload)
+    (_ payload)))
 
 (defun qwen-companion-chat-state--drop-texts (payload)
   "Remove the files of the texts in PAYLOAD, which nobody will read."
@@ -282,7 +379,11 @@ This also loads a session that has ended or was left."
   (when (eq 'off (qwen-companion-daemon-state))
     (user-error "Disconnected from the daemon; M-x qwen-companion-chat here connects again"))
   (qwen-companion-chat-call
-   'daemon-load (list :session qwen-companion-chat-session-id)
+   'daemon-load
+   (list :session qwen-companion-chat-session-id
+         :shown (unless (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
+                              '(idle busy waiting cancelling))
+                  (qwen-companion-chat-state--shown)))
    (lambda (reply)
      (when-let* ((error (qwen-companion-daemon-reply-error reply)))
        (qwen-companion-backend-notice error)

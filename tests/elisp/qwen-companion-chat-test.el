@@ -582,6 +582,37 @@
                                   (qwen-companion-test-sent 'daemon-load))))
     (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))))
 
+(ert-deftest qwen-companion-chat-test-a-new-process-is-told-what-only-emacs-has ()
+  "A turn that has not ended well, as it was shown."
+  (qwen-companion-chat-test-with
+    (let ((said (lambda (turn voice text)
+                  (list :kind 'text :turn turn :voice voice :text text)))
+          (end (lambda (turn outcome)
+                 (list :kind 'end :turn turn :outcome outcome)))
+          (tool '(:kind tool :turn "t3" :id "x" :status running)))
+      (cl-labels ((sent ()
+                    (run-hooks 'qwen-companion-backend-disconnected-hook)
+                    (qwen-companion-chat-test-tell 'daemon-state :state 'connected)
+                    (plist-get (car (last (qwen-companion-test-sent 'daemon-load))) :shown)))
+        (qwen-companion-chat-test-turn
+         (funcall said "t1" 'user "one") (funcall said "t1" 'answer "whole") (funcall end "t1" 'done)
+         (funcall said "t2" 'user "two") (funcall said "t2" 'answer "ha") (funcall end "t2" 'failed)
+         (funcall said "t3" 'user "three") (funcall said "t3" 'answer "pie"))
+        (qwen-companion-chat-test-turn (funcall said "t3" 'answer "ces") tool
+                                       (funcall said "t3" 'answer "more"))
+        (should (equal (sort (mapcar (lambda (change) (format "%S" (or (plist-get change :text) change)))
+                                     (sent))
+                             #'string<)
+                       (sort (mapcar (lambda (item) (format "%S" item))
+                                     (list "two" "ha" (funcall end "t2" 'failed)
+                                           "three" "pieces" tool "more"))
+                             #'string<)))
+        ;; What the daemon tells anew replaces it; of what has ended without a word, nothing is kept.
+        (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
+        (qwen-companion-chat-test-turn (funcall said "t4" 'user "four"))
+        (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'idle)
+        (should-not (sent))))))
+
 (ert-deftest qwen-companion-chat-test-a-connection-that-mends-itself-is-left-to-do-so ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell 'daemon-session :session "s" :state 'disconnected :text "no answer")

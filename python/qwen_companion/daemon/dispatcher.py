@@ -213,7 +213,7 @@ class CallDispatcher:
             case messages.Open():
                 return await self._open_new(self._connected(), call.root, shared=call.scope == messages.SHARED)
             case messages.Load():
-                return await self._load(self._connected(), call.session)
+                return await self._load(self._connected(), call)
             case messages.Close():
                 await self._close(call.session, end=call.end)
             case _:
@@ -375,14 +375,15 @@ class CallDispatcher:
         reply = await connection.client.create_or_attach(root or connection.workspace, scope)
         return await self._open(connection, reply.session_id)
 
-    async def _load(self, connection: _Connection, session: str) -> _CallResult:
-        session_id = self._session_ids.get(session)
+    async def _load(self, connection: _Connection, call: messages.Load) -> _CallResult:
+        session_id = self._session_ids.get(call.session)
         if session_id is None:
             # Known to an Emacs whose backend was another process then.
             await self._list(connection)
-            session_id = self._session_ids.get(session)
+            session_id = self._session_ids.get(call.session)
         if session_id is None:
             raise GoneError("The daemon no longer has that session.")
+        self._interrupted.setdefault(call.session, InterruptedTurns(call.shown))
         return await self._open(connection, session_id)
 
     async def _open(self, connection: _Connection, session_id: str) -> _CallResult:

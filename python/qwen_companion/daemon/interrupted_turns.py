@@ -8,65 +8,115 @@ what had streamed in is nowhere else, and a load would take it out of the conver
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from qwen_companion.daemon.messages import Change, EndChange, Permission, SlashCommands, TextChange, ToolChange
+from qwen_companion.daemon.messages import (
+    Change,
+    EndChange,
+    NoteChange,
+    Permission,
+    SlashCommands,
+    TextChange,
+    ToolChange,
+)
 
 Output = Change | Permission | SlashCommands
 
 DONE = "done"
 
+_UNKNOWN = ""
+"""A turn that no conversation has."""
+
+
+@dataclass(frozen=True)
+class _Interrupted:
+    """What was told of a turn; `after` is the turn before it, None for the first, `_UNKNOWN` for any."""
+
+    changes: list[Change]
+    after: str | None
+
 
 class InterruptedTurns:
-    """Those of one session, over all its loads and all connections to its daemon."""
+    """The interrupted turns of one session, over all its loads and all connections to its daemon."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Iterable[Change] = ()) -> None:
+        """`shown` are turns without a good end that Emacs was told of by another process."""
         self._turn: str | None = None
         """The turn that runs; what was told of it is in `_told`."""
         self._told: dict[object, Change] = {}
-        self._interrupted: dict[str, list[Change]] = {}
+        self._newest: str | None = None
+        """The turn that began last; `_after` is the one before it."""
+        self._after: str | None = None
+        self._interrupted: dict[str, _Interrupted] = {}
+        self.told(shown)
+        # What was told between them is not known, so one that a load lacks comes at the end.
+        self._newest = self._after = _UNKNOWN
+        self._interrupted = {turn: replace(item, after=_UNKNOWN) for turn, item in self._interrupted.items()}
+
+    @property
+    def running(self) -> str | None:
+        """The turn that has begun and not ended, as far as was told."""
+        return self._turn
 
     def told(self, outputs: Iterable[Output]) -> None:
-        """`outputs` are told."""
+        """Note that `outputs` are told."""
         for change in outputs:
+            if isinstance(change, NoteChange) and change.note == "rewound":
+                self._interrupted.clear()
             if not isinstance(change, Change) or change.turn is None:
                 continue
             if _begins(change) and change.turn != self._turn:
-                self._turn, self._told = change.turn, {}
+                self._begin(change.turn)
             if change.turn == self._turn:
                 # Of a tool only how it is at last, where it was first.
                 self._told[change.id if isinstance(change, ToolChange) else len(self._told), type(change)] = change
                 if isinstance(change, EndChange):
                     if change.outcome != DONE:
-                        self._interrupted[change.turn] = list(self._told.values())
+                        self._interrupted[change.turn] = _Interrupted(list(self._told.values()), self._after)
                     self._turn = None
 
-    def completed(self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, runs: bool, why: str) -> list[Output]:
-        """`loaded`, which takes the place of all that was told, with what is missing in it, and with the missing ends.
+    def _begin(self, turn: str) -> None:
+        self._turn, self._told = turn, {}
+        if turn != self._newest:
+            self._newest, self._after = turn, self._newest
 
-        `outcomes` says of turns how they ended as far as the daemon knows, see `EndChange`.  Unless one `runs`, one
-        whose end was not told has broken off, because of `why`.
+    def completed(
+        self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, running: str | None, why: str
+    ) -> list[Output]:
+        """Return `loaded`, which replaces all that was told, with the missing turns and ends added.
+
+        `outcomes` has how turns ended as far as the daemon knows, see `EndChange`.  A turn whose end was not told and
+        that is not `running` has broken off, because of `why`.
         """
-        if self._turn is not None and not runs:
+        if self._turn not in (None, running):
             self.told([EndChange(self._turn, None, outcome="failed", text=why)])
         result = list(loaded)
-        newest = next(reversed(self._interrupted), None)
         ends = {turn: EndChange(turn, None, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
-        for turn, told in self._interrupted.items():
+        for turn, interrupted in self._interrupted.items():
+            told = interrupted.changes
             outcome = outcomes.get(turn)
             if outcome == DONE:
                 continue
             if _length(told, turn) > _length(loaded, turn):
-                result = _with(result, turn, told, last=turn == newest)
+                result = _with(result, turn, interrupted)
             elif (outcome or not _length(loaded, turn, "answer")) and isinstance(told[-1], EndChange):
                 ends[turn] = told[-1]
         for turn, end in ends.items():
-            places = [number for number, item in enumerate(result) if isinstance(item, Change) and item.turn == turn]
+            places = _places(result, turn)
             if places and not any(isinstance(result[place], EndChange) for place in places):
                 result.insert(places[-1] + 1, end)
-        self._turn = None
-        if runs:
-            self.told(result)
+        self._rebuild(result, running)
         return result
+
+    def _rebuild(self, outputs: Sequence[Output], running: str | None) -> None:
+        """Replace all that was told by `outputs`, of which only the turn `running` is not over."""
+        self._turn = self._newest = self._after = None
+        for item in outputs:
+            if isinstance(item, Change) and item.turn is not None and _begins(item):
+                self._begin(item.turn)
+        self._turn = None
+        if running is not None:
+            self.told(item for item in outputs if isinstance(item, Change) and item.turn == running)
 
 
 def _begins(change: Change) -> bool:
@@ -80,11 +130,16 @@ def _length(outputs: Iterable[Output], turn: str, *voices: str) -> int:
     return sum(len(item.text) for item in texts if item.voice in wanted)
 
 
-def _with(outputs: Sequence[Output], turn: str, told: Sequence[Change], *, last: bool) -> list[Output]:
-    """Return `outputs` with `told` in place of all of `turn`; a missing turn is added only if it is the `last`."""
-    rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == turn)]
-    place = next(
-        (number for number, item in enumerate(outputs) if isinstance(item, Change) and item.turn == turn),
-        len(rest) if last else None,
-    )
-    return [*outputs] if place is None else [*rest[:place], *told, *rest[place:]]
+def _places(outputs: Sequence[Output], turn: str | None) -> list[int]:
+    """Return the indices of what belongs to `turn`."""
+    return [number for number, item in enumerate(outputs) if isinstance(item, Change) and item.turn == turn]
+
+
+def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted) -> list[Output]:
+    """Return `outputs` with an `interrupted` turn in place of all that they have of it, else after the one before."""
+    if places := _places(outputs, turn):
+        rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == turn)]
+        return [*rest[: places[0]], *interrupted.changes, *rest[places[0] :]]
+    before = _places(outputs, interrupted.after) if interrupted.after is not None else [-1]
+    place = before[-1] + 1 if before else len(outputs)
+    return [*outputs[:place], *interrupted.changes, *outputs[place:]]

@@ -73,10 +73,16 @@ class ListSessions:
 
 @dataclass(frozen=True)
 class Load:
-    """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew."""
+    """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew.
+
+    `shown` are the turns without a good end that Emacs shows: what the daemon no longer has of them is sent again.
+    """
 
     method: ClassVar[str] = "daemon-load"
     session: str
+    shown: tuple[TextChange | ToolChange | PlanChange | UsageChange | EndChange | NoteChange, ...] = field(
+        default=(), repr=False
+    )
 
 
 @dataclass(frozen=True)

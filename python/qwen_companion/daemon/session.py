@@ -87,6 +87,7 @@ class DaemonSession:
         self._why: str | None = None
         self._connected = False
         self._loading = True
+        self._epoch: str | None = None
         self._interrupted = interrupted or InterruptedTurns()
         self._forget()
 
@@ -185,17 +186,25 @@ class DaemonSession:
             local_id("turn", item.prompt_id): _TERMINALS.get(item.terminal or "", "failed")
             for item in reply.prompt_terminals
         }
-        outputs = self._interrupted.completed(
-            outputs, outcomes, runs=reply.has_active_prompt, why=why or "The turn broke off."
-        )
         if not reply.has_active_prompt:
             self._running = None
         elif self._running is None:
             self._running = _UNKNOWN_PROMPT
+        outputs = self._interrupted.completed(
+            outputs, outcomes, running=self._running_turn(reply.event_epoch), why=why or "The turn broke off."
+        )
+        self._epoch = reply.event_epoch
         # Whatever end is part of what was, it lives now.
         self._end = self._why = None
         self._loading = False
         return outputs
+
+    def _running_turn(self, epoch: str) -> str | None:
+        """Return the turn that runs after a load of `epoch`: None for none, "" for one of which nothing was told."""
+        if self._running != _UNKNOWN_PROMPT:
+            return None if self._running is None else local_id("turn", self._running)
+        # As long as neither daemon nor agent was replaced, the turn that ran goes on.
+        return "" if self._epoch not in (None, epoch) else self._interrupted.running or ""
 
     def reloading(self) -> None:
         """Note that a load has been asked for."""

@@ -11,7 +11,7 @@ The field `ends_lines` is the key `:ends-lines`.  Its type says what is written 
 - A dataclass is a property list.  One with a class variable `kind` writes it as `:kind` first, and a union of such
   classes is read by it.
 - A named tuple is not nested: its first field has the key of the field that holds it, and each other field that key and
-  its own name; nil stands for 0, and None writes no key at all.
+  its own name, a number; nil stands for 0, and None writes no key at all.
 
 nil and a missing key read as false, the empty sequence or None, or else as the default of the field.
 """
@@ -351,6 +351,8 @@ def _readers(cls: type[Any]) -> tuple[tuple[str, Reader], ...]:
 def _reader(field: dataclasses.Field[Any], type_: FieldType) -> Reader:
     if LONG in type_.marks:
         return lambda values, spool: _read_text(values, spool, type_.optional)
+    if type_.parts:
+        return lambda values, spool: _read_unnested(type_.type, field.name, values, spool)
     key, read = key_of(field.name), _value_reader(type_)
     default: object = None if field.default is MISSING else field.default
     has_default = type_.type is not bool and (type_.optional or field.default is not MISSING)
@@ -360,6 +362,16 @@ def _reader(field: dataclasses.Field[Any], type_: FieldType) -> Reader:
         return default if value is None and has_default else read(value, key, spool)
 
     return read_field
+
+
+def _read_unnested(cls: type[Any], name: str, values: Plist, spool: Spool | None) -> object:
+    """Return the named tuple `cls` in the field `name`, None when its first key is missing."""
+    (_, hint), *others = get_type_hints(cls).items()
+    value = values.get(key_of(name))
+    if value is None:
+        return None
+    numbers = (values.optional_integer(key_of(f"{name}_{other}")) or 0 for other, _ in others)
+    return cls(_value_reader(FieldType.of(hint))(value, key_of(name), spool), *numbers)
 
 
 def _read_text(values: Plist, spool: Spool | None, optional: bool) -> str | None:

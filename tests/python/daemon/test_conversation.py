@@ -4,11 +4,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sexpdata import Symbol
 
 import fake_daemon
-from daemon_emacs import Chatting, Emacs, lisp, part, text_part
+from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, chunk, event
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
@@ -26,6 +28,7 @@ from qwen_companion.daemon.messages import (
 )
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
+from qwen_companion.emacs.spool import Spool
 from support import as_dict
 
 pytestmark = pytest.mark.anyio
@@ -137,6 +140,38 @@ async def test_a_queued_prompt_is_taken_back(emacs: Emacs, chatting: Chatting) -
     await emacs.until(lambda: (second.turn, "removed") in chat.ends)
     assert await emacs.refused("daemon-remove-prompt", session=session, turn=second.turn) == "gone"
     assert chat.state.turn == first.turn
+
+
+async def test_what_another_process_has_shown_is_told_again(spool: Spool, daemon: FakeDaemon) -> None:
+    # Of the turn that ran, the daemon has nothing when it is there again: mode off, mode on.
+    async with connected_emacs(spool) as before:
+        await before.connect(daemon)
+        session = await before.open()
+        (theirs,) = daemon.sessions.values()
+        theirs.script("read")
+        await before.prompt(session, "Read")
+        await before.until(lambda: before.chats[session].ends)
+        shown = [change for frame in before.frames for change in _changes(frame) if "end" not in map(str, change)]
+        told = before.chats[session]
+    theirs.history.clear()
+    async with connected_emacs(spool) as emacs:
+        await emacs.connect(daemon)
+        await emacs.call("daemon-load", session=session, shown=shown)
+        await emacs.state(session, "idle")
+        chat = emacs.chats[session]
+        assert (chat.texts, chat.tools) == (told.texts, told.tools)
+        assert chat.text()
+        assert chat.tools
+        assert [outcome for _, outcome in chat.ends] == ["failed"]
+        # And it stays.
+        await emacs.call("daemon-load", session=session)
+        assert emacs.chats[session].texts == told.texts
+
+
+def _changes(frame: str) -> list[Any]:
+    """The changes in a message, as Emacs reads them."""
+    method, payload = lisp(frame)
+    return payload[payload.index(Symbol(":changes")) + 1] if method == "daemon-turn" else []
 
 
 # --- Permissions

@@ -41,6 +41,7 @@ from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
+    Change,
     EndChange,
     NoteChange,
     Permission,
@@ -750,6 +751,59 @@ def test_a_prompt_that_was_not_even_written_down_is_not_lost() -> None:
     seen = Seen().go(echo(P1))
     load_again(seen)
     assert (seen.text("user"), seen.ends) == ("hello", [(turn(P1), "failed")])
+
+
+def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_already() -> None:
+    # It was sent while the daemon was away, and came to it before the session was loaded.
+    seen = Seen().go(echo(P1), words("half")).take(CUT)
+    seen.outputs = seen.session.load(
+        load_reply(disk("user_message_chunk", "hello", P1), journal=(echo(P2, "next"),), eventEpoch="another"), "Gone."
+    )
+    assert (seen.text(), seen.ends) == ("half", [(turn(P1), "failed")])
+    assert (seen.text("user", P2), seen.info.turn) == ("next", turn(P2))
+    seen.go(words("whole", P2)).take(CUT)
+    load_again(seen)
+    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    assert told == [(turn(P1), "hello"), (turn(P1), "half"), (turn(P2), "next"), (turn(P2), "whole")]
+
+
+def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_that_is_not_told_yet() -> None:
+    seen = Seen().go(echo(P1), words("half")).take(CUT)
+    reply = load_reply(disk("user_message_chunk", "hello", P1), hasActivePrompt=True, eventEpoch="another")
+    seen.outputs = seen.session.load(reply)
+    assert (seen.text(), seen.ends) == ("half", [(turn(P1), "failed")])
+
+
+def test_a_turn_that_runs_on_has_not_broken_off() -> None:
+    seen = Seen().go(echo(P1), words("half")).take(Resync("ring_evicted"))
+    seen.outputs = seen.session.load(load_reply(journal=(echo(P1), words("half"))))
+    assert (seen.text(), seen.ends, seen.info.turn) == ("half", [], turn(P1))
+
+
+def test_every_turn_that_broke_off_unwritten_stays_in_its_place() -> None:
+    seen = Seen()
+    for prompt in (P1, P2):
+        seen.go(echo(prompt, prompt), words("half", prompt)).take(CUT)
+        load_again(seen)
+    seen.go(echo(P3, "three"), words("whole", P3), complete(P3))
+    load_again(seen, disk("user_message_chunk", "three", P3), disk("agent_message_chunk", "whole"))
+    told = [(item.turn, item.text) for item in seen.outputs if isinstance(item, TextChange)]
+    assert told == [
+        *((turn(P1), text) for text in (P1, "half")),
+        *((turn(P2), text) for text in (P2, "half")),
+        *((turn(P3), text) for text in ("three", "whole")),
+    ]
+    assert seen.ends == [(turn(P1), "failed"), (turn(P2), "failed")]
+
+
+def test_what_another_process_has_told_is_not_lost() -> None:
+    before = Seen().go(echo(P1), words("half"), tool_call())
+    interrupted = InterruptedTurns(item for item in before.outputs if isinstance(item, Change))
+    seen = Seen()
+    seen.session = DaemonSession(SESSION, US, interrupted=interrupted)
+    load_again(seen, disk("user_message_chunk", "hello", P1))
+    assert (seen.text("user"), seen.text(), seen.ends) == ("hello", "half", [(turn(P1), "failed")])
+    assert seen.tool == before.tool
 
 
 @pytest.mark.parametrize("terminals", [{P1: "completed"}, {}], ids=["told", "an older daemon"])
