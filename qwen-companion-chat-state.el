@@ -61,7 +61,7 @@ See `qwen-companion-daemon-reconnect-form'.")
 ;;; What only Emacs has
 
 (defvar-local qwen-companion-chat-state--unfinished nil
-  "The turns shown that have not ended well: an alist (TURN . CHANGES).
+  "The shown turns that have not ended well: an alist (TURN . CHANGES).
 Both the turns and their CHANGES, reports, are newest first.  When the
 daemon and the Python process are replaced, nobody else has them.")
 
@@ -82,14 +82,14 @@ daemon and the Python process are replaced, nobody else has them.")
           (push change (cdr entry)))))))
 
 (defun qwen-companion-chat-state--forget-unended ()
-  "Forget the turns without an end, which have ended well."
+  "Forget each turn without an end; it has ended well."
   (setq qwen-companion-chat-state--unfinished
         (cl-remove-if-not (lambda (entry)
                             (cl-find 'end (cdr entry) :key #'qwen-companion-daemon-change-kind))
                           qwen-companion-chat-state--unfinished)))
 
 (defun qwen-companion-chat-state--shown ()
-  "Return the changes of the unfinished turns, oldest first, to be sent."
+  "Return what is shown and unfinished, oldest first, as it is sent."
   (let (changes texts)
     (cl-flet ((flush (text)
                 (when text
