@@ -41,9 +41,13 @@ class Pids(Enum):
 
 @dataclass(frozen=True)
 class File:
-    """A discovery file: `directories` below `base`, `name` with {pid} and {port}, `content` as a JSON object."""
+    """A discovery file: `directories` below `base`, `name` with {pid} and {port}, `content` as a JSON object.
+
+    `without` says for the user which CLIs connect when it cannot be written.
+    """
 
     label: str
+    without: str
     base: Base
     directories: tuple[str, ...]
     name: str
@@ -77,6 +81,7 @@ _SPECIFIED_CONTENT = (
 # Spec D2-D4.
 SPECIFIED_FILE = File(
     label="specified file",
+    without="Qwen Code connects all the same",
     base=Base.TEMPORARY,
     directories=("qwen", "ide"),
     name="qwen-code-ide-server-{pid}-{port}.json",
@@ -88,6 +93,7 @@ SPECIFIED_FILE = File(
 # ends at, and asks no other.
 FORK_FILE = File(
     label="file for Qwen Code 0.1",
+    without="newer ones connect all the same",
     base=Base.TEMPORARY,
     directories=("gemini", "ide"),
     name="qwen-code-ide-server-{pid}-{port}.json",
@@ -99,6 +105,7 @@ FORK_FILE = File(
 # since 0.15 the CLI deletes the files of dead ones.
 LOCK_FILE = File(
     label="lock file",
+    without="Qwen Code does not connect",
     base=Base.HOME,
     directories=("ide",),
     name="{port}.lock",
@@ -117,6 +124,7 @@ LOCK_FILE = File(
 # are the user's own, and prefer that process's, then those of living ones, then the highest number.
 GEMINI_FILE = File(
     label="file for Gemini CLI",
+    without="Gemini CLI does not connect",
     base=Base.TEMPORARY,
     directories=("gemini", "ide"),
     name="gemini-ide-server-{pid}-{port}.json",

@@ -138,11 +138,14 @@ class Discovery:
             return tuple(sorted(self._path(file, name) for file, name in self._written))
 
     def remove(self) -> None:
-        """Remove the files this object has written; it writes no more."""
+        """Remove the files this object has written, and what that leaves empty; it writes no more."""
         with self._lock:
             self._closed = True
+            files = {file for file, _ in self._written}
             for file, name in list(self._written):
                 self._remove(file, name)
+            for file in files:
+                self._remove_empty(file)
 
     def _values(self, roots: Sequence[str]) -> dict[Value, Any]:
         return {
@@ -177,7 +180,7 @@ class Discovery:
             except (_UnsafeError, OSError) as error:
                 reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
                 if not failed:
-                    warnings.append(f"the {file.label} is not written: {reason}")
+                    warnings.append(f"the {file.label} is not written: {reason}; {file.without}")
                 self._failed.add(file)
             else:
                 if failed:
@@ -187,6 +190,13 @@ class Discovery:
             self._remove(file, name)
 
     def _write_file(self, file: File, names: Sequence[str], anew: bool) -> None:
+        try:
+            self._write_into_directory(file, names, anew)
+        except FileNotFoundError:
+            # Another Emacs has ended and removed the directory, empty still, after we had opened it.
+            self._write_into_directory(file, names, anew)
+
+    def _write_into_directory(self, file: File, names: Sequence[str], anew: bool) -> None:
         with self._directory(file, create=True) as (directory, path):
             for name in names:
                 if anew or not _exists(directory, name):
@@ -206,6 +216,22 @@ class Discovery:
         with contextlib.suppress(OSError, _UnsafeError), self._directory(file) as (directory, _):
             if _read(directory, name) == data:
                 os.unlink(name, dir_fd=directory)
+
+    def _remove_empty(self, file: File) -> None:
+        """Remove the directories made for `file` in the shared temporary directory, where another user needs them."""
+        if file.base is not Base.TEMPORARY:
+            return
+        path, parts, _ = _place(file, self._environ)
+        with contextlib.suppress(OSError, _UnsafeError), contextlib.ExitStack() as stack:  # Not empty, or not ours.
+            parents = [os.open(path, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW)]
+            stack.callback(os.close, parents[0])
+            for part in parts[:-1]:
+                path = os.path.join(path, part)
+                parents.append(_enter(parents[-1], part, path, create=False))
+                stack.callback(os.close, parents[-1])
+                _check_ours(os.fstat(parents[-1]), path)
+            for parent, part in zip(reversed(parents), reversed(parts), strict=True):
+                os.rmdir(part, dir_fd=parent)
 
     def _clear_stale(self, directory: int, file: File, keep: Sequence[str]) -> None:
         """Remove files of this kind that we left for an Emacs that has died, or for this one on another port."""

@@ -295,6 +295,8 @@ def test_a_directory_of_somebody_else_is_not_used(home: Home, environ: dict[str,
     warnings = make(environ).publish([]).warnings
     assert warnings
     assert all("another user" in warning and str(path) in warning for warning in warnings)
+    # The user is told what to expect.
+    assert all("connect" in warning.split("; ")[1] for warning in warnings)
     assert list(path.iterdir()) == []
     assert home.files() == outside(home, name)
 
@@ -477,6 +479,45 @@ def test_other_ancestors_mean_other_names(home: Home, environ: dict[str, str], p
     assert lock(home).stat().st_ino == untouched
     discovery.remove()
     assert home.files() == []
+
+
+def test_nothing_is_left_in_the_temporary_directory(home: Home, environ: dict[str, str]) -> None:
+    first, second = make(environ), make(environ, 5)
+    first.publish(["/a"])
+    second.publish(["/a"])
+    first.remove()
+    assert specified(home, port=5).exists()
+    second.remove()
+    # Another user of the machine can make them now.
+    assert list(home.temporary.iterdir()) == []
+    assert lock(home).parent.exists()
+
+
+def test_what_others_have_put_there_stays(home: Home, environ: dict[str, str]) -> None:
+    discovery = make(environ)
+    discovery.publish(["/a"])
+    theirs = home.temporary / "gemini/ide/theirs"
+    theirs.touch()
+    discovery.remove()
+    assert theirs.exists()
+    assert not (home.temporary / "qwen").exists()
+
+
+def test_a_directory_that_goes_before_it_is_written_to_is_made_again(
+    home: Home, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, gone = module.secrets.token_hex, list[Path]()
+
+    def remove_first(length: int) -> str:
+        if not gone:
+            gone.append(specified(home).parent)
+            gone[0].rmdir()
+        return real(length)
+
+    monkeypatch.setattr(module.secrets, "token_hex", remove_first)
+    assert make(environ).publish([]).warnings == ()
+    assert gone
+    assert home.files() == everything(home)
 
 
 def test_as_long_as_the_ancestors_stay_the_disk_is_left_alone(home: Home, environ: dict[str, str]) -> None:
