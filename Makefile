@@ -115,7 +115,7 @@ lint-style: build
 	@$(VENV)/ruff format --check --quiet || { echo "lint: not formatted (make format):"; $(VENV)/ruff format --diff; exit 1; }
 
 # A directory is newer when a file in it is new or gone; by its whole name, since `demo' is a target.
-$(BUILD)/typed: pyproject.toml python/requirements-dev.lock $(shell find $(addprefix $(CURDIR)/,python tests demo typings) -name __pycache__ -prune -o -type d -print -o -name '*.py*' -print)
+$(BUILD)/typed: pyproject.toml scripts/requirements-dev.lock $(shell find $(addprefix $(CURDIR)/,python tests demo typings) -name __pycache__ -prune -o -type d -print -o -name '*.py*' -print)
 	@$(VENV)/pyright --warnings
 	@touch $@
 

@@ -33,10 +33,14 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'epc)
+(require 'epc nil t)
 (require 'subr-x)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
+
+;; In a clone, or where package-vc has found no archive that has it.
+(unless (featurep 'epc)
+  (user-error "The package epc, which qwen-companion needs, is not installed; add MELPA to `package-archives', then M-x package-install RET epc"))
 
 (defvar qwen-companion-state-functions nil
   "Abnormal hook run when the state of the companion changes.

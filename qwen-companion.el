@@ -1,8 +1,10 @@
-;;; qwen-companion.el --- Companion of the Qwen Code CLI  -*- lexical-binding: t; -*-
+;;; qwen-companion.el --- IDE for the Qwen Code and Gemini CLIs  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
 ;; Author: The qwen-companion authors
+;; Assisted-by: Claude
+;; Maintainer: The qwen-companion authors
 ;; Version: 0.1.0
 ;; Package-Requires: ((emacs "28.1") (epc "0.1.1"))
 ;; Keywords: tools, processes, vc
@@ -25,9 +27,9 @@
 
 ;;; Commentary:
 
-;; With `qwen-companion-mode' on, the Qwen Code CLI knows which files are
-;; open in Emacs, where point is and what is selected, and its proposed
-;; edits open as Ediff sessions to review, change, accept or reject.
+;; With `qwen-companion-mode' on, the Qwen Code and Gemini CLIs know which
+;; files are open in Emacs, where point is and what is selected, and the
+;; edits they propose open as reviews to change, accept or reject.
 ;;
 ;;     M-x qwen-companion-mode
 ;;     M-x qwen-companion-run

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The package as MELPA builds it: what is in it, and that an Emacs with nothing else can install and use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from limit import limit_s
+
+CHECKOUT = Path(__file__).parents[2]
+
+INSTALL = """(progn
+  (require 'package)
+  (setq package-user-dir (getenv "PACKAGES"))
+  ;; Where Debian and `make build' have put epc.
+  (add-to-list 'package-directory-list "/usr/share/emacs/site-lisp/elpa")
+  (add-to-list 'package-directory-list (expand-file-name ".build/elpa" (getenv "CHECKOUT")))
+  (package-initialize)
+  ;; Lint compiles the files.
+  (advice-add 'package--compile :override #'ignore)
+  (package-install-file (getenv "TAR")))"""
+
+USE = """(progn
+  (unless (commandp 'qwen-companion-mode) (error "No autoloads"))
+  (require 'qwen-companion)
+  (princ (format "mode %s\\n" qwen-companion-mode))
+  (princ (format "lock %s\\n" (file-readable-p (qwen-companion-environment--lock)))))"""
+
+
+def emacs(arguments: Sequence[str], variables: dict[str, str]) -> str:
+    """Run a bare Emacs in batch mode with `arguments`; return what it printed on both channels."""
+    done = subprocess.run(  # noqa: S603 - the Emacs under test
+        [os.environ.get("EMACS", "emacs"), "-Q", "--batch", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s(),
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tar file of the package."""
+    if not (CHECKOUT / ".git").exists():
+        pytest.skip("this is no clone: the package is built from what is committed")
+    target = tmp_path_factory.mktemp("package")
+    subprocess.run([CHECKOUT / "scripts/package", target], check=True, capture_output=True, timeout=limit_s())  # noqa: S603
+    [tar] = target.iterdir()
+    return tar
+
+
+def test_it_holds_what_runs_and_nothing_else(package: Path) -> None:
+    with tarfile.open(package) as tar:
+        names = [name.split("/", 1)[1] for name in tar.getnames() if "/" in name]
+    allowed = re.compile(
+        r"qwen-companion(-[a-z-]+)?\.el|qwen-companion\.info|dir|python(/requirements\.lock)?"
+        r"|python/qwen_companion(/[a-z_]+)*(\.py|/py\.typed)?"
+    )
+    assert [name for name in names if not allowed.fullmatch(name)] == []
+    assert {"qwen-companion.el", "qwen-companion-pkg.el", "python/requirements.lock"} <= set(names)
+
+
+def test_an_emacs_with_nothing_else_installs_and_loads_it(package: Path, tmp_path: Path) -> None:
+    variables = {"PACKAGES": str(tmp_path), "TAR": str(package), "CHECKOUT": str(CHECKOUT), "HOME": str(tmp_path)}
+    said = emacs(["--eval", INSTALL, "--eval", USE], variables)
+    assert "mode nil\nlock t\n" in said
+    assert not re.search("warning|error", said, re.IGNORECASE), said
+
+
+def test_without_epc_it_says_what_to_do() -> None:
+    [said] = emacs(
+        ["-L", str(CHECKOUT), "--eval", "(condition-case err (require 'qwen-companion) (user-error (princ (cadr err))))"],
+        {"EMACSLOADPATH": ""},
+    ).splitlines()
+    assert re.search("epc.* is not installed; add MELPA .*package-install RET epc", said)
