@@ -127,14 +127,16 @@ class HookHandler:
             hold_s = _hold_s(listener, event)
             if hold_s is not None:
                 hearing = _Hearing(anyio.current_time() + hold_s)
-                self._tasks.start_soon(self._hear, place, report, hearing)
+                # Here: it is forgotten when the process ends, which may be before that task begins.
+                turn = self._turns[caller.peer.pid][place]
+                self._tasks.start_soon(self._hear, listener, turn, report, hearing)
                 if hold_s > 0:
                     waited.append(hearing)
         return waited
 
-    async def _hear(self, place: int, report: Report, hearing: _Hearing) -> None:
-        async with self._turns[report.peer.pid][place]:
-            hearing.text = await self._listeners[place].hear(report)
+    async def _hear(self, listener: Listener, turn: anyio.Lock, report: Report, hearing: _Hearing) -> None:
+        async with turn:
+            hearing.text = await listener.hear(report)
         hearing.done.set()
 
     async def _answer_with(self, hearings: Iterable[_Hearing], event: Event, peer: Peer, call: HookCall) -> None:

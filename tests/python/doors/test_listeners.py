@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
+from qwen_companion.doors import hook_handler
 from qwen_companion.doors.calls import HookCall
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.events import PostToolUse, PreToolUse
@@ -135,6 +136,22 @@ async def test_a_listener_is_told_that_the_process_has_ended() -> None:
         place.process.kill()
         with anyio.fail_after(TIMEOUT_S):
             await listener.has_ended.wait()
+
+
+async def test_what_a_process_said_last_is_heard_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(hook_handler, "ended", at_once)
+    listener = Listener(Subscription(PreToolUse.name))
+    async with site(listener) as place:
+        await place.call("PreToolUse", tool_name="edit")
+        with anyio.fail_after(TIMEOUT_S):
+            await listener.has_ended.wait()
+        await anyio.wait_all_tasks_blocked()
+        listener.may_answer.set()
+        await anyio.wait_all_tasks_blocked()
+        assert [report.event.name for report in listener.heard] == ["PreToolUse"]
 
 
 async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path: Any) -> None:
