@@ -19,7 +19,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop matrix package robust fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop robust fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
+test test-busy test-ert test-python test-e2e test-interop matrix robust fuzz bench lint lint-python lint-style lint-elisp screenshots: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -87,6 +87,12 @@ test-e2e: build ## Emacs, terminal and the real CLI together; ARGS='-k name' go 
 test-interop: build ## All supported CLIs, old ones too, in Emacs; ARGS='-k qwen-0.5' go to pytest
 	@scripts/setup interop
 	@$(PYTEST) tests/e2e/interop --interop $(ARGS)
+
+matrix: build ## The tests with each Emacs and Python that can be had; EMACSES='emacs emacs-30' names more
+	@scripts/matrix
+
+package: ## The tar file for an archive of packages, in dist/
+	@scripts/package
 
 robust: build ## Attack a backend for minutes, on this machine only; its short form is in test-python
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)

@@ -120,6 +120,20 @@ is one, else the command python3."
 (defvar-local qwen-companion-environment--part nil
   "Directory of the environment that is being made in this buffer.")
 
+(defvar-local qwen-companion-environment--progress nil
+  "Progress reporter of the installation in this buffer.")
+
+(defun qwen-companion-environment--packages ()
+  "Return the number of packages in the list."
+  (with-temp-buffer
+    (insert-file-contents (qwen-companion-environment--lock))
+    (how-many "^[a-z0-9-]+==")))
+
+(defun qwen-companion-environment--count ()
+  "Report how many packages pip has found, in the buffer of the installation."
+  (progress-reporter-update qwen-companion-environment--progress
+                            (how-many "^Collecting " (point-min) (point-max))))
+
 (defun qwen-companion-environment--commands (python part)
   "Return the commands that make an environment PART with the interpreter PYTHON."
   (let ((own (expand-file-name "bin/python" part))
@@ -168,18 +182,42 @@ the environment that was there before stays."
                                (qwen-companion-environment--commands python part) " && ")
                     nil (lambda (_mode) qwen-companion-environment--buffer-name))))
       (with-current-buffer buffer
-        (setq qwen-companion-environment--part part)
+        (setq qwen-companion-environment--part part
+              qwen-companion-environment--progress
+              (make-progress-reporter "Installing the Python environment..." 0
+                                      (qwen-companion-environment--packages)
+                                      nil 1 0))
+        (add-hook 'compilation-filter-hook #'qwen-companion-environment--count nil t)
         (add-hook 'compilation-finish-functions
                   #'qwen-companion-environment--ended nil t)))))
+
+(defun qwen-companion-environment-offer ()
+  "Offer to make the environment when there is none, and return the answer.
+Ask nothing where `qwen-companion-python' is set, or where the system's
+Python has the packages."
+  (let ((python (qwen-companion-environment-python)))
+    (and (not qwen-companion-python)
+         python
+         (not (cl-some #'qwen-companion-environment--interpreter
+                       (qwen-companion-environment--all)))
+         ;; It may be that the system's Python has them all.
+         (not (eql 0 (call-process python nil nil nil "-c"
+                                   "from importlib.metadata import version; version('mcp')")))
+         (y-or-n-p "The Python environment is missing; install it now? ")
+         (progn (qwen-companion-install-backend) t))))
 
 (defun qwen-companion-environment--ended (buffer outcome)
   "Use the environment that was made in BUFFER, by OUTCOME, a string of compile."
   (let ((part (buffer-local-value 'qwen-companion-environment--part buffer)))
     (if (not (string-prefix-p "finished" outcome))
-        (progn
+        (let ((cause (qwen-companion-environment--cause buffer)))
           (delete-directory part t)
+          (with-current-buffer buffer
+            (goto-char (car cause))
+            (dolist (window (get-buffer-window-list buffer nil t))
+              (set-window-point window (car cause))))
           (message "qwen-companion: the installation failed: %s; see the buffer %s"
-                   (qwen-companion-environment--cause buffer) (buffer-name buffer)))
+                   (cdr cause) (buffer-name buffer)))
       (qwen-companion-environment--switch part)
       (message "qwen-companion: the Python environment is ready%s"
                (if (bound-and-true-p qwen-companion-mode)
@@ -188,13 +226,23 @@ the environment that was there before stays."
       (run-hooks 'qwen-companion-environment-made-hook))))
 
 (defun qwen-companion-environment--cause (buffer)
-  "Return the last line that the installation in BUFFER has said."
+  "Return the last error that the installation in BUFFER has said: (POS . LINE).
+That is the last line which names an error, else the last one."
   (with-current-buffer buffer
     (save-excursion
       (goto-char (point-max))
       (re-search-backward "^Compilation " nil t)
       (skip-chars-backward " \t\n")
-      (string-trim (buffer-substring-no-properties (line-beginning-position) (point))))))
+      (let ((case-fold-search nil)
+            (end (point)))
+        (forward-line 0)
+        (let ((last (point)))
+          (goto-char end)
+          (unless (re-search-backward "^ *\\(ERROR\\|error\\|Error\\)\\b" nil t)
+            (goto-char last)))
+        (cons (point)
+              (string-trim (buffer-substring-no-properties
+                            (point) (line-end-position))))))))
 
 (defun qwen-companion-environment--switch (part)
   "Make PART, which is complete, the environment in use; delete the others."
@@ -207,25 +255,39 @@ the environment that was there before stays."
       (unless (equal other current)
         (delete-directory other t)))))
 
+(defun qwen-companion-environment--records ()
+  "Return the directory of the journal, as the Python part names it."
+  (let ((state (getenv "XDG_STATE_HOME")))
+    (expand-file-name "qwen-companion/"
+                      (if (and state (file-name-absolute-p state))
+                          state
+                        "~/.local/state/"))))
+
 ;;;###autoload
 (defun qwen-companion-uninstall ()
-  "Delete the Python environment of the companion, after a question.
-Nothing else of it stays on the disk while the mode is off, but your
-options and, where CLIs have made them, their directories."
+  "Delete the Python environment and the journal, after a question.
+With the journal goes what `qwen-companion-changes' could undo.  Nothing
+else of the companion is on the disk while the mode is off, but your
+options and the package itself."
   (interactive)
   (when (bound-and-true-p qwen-companion-mode)
     (user-error "The mode is on; turn `qwen-companion-mode' off first"))
-  (let ((environments (or (qwen-companion-environment--all)
-                          (user-error "There is no environment in %s"
-                                      (abbreviate-file-name
-                                       qwen-companion-backend-directory)))))
+  (let ((directories
+         (append (and (file-directory-p qwen-companion-backend-directory)
+                      (directory-files qwen-companion-backend-directory t "\\`venv"))
+                 (and (file-directory-p (qwen-companion-environment--records))
+                      (list (qwen-companion-environment--records))))))
+    (unless directories
+      (user-error "There is nothing of the companion in %s or %s"
+                  (abbreviate-file-name qwen-companion-backend-directory)
+                  (abbreviate-file-name (qwen-companion-environment--records))))
     (when (yes-or-no-p (format "Delete %s? "
-                               (mapconcat #'abbreviate-file-name environments ", ")))
-      (dolist (environment environments)
-        (delete-directory environment t))
+                               (mapconcat #'abbreviate-file-name directories ", ")))
+      (dolist (directory directories)
+        (delete-directory directory t))
       ;; Only when it is empty.
       (ignore-errors (delete-directory qwen-companion-backend-directory))
-      (message "The Python environment is deleted; M-x package-delete removes the Lisp part"))))
+      (message "Deleted; your options stay, and M-x package-delete removes the Lisp part"))))
 
 (provide 'qwen-companion-environment)
 ;;; qwen-companion-environment.el ends here

@@ -46,6 +46,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-environment)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-journal)
@@ -238,6 +239,18 @@ character, so each part with properties of its own is a string."
         qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))
 
+(defun qwen-companion--turn-on-once ()
+  "Turn the mode on now that there is an environment."
+  (remove-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
+  (qwen-companion-mode 1))
+
+(defun qwen-companion--install-first-p ()
+  "Offer the Python environment where it is missing; return the answer.
+When it is made, the mode comes on."
+  (when (qwen-companion-environment-offer)
+    (add-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
+    t))
+
 ;; Loaded when they are used first.  Who requires this file in a clone has no
 ;; autoloads of a package.
 (autoload 'qwen-companion-menu-bar "qwen-companion-menu")
@@ -277,9 +290,11 @@ whose file was deleted or renamed says so, and of one that differs from
 its file in a way that is left to you."
   :global t
   :lighter (:eval (qwen-companion--lighter-parts))
-  (if qwen-companion-mode
-      (qwen-companion--enable)
-    (qwen-companion--disable)))
+  (cond ((not qwen-companion-mode)
+         (qwen-companion--disable))
+        ((and (called-interactively-p 'any) (qwen-companion--install-first-p))
+         (setq qwen-companion-mode nil))
+        (t (qwen-companion--enable))))
 
 ;;;###autoload
 (defun qwen-companion-run (directory)
@@ -303,6 +318,8 @@ DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
       ;; Nothing is turned on for a CLI that cannot be started.
       (qwen-companion-terminal-command)
       (unless qwen-companion-mode
+        (when (and (called-interactively-p 'any) (qwen-companion--install-first-p))
+          (user-error "The Python environment is being made; the mode comes on after it"))
         (qwen-companion-mode 1))
       (when (eq (qwen-companion-state) 'error)
         (user-error "The companion is not running: %s"

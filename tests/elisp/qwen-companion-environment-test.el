@@ -41,7 +41,9 @@ The variable `directory' is that of the environments."
             ;; No uv here.
             (exec-path (list (expand-file-name "bin") "/bin" "/usr/bin"))
             (process-environment
-             (cons (concat "PATH=" (string-join exec-path ":")) process-environment)))
+             (append (list (concat "PATH=" (string-join exec-path ":"))
+                           (concat "XDG_STATE_HOME=" (expand-file-name "state")))
+                     process-environment)))
        (cl-letf* ((find (symbol-function 'executable-find))
                   ((symbol-function 'executable-find)
                    (lambda (name &rest arguments)
@@ -58,7 +60,8 @@ The variable `directory' is that of the environments."
       (qwen-companion-test-wait-for (not (process-live-p process)))
       (qwen-companion-test-wait-for
        (with-current-buffer "*qwen-companion install*"
-         (string-match-p "^Compilation " (buffer-string)))))))
+         ;; After the start, which is told in the same way.
+         (string-match-p "^Compilation \\(?:finished\\|exited\\)" (buffer-string)))))))
 
 (defun qwen-companion-environment-test--make (name)
   "Make the environment NAME."
@@ -116,6 +119,42 @@ The variable `directory' is that of the environments."
         (should (eql 1 (apply #'call-process (car check) nil t nil (cdr check))))
         (should (string-match-p "is too old, 99\\.1 is needed" (buffer-string)))))))
 
+(ert-deftest qwen-companion-environment-test-the-cause-is-at-point ()
+  "That is the error, not what pip says after it."
+  (qwen-companion-environment-test--with "exit 0"
+      "echo Collecting anyio; echo 'ERROR: hashes differ'; echo '  Got 1234'; exit 1"
+    (should (string-match-p "failed: ERROR: hashes differ;"
+                            (qwen-companion-environment-test--install)))
+    (with-current-buffer "*qwen-companion install*"
+      (should (looking-at-p "ERROR: hashes differ")))))
+
+(ert-deftest qwen-companion-environment-test-progress ()
+  (qwen-companion-environment-test--with "exit 0" "echo Collecting anyio; exit 0"
+    (should (string-match-p "Installing the Python environment\\.\\.\\.[1-9]%"
+                            (qwen-companion-environment-test--install)))))
+
+(ert-deftest qwen-companion-environment-test-offer ()
+  "It is offered where nothing else would do, and the mode comes on after it."
+  (cl-flet ((offered (answer)
+              (let (asked)
+                (cl-letf (((symbol-function 'y-or-n-p)
+                           (lambda (_) (setq asked t) answer)))
+                  (list (qwen-companion-environment-offer) asked)))))
+    ;; The stand-in's status is that of looking for a package.
+    (qwen-companion-environment-test--with "exit 1" "exit 0"
+      (should (equal '(nil t) (offered nil)))
+      (let ((qwen-companion-python "python3"))
+        (should (equal '(nil nil) (offered t))))
+      (qwen-companion-environment-test--make "venv-0123456789ab")
+      (should (equal '(nil nil) (offered t)))
+      ;; The Python it was made with has gone.
+      (delete-file (expand-file-name "venv-0123456789ab/bin/python" directory))
+      (make-symbolic-link "/nowhere/python"
+                          (expand-file-name "venv-0123456789ab/bin/python" directory))
+      (should (equal '(nil t) (offered nil))))
+    (qwen-companion-environment-test--with "exit 0" "exit 0"
+      (should (equal '(nil nil) (offered t))))))
+
 (ert-deftest qwen-companion-environment-test-remedy ()
   "No advice that the option makes void."
   (let ((qwen-companion-python nil))
@@ -129,6 +168,9 @@ The variable `directory' is that of the environments."
   (qwen-companion-environment-test--with "exit 0" "exit 0"
     (should-error (qwen-companion-uninstall) :type 'user-error)
     (qwen-companion-environment-test--make "venv-0123456789ab")
+    ;; Of an installation that was killed.
+    (qwen-companion-environment-test--make "venv-0123456789ab.part-x")
+    (make-directory "state/qwen-companion/journal" t)
     (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
       (qwen-companion-uninstall)
       (should (file-directory-p directory)))
@@ -136,7 +178,8 @@ The variable `directory' is that of the environments."
       (let ((qwen-companion-mode t))
         (should-error (qwen-companion-uninstall) :type 'user-error))
       (qwen-companion-uninstall)
-      (should-not (file-exists-p directory)))))
+      (should-not (file-exists-p directory))
+      (should-not (directory-files "state" nil "qwen")))))
 
 (ert-deftest qwen-companion-environment-test-no-place ()
   (qwen-companion-test-with-files '(("file" ""))

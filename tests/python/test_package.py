@@ -36,7 +36,7 @@ USE = """(progn
 
 def emacs(arguments: Sequence[str], variables: dict[str, str]) -> str:
     """Run a bare Emacs in batch mode with `arguments`; return what it printed on both channels."""
-    done = subprocess.run(  # noqa: S603 - the Emacs under test
+    done = subprocess.run(
         [os.environ.get("EMACS", "emacs"), "-Q", "--batch", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -54,7 +54,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (CHECKOUT / ".git").exists():
         pytest.skip("this is no clone: the package is built from what is committed")
     target = tmp_path_factory.mktemp("package")
-    subprocess.run([CHECKOUT / "scripts/package", target], check=True, capture_output=True, timeout=limit_s())  # noqa: S603
+    subprocess.run([CHECKOUT / "scripts/package", target], check=True, capture_output=True, timeout=limit_s())
     [tar] = target.iterdir()
     return tar
 
@@ -79,7 +79,12 @@ def test_an_emacs_with_nothing_else_installs_and_loads_it(package: Path, tmp_pat
 
 def test_without_epc_it_says_what_to_do() -> None:
     [said] = emacs(
-        ["-L", str(CHECKOUT), "--eval", "(condition-case err (require 'qwen-companion) (user-error (princ (cadr err))))"],
+        [
+            "-L",
+            str(CHECKOUT),
+            "--eval",
+            "(condition-case err (require 'qwen-companion) (user-error (princ (cadr err))))",
+        ],
         {"EMACSLOADPATH": ""},
     ).splitlines()
     assert re.search("epc.* is not installed; add MELPA .*package-install RET epc", said)
