@@ -390,12 +390,10 @@ class Companion:
                 )
                 return
             dispatcher = dispatcher_type(self._bridge.call, self._spool, os.environ)
-            try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(dispatcher.run, STOP_S)
                 async for call in self._daemon_calls_left:
                     dispatcher.take(call)
-            finally:
-                with anyio.move_on_after(STOP_S, shield=True):
-                    await dispatcher.stop()
 
     async def _refuse_daemon_calls(self, text: str) -> None:
         """Answer each call about the daemon with `text`, until cancelled."""

@@ -42,14 +42,32 @@ class Task:
 
 
 class Tasks:
-    """Tasks that end with `run`.  One that fails is logged and ends no other."""
+    """Tasks that run in `async with`, and end with it.  One that fails is logged and ends no other."""
 
     def __init__(self) -> None:
         self._group: TaskGroup | None = None
         self._early: list[Callable[[TaskGroup], None]] = []
 
+    async def __aenter__(self) -> Tasks:
+        """Start the tasks that were asked for before."""
+        self._group = await anyio.create_task_group().__aenter__()
+        while self._early:
+            self._early.pop(0)(self._group)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel the tasks and wait for their end."""
+        group = self._group
+        if group is not None:
+            group.cancel_scope.cancel()
+            try:
+                # Given an error of the body, the group would raise it as one of several.
+                await group.__aexit__(None, None, None)
+            finally:
+                self._group = None
+
     def start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> Task:
-        """Start the task `work(*arguments)` now, or if `run` has not begun, when it does."""
+        """Start the task `work(*arguments)` now, or before `async with`, then."""
         task = Task()
 
         def start(group: TaskGroup) -> None:
@@ -63,11 +81,5 @@ class Tasks:
 
     async def run(self) -> None:
         """Run the tasks until cancelled, which cancels them and waits for their end."""
-        try:
-            async with anyio.create_task_group() as group:
-                self._group = group
-                while self._early:
-                    self._early.pop(0)(group)
-                await anyio.sleep_forever()
-        finally:
-            self._group = None
+        async with self:
+            await anyio.sleep_forever()

@@ -3,42 +3,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import math
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 
+import anyio
+from anyio import to_thread
+
+P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A")
+
+# By default, forty looks at a dead network disk would be the last ones.
+_UNLIMITED = anyio.CapacityLimiter(math.inf)
 
 
-async def in_thread(function: Callable[[A], T], argument: A) -> T:
-    """`function(argument)` in a thread of its own.
+async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Return `function(*arguments, **named)`, called in a thread.
 
-    Unlike `asyncio.to_thread` nothing waits for the thread when the process ends, be it in an import that takes a
-    second or in a look at a file on a dead network disk.
+    Cancelling this does not wait for the thread, whose result is dropped then.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # pyright: ignore[reportArgumentType]
-
-    def work() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
-        try:
-            result = function(argument)
-        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
-            failure = error
-        with suppress(RuntimeError):  # The loop has closed: the process is ending.
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await future
+    return await to_thread.run_sync(partial(function, *arguments, **named), abandon_on_cancel=True, limiter=_UNLIMITED)

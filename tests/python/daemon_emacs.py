@@ -26,6 +26,7 @@ from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.tasks import Tasks
 from support import TIMEOUT_S
 
 M = TypeVar("M", bound=Notification)
@@ -191,10 +192,9 @@ async def at_once(_seconds: float) -> None:
 async def connected_emacs(spool: Spool, environment: dict[str, str] | None = None) -> AsyncGenerator[Emacs]:
     emacs = Emacs(spool)
     emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, pause=at_once, sleep=at_once)
-    try:
+    async with Tasks() as tasks:
+        tasks.start(emacs.dispatcher.run, TIMEOUT_S)
         yield emacs
-    finally:
-        await emacs.dispatcher.stop()
 
 
 Chatting = tuple[str, FakeSession, Chat]

@@ -7,12 +7,13 @@ An aid for finding out what a daemon does, without Emacs.  Ctrl-C cancels the tu
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+
+import anyio
 
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import DaemonError, NotFoundError
@@ -37,6 +38,7 @@ from qwen_companion.daemon.settings import (
     find_address,
 )
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync
+from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 
 EXIT_DONE = 0
@@ -122,7 +124,7 @@ class _Turn:
             for number, choice in enumerate(request.options, 1):
                 _say(f"  {number}  {line(choice.name or choice.option_id)}")
             _say("A number, or anything else for no:")
-            answer = (await in_thread(lambda _: os.read(0, 100), None)).strip()
+            answer = (await in_thread(os.read, 0, 100)).strip()
             with suppress(ValueError, IndexError):
                 option = request.options[max(0, int(answer)) - 1].option_id if int(answer) > 0 else None
         else:
@@ -138,34 +140,32 @@ async def chat(address: DaemonAddress, root: str, shared: bool, prompt: str) -> 
         found = await client.capabilities(root)
         _say(f"qwen serve {found.qwen_code_version} at {client.url}: files, commands and credentials are the host's.")
         session = (await client.create_or_attach(root, "single" if shared else "thread")).session_id
-        turn = asyncio.create_task(_Turn(client, session).run(prompt))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupter(client, session, turn))
+        code = EXIT_LEFT
         try:
-            return await turn
-        except asyncio.CancelledError:
-            return EXIT_LEFT
+            async with Tasks() as tasks:
+                with anyio.CancelScope() as turn:
+                    tasks.start(_take_interrupts, client, session, tasks, turn)
+                    code = await _Turn(client, session).run(prompt)
         finally:
             with suppress(DaemonError):
                 await client.detach(session)
+        return code
 
 
-def _interrupter(client: DaemonClient, session: str, turn: asyncio.Task[int]) -> Callable[[], None]:
-    """Return what Ctrl-C does: cancel the turn of the daemon, and the next time leave it alone."""
-    cancelling: list[asyncio.Task[None]] = []
+async def _take_interrupts(client: DaemonClient, session: str, tasks: Tasks, turn: anyio.CancelScope) -> None:
+    """At the first Ctrl-C cancel the turn of the daemon, at the second leave it: cancel the scope `turn`."""
+    with anyio.open_signal_receiver(signal.SIGINT) as interrupts:
+        await anext(interrupts)
+        tasks.start(_cancel, client, session)
+        await anext(interrupts)
+        turn.cancel()
 
-    async def cancel() -> None:
-        try:
-            await client.cancel(session)
-        except DaemonError as error:
-            _say(str(error))
 
-    def interrupt() -> None:
-        if cancelling:
-            turn.cancel()
-        else:
-            cancelling.append(asyncio.create_task(cancel()))
-
-    return interrupt
+async def _cancel(client: DaemonClient, session: str) -> None:
+    try:
+        await client.cancel(session)
+    except DaemonError as error:
+        _say(str(error))
 
 
 def _say(text: str) -> None:
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         address = find_address(options.url, None, os.environ)
         prompt = " ".join(options.prompt) or sys.stdin.read()
-        return asyncio.run(chat(address, options.workspace, options.shared, prompt))
+        return anyio.run(chat, address, options.workspace, options.shared, prompt)
     except DaemonError as error:
         _say(str(error))
         return EXIT_FAILED
@@ -198,4 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # A thread may wait for an answer of the user.
+    os._exit(code)

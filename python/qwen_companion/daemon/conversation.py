@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+
+import anyio
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.client import DaemonClient
@@ -43,6 +44,7 @@ from qwen_companion.daemon.stream import (
     Resync,
     StreamItem,
 )
+from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -62,26 +64,28 @@ class Conversation:
         client: DaemonClient,
         session_id: str,
         outbox: Outbox,
+        tasks: Tasks,
         *,
         interrupted: InterruptedTurns | None = None,
         reached: Callable[[str | None], None] = lambda _trouble: None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        """`interrupted` are the turns that broke off before.
+        """`tasks` own what goes on in the background.  `interrupted` are the turns that broke off before.
 
         `reached` is called with None when the daemon answers, and with what is wrong when it does not.
         """
         self._client = client
         self._outbox = outbox
+        self._tasks = tasks
         self._reached = reached
         self._sleep = sleep
         self._backoff = Backoff()
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
-        self._following: asyncio.Task[None] | None = None
-        self._checking: asyncio.Task[None] | None = None
-        self._counting: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
+        self._following: Task | None = None
+        self._checking: Task | None = None
+        self._counting: Task | None = None
+        self._moved = anyio.Event()
 
     @property
     def id(self) -> str:
@@ -106,10 +110,8 @@ class Conversation:
             self._put(self.session.lost(str(error)))
             raise
         self._rebuild(reply, None)
-        self._following = asyncio.create_task(self._follow(reply.cursor))
-        self._following.add_done_callback(self._followed)
-        self._counting = asyncio.create_task(self._count())
-        self._counting.add_done_callback(_checked)
+        self._following = self._tasks.start(self._follow, reply.cursor)
+        self._counting = self._tasks.start(self._count)
 
     async def close(self, *, end: bool) -> None:
         """Leave the session; `end` ends it for all.  Nothing goes on here even when that fails."""
@@ -132,15 +134,19 @@ class Conversation:
         self._following = self._checking = self._counting = None
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _followed(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a session could not be followed: %s", type(error).__name__)
-            self._put(self.session.lost("An unexpected error occurred; load the session again."))
+        for task in tasks:
+            await task.stop()
 
     async def _follow(self, cursor: models.Cursor) -> None:
-        """Take what the stream gives; load again where it has to be.  Returns when only the user can go on."""
+        """Follow the session; return when only the user can go on, who is told why."""
+        try:
+            await self._take_streams(cursor)
+        except Exception:
+            self._put(self.session.lost("An unexpected error occurred; load the session again."))
+            raise
+
+    async def _take_streams(self, cursor: models.Cursor) -> None:
+        """Take the events from `cursor` on; load the session again where they cannot be continued."""
         why: str | None = None
         while True:
             async with EventStream(
@@ -187,8 +193,7 @@ class Conversation:
         elif isinstance(item, ReplayDone):
             if self._checking is not None:
                 self._checking.cancel()
-            self._checking = asyncio.create_task(self._check())
-            self._checking.add_done_callback(_checked)
+            self._checking = self._tasks.start(self._check)
 
     async def _check(self) -> None:
         """Ask what the stream does not say: which permissions are still open, and what can be chosen."""
@@ -213,9 +218,9 @@ class Conversation:
         No event tells who comes and goes: what others do and the end of a turn are reasons to ask, and time is.
         """
         while not self.session.dead:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), COUNT_S)
-            self._moved.clear()
+            with anyio.move_on_after(COUNT_S):
+                await self._moved.wait()
+            self._moved = anyio.Event()
             # A failure is noticed, and told, where the stream is followed.
             with suppress(DaemonError):
                 self.session.counted((await self._client.status(self.session.session_id)).client_count)
@@ -296,7 +301,7 @@ class Conversation:
         while True:
             revision = self.session.tool_revision(tool)
             # Sanitising 10 MB would block the event loop.
-            text = await in_thread(lambda session: session.tool_text(tool, part, index), self.session)
+            text = await in_thread(self.session.tool_text, tool, part, index)
             # Emacs must not take it for a text of a later revision, which may be on its way by now.
             if revision == self.session.tool_revision(tool):
                 break
@@ -315,11 +320,6 @@ class Conversation:
         if not reply.formatted_text:
             raise UnsupportedError("The daemon does not say what fills the context window.")
         self._outbox.tell(ContextUsageReport(self.id, clean(reply.formatted_text)))
-
-
-def _checked(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a session could not be looked at: %s", type(error).__name__)
 
 
 def _reload_reason(item: StreamItem) -> str | None:

@@ -7,17 +7,18 @@ ids and its raw answers.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
 import mimetypes
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
+
+import anyio
 
 from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.client import DaemonClient
@@ -50,6 +51,7 @@ from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
+from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ class _CallResult:
 
 
 class CallDispatcher:
-    """All methods are for the event loop."""
+    """Carries out calls while `run` is running.  All methods are for the event loop."""
 
     def __init__(
         self,
@@ -119,8 +121,8 @@ class CallDispatcher:
         spool: Spool,
         environment: Mapping[str, str],
         *,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pause: Callable[[float], Awaitable[None]] = anyio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
@@ -136,20 +138,23 @@ class CallDispatcher:
         self._conversations: dict[str, Conversation] = {}
         self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
-        self._background: asyncio.Task[None] | None = None
+        self._background: Task | None = None
         # Each is held by those who wait for it and by nobody else, and goes with the last of them.
-        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._lanes: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._memberships = Memberships(os.path.join(spool.directory, _CLIENTS_FILE))
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._start(self._outbox.run())
+        self._tasks = Tasks()
+        self._tasks.start(self._outbox.run)
 
-    async def stop(self) -> None:
-        """Leave the daemon, and end one that was started here; what is still to be told is not."""
-        self._outbox.close()
-        for job in list(self._jobs):
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
-        await self._leave()
+    async def run(self, leave_s: float) -> None:
+        """Carry out calls until cancelled.  Then tell Emacs nothing more, and leave the daemon.
+
+        That, and ending a daemon that was started here, may take `leave_s` seconds.
+        """
+        try:
+            await self._tasks.run()
+        finally:
+            with anyio.move_on_after(leave_s, shield=True):
+                await self._leave()
 
     def take(self, call: DaemonCall) -> None:
         """Carry out `call`.  Calls about one session are carried out in order, and so are those about none."""
@@ -164,25 +169,13 @@ class CallDispatcher:
             self._answer(call.method, request, error)
             return
         lane = self._lane(wanted.session if isinstance(wanted, messages.SessionCall) else _CONNECTION)
-        self._start(self._carry_out(call.method, request, wanted, lane))
+        self._tasks.start(self._carry_out, call.method, request, wanted, lane)
 
-    def _lane(self, name: str) -> asyncio.Lock:
+    def _lane(self, name: str) -> anyio.Lock:
         """Return the lock that orders the calls about the session `name`, or about the connection."""
-        return self._lanes.setdefault(name, asyncio.Lock())
+        return self._lanes.setdefault(name, anyio.Lock())
 
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        job = asyncio.create_task(work)
-        self._jobs.add(job)
-        job.add_done_callback(self._done)
-        return job
-
-    def _done(self, job: asyncio.Task[None]) -> None:
-        self._jobs.discard(job)
-        if not job.cancelled() and (error := job.exception()) is not None:
-            # Its text may quote anything.
-            _log.error("a call about the daemon failed: %s", type(error).__name__)
-
-    async def _carry_out(self, method: str, request: str | None, call: messages.Call, lane: asyncio.Lock) -> None:
+    async def _carry_out(self, method: str, request: str | None, call: messages.Call, lane: anyio.Lock) -> None:
         async with lane:
             try:
                 outcome = await self._do(call)
@@ -249,7 +242,7 @@ class CallDispatcher:
         except DaemonError as error:
             self._say(DaemonState("refused", text=str(error), workspace=root, local=True))
             raise
-        self._start(self._watch(self._local))
+        self._tasks.start(self._watch, self._local)
         try:
             await self._use(self._local.address, root)
         except DaemonError:
@@ -276,7 +269,7 @@ class CallDispatcher:
             await self._greet(client, root)
         except (UnreachableError, BusyError, ServerFailedError) as error:
             self._say(replace(self._state, state="unreachable", text=str(error)))
-            self._background = self._start(self._try_again(client, root))
+            self._background = self._tasks.start(self._try_again, client, root)
             raise
         except DaemonError as error:
             await client.aclose()
@@ -299,7 +292,8 @@ class CallDispatcher:
             self._say(replace(self._state, state="refused", text=str(error)))
         finally:
             if self._connection is None:
-                await client.aclose()
+                with anyio.CancelScope(shield=True):
+                    await client.aclose()
 
     async def _greet(self, client: DaemonClient, root: str) -> None:
         found = await client.capabilities(root)
@@ -326,19 +320,16 @@ class CallDispatcher:
         """Leave the daemon without a word to Emacs about that; the sessions of one that was `lost` are not left."""
         background, self._background = self._background, None
         if background is not None:
-            background.cancel()
-            await asyncio.gather(background, return_exceptions=True)
+            await background.stop()
         conversations, self._conversations = list(self._conversations.values()), {}
         local, self._local = self._local, None
         connection, self._connection = self._connection, None
         self._session_ids.clear()
-        if conversations:
-            leaving = [asyncio.create_task(item.detach() if lost else item.close(end=False)) for item in conversations]
-            # The daemon need not hear of it: whether it does must not hold up anything.
-            _, late = await asyncio.wait(leaving, timeout=LEAVE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*leaving, return_exceptions=True)
+        # The daemon need not hear of it: whether it does must not hold up anything.
+        with anyio.move_on_after(LEAVE_S):
+            async with anyio.create_task_group() as leaving:
+                for conversation in conversations:
+                    leaving.start_soon(_leave_session, conversation, lost)
         if connection is not None:
             await connection.client.aclose()
         if local is not None:
@@ -395,6 +386,7 @@ class CallDispatcher:
                 connection.client,
                 session_id,
                 self._outbox,
+                self._tasks,
                 interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
                 reached=self._reached,
                 sleep=self._sleep,
@@ -417,6 +409,12 @@ class CallDispatcher:
         if conversation is None:
             raise GoneError("That session is not open.")
         return conversation
+
+
+async def _leave_session(conversation: Conversation, lost: bool) -> None:
+    """Leave the session of `conversation`; do not say so to Emacs if the daemon was `lost`."""
+    with suppress(DaemonError):
+        await (conversation.detach() if lost else conversation.close(end=False))
 
 
 def _problem(error: CompanionError) -> str:

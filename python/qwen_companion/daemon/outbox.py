@@ -6,10 +6,12 @@ For one session the order is kept; between sessions there is none to keep.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
 from qwen_companion.emacs.messages import Notification
@@ -40,15 +42,14 @@ class Outbox:
     """Filled on the event loop, emptied by `run`."""
 
     def __init__(
-        self, send: Callable[[Notification], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self, send: Callable[[Notification], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = anyio.sleep
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer; `pause` waits for some seconds."""
         self._send = send
         self._pause = pause
         self._items: list[Notification | _Run] = []
         self._open: dict[str, _Run] = {}
-        self._filled = asyncio.Event()
-        self._closed = False
+        self._filled = anyio.Event()
 
     def change(self, session: str, change: Change) -> None:
         """Tell `change`, a step of the conversation of `session`."""
@@ -81,7 +82,7 @@ class Outbox:
         """Return all that there is to be told, as messages."""
         items, self._items = self._items, []
         self._open.clear()
-        self._filled.clear()
+        self._filled = anyio.Event()
         messages: list[Notification] = []
         for item in items:
             if isinstance(item, _Run):
@@ -90,20 +91,13 @@ class Outbox:
                 messages.append(item)
         return messages
 
-    def close(self) -> None:
-        """Send nothing more; `run` ends, at the latest when it is cancelled."""
-        # Cancelling alone is not enough: asyncio.wait_for, in which a message waits, loses that when the answer comes
-        # at the same moment (before Python 3.12).
-        self._closed = True
-
     async def run(self) -> None:
-        """Send what comes, until closed or Emacs has gone.  A slow Emacs gets fewer and larger messages."""
-        while not self._closed:
+        """Send messages until cancelled or Emacs has gone.  A slow Emacs gets fewer and larger ones."""
+        while True:
             await self._filled.wait()
             await self._pause(GATHER_S)
             for message in self.take():
-                if self._closed:
-                    break
+                await checkpoint_if_cancelled()
                 try:
                     await self._send(message)
                 except EmacsGoneError:

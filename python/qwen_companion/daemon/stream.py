@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+
+import anyio
 
 from qwen_companion.daemon.client import DaemonClient, EventSource
 from qwen_companion.daemon.errors import (
@@ -20,6 +22,7 @@ from qwen_companion.daemon.errors import (
     UnreachableError,
 )
 from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
+from qwen_companion.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +123,7 @@ class EventStream:
         cursor: Cursor | None,
         *,
         backoff: Backoff | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         silence_s: float = SILENCE_S,
     ) -> None:
         """Without `cursor` only what happens from now on; that misses a permission that waits already.
@@ -133,6 +136,7 @@ class EventStream:
         self._backoff = backoff or Backoff()
         self._sleep = sleep
         self._silence_s = silence_s
+        self._tasks = Tasks()
         self._items = self._connections()
 
     @property
@@ -142,11 +146,15 @@ class EventStream:
 
     async def __aenter__(self) -> EventStream:
         """Return the stream itself, whose connection ends with the context."""
+        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Leave no connection and no task behind."""
-        await self._items.aclose()
+        try:
+            await self._items.aclose()
+        finally:
+            await self._tasks.__aexit__()
 
     def __aiter__(self) -> AsyncIterator[StreamItem]:
         """The items, once."""
@@ -196,7 +204,7 @@ class EventStream:
         yield Connected(source.epoch)
         if not replaying:
             yield ReplayDone()
-        async with _Reader(source) as reader:
+        async with _Reader(source, self._tasks) as reader:
             while (text := await reader.next()) is not None:
                 item = self._take(text, source.epoch, replaying)
                 if item is not None:
@@ -225,27 +233,34 @@ class EventStream:
 class _Reader:
     """One task that does nothing but queue what a connection sends: the daemon cuts off who reads slowly."""
 
-    def __init__(self, source: EventSource) -> None:
-        self._texts: asyncio.Queue[str | None] = asyncio.Queue()
-        self._task = asyncio.create_task(self._read(source))
+    def __init__(self, source: EventSource, tasks: Tasks) -> None:
+        self._queue, self._texts = anyio.create_memory_object_stream[str](math.inf)
+        self._error: Exception | None = None
+        self._task = tasks.start(self._read, source)
 
     async def _read(self, source: EventSource) -> None:
-        try:
-            async for text in source.data:
-                self._texts.put_nowait(text)
-        finally:
-            self._texts.put_nowait(None)
+        with self._queue:
+            try:
+                async for text in source.data:
+                    self._queue.send_nowait(text)
+            except Exception as error:  # noqa: BLE001 - raised again by `next`
+                self._error = error
 
     async def next(self) -> str | None:
         """Return the next text; None at the end, or what broke the connection is raised."""
-        text = await self._texts.get()
-        if text is None:
-            await self._task
-        return text
+        try:
+            return await self._texts.receive()
+        except anyio.EndOfStream:
+            if self._error is not None:
+                raise self._error from None
+            return None
 
     async def __aenter__(self) -> _Reader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._task.stop()
+        finally:
+            self._queue.close()
+            self._texts.close()

@@ -165,10 +165,10 @@ class HookReviews:
         if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
             return NO_DECISION, None
         directories = [request.cwd, *([asker.directory] if asker.directory else [])]
-        if not await in_thread(lambda _: all(is_inside(path, directory) for directory in directories), None):
+        if not await in_thread(lambda: all(is_inside(path, directory) for directory in directories)):
             return NO_DECISION, None
         if not await self._is_reviewed(path):
-            if await in_thread(lambda _: may_pass(request.tool_name, path, request.cwd, self._environ), None):
+            if await in_thread(may_pass, request.tool_name, path, request.cwd, self._environ):
                 return allow(), None
             # A subagent cannot ask: no decision would be a no.
             if agent is None or self.scope is None:
@@ -192,7 +192,7 @@ class HookReviews:
         self, request: PermissionRequest, path: str, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> tuple[Answer, Callable[[], None] | None]:
         """UnreviewableError or TargetError where there is nothing to show."""
-        facts = await in_thread(lambda _: _facts(request, path), None)
+        facts = await in_thread(_facts, request, path)
         held = self._find(request, path, asker, facts)
         if held is None:
             held = await self._begin(request, path, asker, agent, facts, gone)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import anyio
 
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
 from qwen_companion.errors import EmacsUnavailableError
@@ -49,9 +50,9 @@ _UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothi
 
 @dataclass(frozen=True)
 class EmacsAnswer:
-    """What a tool in Emacs has found, or an ERROR for the model.
+    """What a tool in Emacs has found, or an `error` for the model.
 
-    MORE items were not sent, HIDDEN ones are in files that the user hides.
+    `more` items were not sent, `hidden` ones are in files that the user hides.
     """
 
     items: tuple[ToolItem, ...] = ()
@@ -78,6 +79,14 @@ class ToolText:
 
     text: str
     failed: bool = False
+
+
+@dataclass(eq=False)
+class _Question:
+    """A call that Emacs has not answered yet."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: EmacsAnswer | None = None
 
 
 class ToolEditor(Protocol):
@@ -119,7 +128,7 @@ class Tools:
         self._report = report
         self._answer_s = answer_s
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[EmacsAnswer]] = {}
+        self._questions: dict[int, _Question] = {}
         self._kept: deque[Called] = deque(maxlen=MAX_KEPT)
         self._watched = False
 
@@ -132,9 +141,10 @@ class Tools:
 
     def take(self, identifier: int, answer: EmacsAnswer) -> None:
         """Take what Emacs has answered; if nobody waits for it any more, drop it."""
-        future = self._pending.pop(identifier, None)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        question = self._questions.pop(identifier, None)
+        if question is not None:
+            question.answer = answer
+            question.answered.set()
 
     async def call(self, name: str, arguments: Mapping[str, object], caller: Caller | None) -> ToolText:
         """Call the tool `name` for the CLI `caller`, None for an unknown one."""
@@ -165,12 +175,12 @@ class Tools:
         for argument in arguments_of(tool):
             if argument.kind == PATH and argument.name in values:
                 path = str(values[argument.name])
-                values[argument.name] = await in_thread(lambda path: _resolve(path, access), path)
+                values[argument.name] = await in_thread(_resolve, path, access)
         limit, offset = int(values.pop(LIMIT, DEFAULT_LIMIT)), int(values.pop(OFFSET, 0))
         answer = await self._ask(name, values, access, self._answer_s)
         if answer.error is not None:
             raise ToolError(answer.error)
-        hidden, shown_as = await in_thread(lambda items: _judge(items, access), answer.items)
+        hidden, shown_as = await in_thread(_judge, answer.items, access)
         return render(
             answer.items,
             answer.more,
@@ -196,28 +206,27 @@ class Tools:
             answer = await self._ask(name, values, access, wait_s)
         except ToolError:
             return None
-        hidden, shown_as = await in_thread(lambda items: _judge(items, access), answer.items)
+        hidden, shown_as = await in_thread(_judge, answer.items, access)
         # What is left out is not worth a word that nobody has asked for.
         items = [item for item in answer.items if item.path not in hidden]
         return render(items, 0, 0, {}, shown_as, None, len(items)) if items else None
 
     async def _ask(self, name: str, values: Mapping[str, Value], access: Access, wait_s: float) -> EmacsAnswer:
         identifier = next(self._ids)
-        future = self._pending[identifier] = asyncio.get_running_loop().create_future()
+        question = self._questions[identifier] = _Question()
         deadline = int((time.time() + wait_s) * 1000)
-        asking = asyncio.create_task(self._editor.call_tool(identifier, name, values, access.directories, deadline))
         try:
-            await asyncio.wait([asking, future], timeout=wait_s, return_when=asyncio.FIRST_EXCEPTION)
-            if future.done():
-                return future.result()
-            if asking.done() and asking.exception() is not None:
-                asking.result()
+            with anyio.move_on_after(wait_s):
+                await self._editor.call_tool(identifier, name, values, access.directories, deadline)
+                await question.answered.wait()
         except EmacsUnavailableError:
-            raise ToolError(_GONE) from None
+            if question.answer is None:
+                raise ToolError(_GONE) from None
         finally:
-            self._pending.pop(identifier, None)
-            asking.cancel()
-        raise ToolError(_BUSY.format(seconds=wait_s))
+            self._questions.pop(identifier, None)
+        if question.answer is None:
+            raise ToolError(_BUSY.format(seconds=wait_s))
+        return question.answer
 
 
 def _request(name: str, arguments: Mapping[str, object]) -> str:

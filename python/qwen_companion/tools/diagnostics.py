@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.tools.calls import Tools
@@ -78,11 +79,10 @@ class Diagnostics:
         """Nothing is kept of a process."""
 
     async def _ask(self, name: str, values: dict[str, Any], peer: Peer, wait_s: float, heading: str) -> str | None:
-        try:
-            # The disk and git are asked too, and may take long.
-            text = await asyncio.wait_for(self._tools.ask_unasked(name, values, peer, wait_s), wait_s)
-        except asyncio.TimeoutError:
-            return None
+        text: str | None = None
+        # The disk and git are asked too, and may take long.
+        with anyio.move_on_after(wait_s):
+            text = await self._tools.ask_unasked(name, values, peer, wait_s)
         if text is None:
             return None
         if len(text) > MAX_CHARACTERS:

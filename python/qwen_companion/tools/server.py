@@ -7,12 +7,13 @@ so that a call can be cancelled and its process is looked for once.  Any id is t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+
+import anyio
 
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.peers import Caller
@@ -46,21 +47,22 @@ class ToolServer:
     """Answers the requests of all CLIs, once `run` is running."""
 
     def __init__(self, tools: Tools, find_caller: Callable[[Connection], Caller | None]) -> None:
-        """`find_caller`, called in a thread, tells whose connection it is.  Must be made on the event loop."""
+        """`find_caller`, called in a thread, tells whose connection it is."""
         self._tools = tools
         self._find_caller = find_caller
-        self._cli_came = asyncio.Event()
-        self._rpc: asyncio.Future[ToolRpc] = asyncio.get_running_loop().create_future()
+        self._cli_came = anyio.Event()
+        self._rpc: ToolRpc | None = None
+        self._ready = anyio.Event()
         self._callers: dict[str, Caller] = {}
         self._exchanges: dict[tuple[str, object], _Exchange] = {}
 
     async def run(self) -> None:
         """Answer requests until cancelled.  Imports the MCP library with the first one; ImportError."""
         await self._cli_came.wait()
-        rpc = (await in_thread(_import_rpc, None))(self._tools)
+        rpc = self._rpc = (await in_thread(_import_rpc))(self._tools)
         async with rpc.run():
-            self._rpc.set_result(rpc)
-            await asyncio.Event().wait()
+            self._ready.set()
+            await anyio.sleep_forever()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -86,7 +88,8 @@ class ToolServer:
         exchange = self._exchanges[key] = _Exchange()
         try:
             caller = await self._caller(session, scope) if message.get("method") == "tools/call" else None
-            rpc = await asyncio.shield(self._rpc)
+            await self._ready.wait()
+            rpc = cast("ToolRpc", self._rpc)
             new = uuid.uuid4().hex if message.get("method") == "initialize" else None
             await rpc.post(body.data, caller, scope, receive, _answer(send, exchange, new))
         finally:
@@ -147,7 +150,7 @@ def _hashable(identifier: object) -> object:
     return identifier if isinstance(identifier, str | int) else None
 
 
-def _import_rpc(_: None) -> type[ToolRpc]:
+def _import_rpc() -> type[ToolRpc]:
     from qwen_companion.tools.rpc import ToolRpc
 
     return ToolRpc

@@ -26,7 +26,6 @@ from qwen_companion.daemon.messages import (
     ToolText,
     Turns,
 )
-from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.emacs.spool import Spool
 from support import as_dict
@@ -402,8 +401,8 @@ async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
         }
         theirs.emit(proposed)
 
-    async def in_thread(work: Callable[[DaemonSession], str | None], known: DaemonSession) -> str | None:
-        text = work(known)
+    async def in_thread(work: Callable[..., str | None], *arguments: object) -> str | None:
+        text = work(*arguments)
         if text in texts[:2]:
             before = chat.tools[tool.id].revision
             propose(texts[texts.index(text) + 1])

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+import anyio
 import pytest
 
 from qwen_companion.daemon.messages import (
@@ -20,6 +21,7 @@ from qwen_companion.daemon.messages import (
 from qwen_companion.daemon.outbox import BATCH_CHANGES, BATCH_WEIGHT, GATHER_S, Outbox
 from qwen_companion.emacs.messages import Notification
 from qwen_companion.errors import EmacsBusyError, EmacsGoneError
+from qwen_companion.tasks import Tasks
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
@@ -200,14 +202,20 @@ async def test_it_ends_with_emacs(emacs: Emacs) -> None:
     await asyncio.wait_for(job, TIMEOUT_S)
 
 
-async def test_it_ends_when_closed_although_an_answer_keeps_it_from_being_cancelled(emacs: Emacs) -> None:
-    def close(_message: Notification) -> None:
-        emacs.outbox.close()
-
-    emacs.answer = close
+async def test_nothing_more_is_sent_when_an_answer_comes_as_it_is_cancelled(emacs: Emacs) -> None:
     emacs.outbox.change("s", words("a"))
     emacs.outbox.tell(SessionInfo("s", "idle"))
-    job = asyncio.create_task(emacs.outbox.run())
-    await emacs.gathered()
-    await asyncio.wait_for(job, TIMEOUT_S)
+    async with Tasks() as tasks:
+        job = tasks.start(emacs.outbox.run)
+        told = anyio.Event()
+
+        def answer(_message: Notification) -> None:
+            job.cancel()
+            told.set()
+
+        emacs.answer = answer
+        await emacs.gathered()
+        with anyio.fail_after(TIMEOUT_S):
+            await told.wait()
+            await job.stop()
     assert emacs.told == [Turns("s", (words("a"),))]

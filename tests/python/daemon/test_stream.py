@@ -90,6 +90,7 @@ class Listener:
         await self.go.wait()
 
     async def __aenter__(self) -> Listener:
+        await self.stream.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -494,7 +495,6 @@ async def test_a_stream_that_is_left_leaves_nothing_behind(
         session.emit(chunk("not taken"))
         await listener.until(ReplayDone)
         assert len(asyncio.all_tasks()) > before
-        await asyncio.wait_for(listener.stream.__aexit__(), TIMEOUT_S)
     while session.streams:
         await client.status(session.id)
     assert len(asyncio.all_tasks()) <= before
