@@ -449,6 +449,15 @@ Return non-nil when the call was sent; answers come as calls of their own."
        (qwen-companion-backend--log "Call of %s not sent: %s" method (car err))
        nil))))
 
+(defun qwen-companion-backend-call-if-changed (method payload last)
+  "Call METHOD with PAYLOAD unless that equals LAST, the payload sent last.
+Return the payload that the Python process has now: PAYLOAD, or LAST if
+the call could not be sent."
+  (if (and (not (equal payload last))
+           (qwen-companion-backend-call method payload))
+      payload
+    last))
+
 ;; A stopped process, or one in an endless loop, does not end by itself, and
 ;; the CLIs wait for it.  Counted are turns of a timer, not seconds: while
 ;; Emacs is busy, or the machine sleeps, none goes by, and the clock may be

@@ -406,9 +406,9 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
 
 (defun qwen-companion-context--send (payload)
   "Send PAYLOAD unless it equals the one sent last."
-  (unless (equal payload qwen-companion-context--sent)
-    (when (qwen-companion-backend-call 'context payload)
-      (setq qwen-companion-context--sent payload))))
+  (setq qwen-companion-context--sent
+        (qwen-companion-backend-call-if-changed
+         'context payload qwen-companion-context--sent)))
 
 ;;; Triggers
 

@@ -79,16 +79,16 @@ SEVERITY is `error', `warning' or `note'; LINE and COLUMN count from 1."
       (and (bound-and-true-p flycheck-mode)
            (flycheck-running-p))))
 
-(defun qwen-companion-diagnostics-problems ()
-  "Return the problems in the current buffer, the worst first, then by line."
+(defun qwen-companion-diagnostics-problems (&optional start end)
+  "Return the problems in the current buffer, the worst first, then by line.
+With START and END, positions, return those between them."
   (save-restriction
     (widen)
     (sort (append (and (bound-and-true-p flymake-mode)
                        (mapcar #'qwen-companion-diagnostics--of-flymake
-                               (flymake-diagnostics)))
+                               (flymake-diagnostics start end)))
                   (and (bound-and-true-p flycheck-mode)
-                       (mapcar #'qwen-companion-diagnostics--of-flycheck
-                               (bound-and-true-p flycheck-current-errors))))
+                       (qwen-companion-diagnostics--all-of-flycheck start end)))
           #'qwen-companion-diagnostics--before-p)))
 
 (defun qwen-companion-diagnostics--before-p (a b)
@@ -131,6 +131,19 @@ SEVERITY is `error', `warning' or `note'; LINE and COLUMN count from 1."
       (setq type (get type 'flymake-category)))
     (get (if (and type (get type 'severity)) type 'flymake-error)
          'severity)))
+
+(defun qwen-companion-diagnostics--all-of-flycheck (start end)
+  "Return flycheck's problems on the lines from START to END, nil for all."
+  (let ((problems (mapcar #'qwen-companion-diagnostics--of-flycheck
+                          (bound-and-true-p flycheck-current-errors))))
+    (if (not start)
+        problems
+      (let ((first (line-number-at-pos start))
+            (last (line-number-at-pos end)))
+        (cl-remove-if-not
+         (lambda (problem)
+           (<= first (qwen-companion-diagnostics-problem-line problem) last))
+         problems)))))
 
 (defun qwen-companion-diagnostics--of-flycheck (error)
   "Return the flycheck ERROR as a problem."

@@ -44,6 +44,7 @@
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
+(require 'qwen-companion-visible)
 
 (defface qwen-companion-inspector-heading
   '((t :inherit (bold font-lock-keyword-face)))
@@ -100,8 +101,6 @@
   "The text that was drawn last.")
 (defvar-local qwen-companion-inspector--redraw nil
   "Timer that redraws the buffer soon, nil when none is waiting.")
-(defvar-local qwen-companion-inspector--clock nil
-  "Timer that keeps the ages right, nil while no window shows the buffer.")
 
 ;;; What the Python process reports
 
@@ -680,7 +679,7 @@ It is the LAST one of its session or not."
 
 (defun qwen-companion-inspector--redraw-soon ()
   "Redraw the inspector, the current buffer, soon if it is in a window."
-  (when (and (qwen-companion-inspector--shown-p)
+  (when (and (qwen-companion-visible-window)
              (not qwen-companion-inspector--redraw))
     (setq qwen-companion-inspector--redraw
           (run-at-time qwen-companion-inspector--delay nil
@@ -691,36 +690,6 @@ It is the LAST one of its session or not."
   (qwen-companion-inspector--with-buffer
     (setq qwen-companion-inspector--redraw nil)
     (qwen-companion-inspector--draw)))
-
-(defun qwen-companion-inspector--shown-p ()
-  "Return non-nil when the current buffer is in a window.
-That of an iconified frame counts: nothing is run when it comes back."
-  (get-buffer-window (current-buffer) 0))
-
-(defun qwen-companion-inspector--start-updates (&rest _)
-  "Draw the inspector and keep it up to date while it is in a window."
-  (qwen-companion-inspector--with-buffer
-    (when (qwen-companion-inspector--shown-p)
-      (qwen-companion-inspector--draw)
-      (unless qwen-companion-inspector--clock
-        (setq qwen-companion-inspector--clock
-              (run-at-time qwen-companion-inspector--tick-seconds
-                           qwen-companion-inspector--tick-seconds
-                           #'qwen-companion-inspector--tick))))))
-
-(defun qwen-companion-inspector--tick ()
-  "Redraw the ages while they are in a window, else stop the timers."
-  (qwen-companion-inspector--with-buffer
-    (if (qwen-companion-inspector--shown-p)
-        (qwen-companion-inspector--draw)
-      (qwen-companion-inspector--stop-timers))))
-
-(defun qwen-companion-inspector--stop-timers ()
-  "Stop the timers of the current buffer."
-  (mapc #'cancel-timer (delq nil (list qwen-companion-inspector--redraw
-                                       qwen-companion-inspector--clock)))
-  (setq qwen-companion-inspector--redraw nil
-        qwen-companion-inspector--clock nil))
 
 (defun qwen-companion-inspector--draw ()
   "Redraw the current buffer if its text has changed.
@@ -973,8 +942,8 @@ The text is kept up to date while a window shows it.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert
               header-line-format (qwen-companion-inspector--keys))
-  (add-hook 'window-buffer-change-functions
-            #'qwen-companion-inspector--start-updates nil t)
+  (qwen-companion-visible-keep-updated #'qwen-companion-inspector--draw
+                                       qwen-companion-inspector--tick-seconds)
   (add-hook 'kill-buffer-hook #'qwen-companion-inspector--close nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-inspector--close nil t))
 
@@ -1007,7 +976,9 @@ One that has just come up knows nothing of it."
 
 (defun qwen-companion-inspector--close ()
   "Stop updating the inspector, the current buffer, which is being closed."
-  (qwen-companion-inspector--stop-timers)
+  (when qwen-companion-inspector--redraw
+    (cancel-timer qwen-companion-inspector--redraw)
+    (setq qwen-companion-inspector--redraw nil))
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-inspector-changed)
   (when (eq qwen-companion-inspector--buffer (current-buffer))
     (setq qwen-companion-inspector--buffer nil)
@@ -1041,7 +1012,7 @@ buffer follows all changes while a window shows it."
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and no CLI is told anything; turn it on with M-x qwen-companion-mode"))
   (pop-to-buffer (qwen-companion-inspector--open))
-  (qwen-companion-inspector--start-updates))
+  (qwen-companion-visible-update))
 
 (provide 'qwen-companion-inspector)
 ;;; qwen-companion-inspector.el ends here

@@ -20,21 +20,13 @@
 ;;; Commentary:
 
 ;; What a prompt says of buffers and files: a file by its name, a region with
-;; its file and lines, diagnostics of Flymake and Flycheck line by line.
+;; its file and lines, a line for each problem that Flymake or Flycheck reports.
 
 ;;; Code:
 
 (require 'cl-lib)
 (require 'subr-x)
-
-(declare-function flymake-diagnostics "flymake" (&optional beg end))
-(declare-function flymake-diagnostic-beg "flymake" (diag) t)
-(declare-function flymake-diagnostic-text "flymake" (diag) t)
-(declare-function flymake-diagnostic-type "flymake" (diag) t)
-(declare-function flycheck-error-line "ext:flycheck" (err))
-(declare-function flycheck-error-level "ext:flycheck" (err))
-(declare-function flycheck-error-message "ext:flycheck" (err))
-(defvar flycheck-current-errors)
+(require 'qwen-companion-diagnostics)
 
 ;;; Names of files
 
@@ -101,44 +93,21 @@ The file is named relative to ROOT, the text is that of the buffer."
 
 ;;; Diagnostics
 
-(defun qwen-companion-quote--flymake (start end)
-  "Return Flymake's diagnostics from START to END: (LINE LEVEL TEXT)."
-  (when (bound-and-true-p flymake-mode)
-    (mapcar (lambda (diagnostic)
-              (list (line-number-at-pos (flymake-diagnostic-beg diagnostic) t)
-                    (string-remove-prefix
-                     ":" (string-remove-prefix
-                          "eglot-" (format "%s" (flymake-diagnostic-type diagnostic))))
-                    (flymake-diagnostic-text diagnostic)))
-            (flymake-diagnostics start end))))
-
-(defun qwen-companion-quote--flycheck (start end)
-  "Return Flycheck's diagnostics from START to END: (LINE LEVEL TEXT)."
-  (when (bound-and-true-p flycheck-mode)
-    (let ((first (line-number-at-pos start t))
-          (last (line-number-at-pos end t)))
-      (cl-loop for found in flycheck-current-errors
-               for line = (flycheck-error-line found)
-               when (and line (<= first line last))
-               collect (list line
-                             (format "%s" (flycheck-error-level found))
-                             (or (flycheck-error-message found) ""))))))
-
-(defun qwen-companion-quote--diagnostics (start end)
-  "Return all diagnostics from START to END by line: (LINE LEVEL TEXT)."
-  (cl-stable-sort (append (qwen-companion-quote--flymake start end)
-                          (qwen-companion-quote--flycheck start end))
-                  #'< :key #'car))
-
 (defun qwen-companion-quote-diagnostics (start end root)
-  "Return the diagnostics from START to END, a line for each; nil for none.
+  "Return the problems from START to END, a line for each; nil for none.
 The file is named relative to ROOT."
-  (when-let* ((found (qwen-companion-quote--diagnostics start end)))
+  (when-let* ((problems (qwen-companion-diagnostics-problems start end)))
     (let ((title (qwen-companion-quote-title root)))
-      (mapconcat (pcase-lambda (`(,line ,level ,text))
-                   (format "%s:%d: %s: %s\n" title line level
-                           (string-join (split-string text "[\n\t ]+" t) " ")))
-                 found ""))))
+      (mapconcat
+       (lambda (problem)
+         (format "%s:%d: %s: %s\n" title
+                 (qwen-companion-diagnostics-problem-line problem)
+                 (qwen-companion-diagnostics-problem-severity problem)
+                 (string-join
+                  (split-string (qwen-companion-diagnostics-problem-message problem)
+                                "[\n\t ]+" t)
+                  " ")))
+       problems ""))))
 
 (provide 'qwen-companion-quote)
 ;;; qwen-companion-quote.el ends here

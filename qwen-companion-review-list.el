@@ -35,6 +35,7 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-untrusted)
+(require 'qwen-companion-visible)
 
 ;;; Size of a change
 
@@ -114,9 +115,6 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 
 ;;; The list
 
-(defvar qwen-companion-review-list--timer nil
-  "Timer that updates the ages in the list, or nil while it is not visible.")
-
 (defconst qwen-companion-review-list--period 5
   "Seconds between two updates of the ages.")
 
@@ -184,10 +182,8 @@ One that was not counted is larger than any other."
 (defun qwen-companion-review-list--refresh ()
   "Update the list if it is in a window."
   (when-let* ((buffer (qwen-companion-review-list--buffer)))
-    (when-let* ((window (get-buffer-window buffer t)))
-      ;; In its window, so that its point stays on the line.
-      (with-selected-window window
-        (revert-buffer)))))
+    (with-current-buffer buffer
+      (qwen-companion-visible-update))))
 
 (defun qwen-companion-review-list--revert ()
   "Compute the entries of the list."
@@ -197,36 +193,10 @@ One that was not counted is larger than any other."
                     (qwen-companion-proposals))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
-(defun qwen-companion-review-list--update-timer (&rest _)
-  "Start the timer when the list becomes visible, stop it when it is hidden."
-  (let ((visible (and (qwen-companion-review-list--buffer)
-                      (get-buffer-window (qwen-companion-review-list--buffer) t))))
-    (cond
-     ((and visible (not qwen-companion-review-list--timer))
-      (setq qwen-companion-review-list--timer
-            (run-at-time qwen-companion-review-list--period
-                         qwen-companion-review-list--period
-                         #'qwen-companion-review-list--tick))
-      (qwen-companion-review-list--refresh))
-     ((and qwen-companion-review-list--timer (not visible))
-      (qwen-companion-review-list--stop)))))
-
-(defun qwen-companion-review-list--tick ()
-  "Update the list, or stop the timer if the list is hidden."
-  (qwen-companion-review-list--update-timer)
-  (qwen-companion-review-list--refresh))
-
-(defun qwen-companion-review-list--stop ()
-  "Stop updating the ages."
-  (when qwen-companion-review-list--timer
-    (cancel-timer qwen-companion-review-list--timer)
-    (setq qwen-companion-review-list--timer nil)))
-
 (defun qwen-companion-review-list--clean-up ()
-  "Remove hooks and timers: the buffer of the list is being killed."
+  "Remove the hook: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-proposal-changed-hook
-               #'qwen-companion-review-list--refresh)
-  (qwen-companion-review-list--stop))
+               #'qwen-companion-review-list--refresh))
 
 (defun qwen-companion-review-list-close ()
   "Kill the buffer of the list if there is one."
@@ -275,7 +245,8 @@ One that was not counted is larger than any other."
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
-  (add-hook 'window-buffer-change-functions #'qwen-companion-review-list--update-timer nil t)
+  (qwen-companion-visible-keep-updated #'qwen-companion-visible-revert
+                                       qwen-companion-review-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-review-list--clean-up nil t))
 
 ;;;###autoload
@@ -289,8 +260,7 @@ to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-rev
       (unless (derived-mode-p 'qwen-companion-diffs-mode)
         (qwen-companion-diffs-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-review-list--update-timer)
-    (revert-buffer)))
+    (qwen-companion-visible-update)))
 
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

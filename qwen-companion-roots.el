@@ -157,9 +157,9 @@ the project is closed."
                                               :test #'equal)
                                     #'string<)
                        :imitate-vscode qwen-companion-imitate-vscode)))
-    (unless (equal payload qwen-companion-roots--sent)
-      (when (qwen-companion-backend-call 'roots payload)
-        (setq qwen-companion-roots--sent payload)))))
+    (setq qwen-companion-roots--sent
+          (qwen-companion-backend-call-if-changed
+           'roots payload qwen-companion-roots--sent))))
 
 (defun qwen-companion-roots-add (directory)
   "Count DIRECTORY, an absolute name without final slash, among the roots."

@@ -37,14 +37,12 @@
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
+(require 'qwen-companion-visible)
 
 (defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
 
 (defconst qwen-companion-session-list--period 5
   "Seconds between two updates of the times in a list that is visible.")
-
-(defvar qwen-companion-session-list--timer nil
-  "Timer that updates the times, nil while no list is visible.")
 
 ;;; What a row says
 
@@ -129,34 +127,11 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 
 ;;; The list
 
-(defun qwen-companion-session-list--window ()
-  "Return a window of the list, or nil."
-  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
-    (get-buffer-window buffer t)))
-
 (defun qwen-companion-session-list-refresh (&rest _)
   "Update the list if it is visible; point stays on its CLI."
-  (when-let* ((window (qwen-companion-session-list--window)))
-    (with-selected-window window
-      (revert-buffer))))
-
-(defun qwen-companion-session-list--update-timer (&rest _)
-  "Run the timer while the list is visible, and not else."
-  (let ((visible (qwen-companion-session-list--window)))
-    (cond ((and visible (not qwen-companion-session-list--timer))
-           (setq qwen-companion-session-list--timer
-                 (run-at-time qwen-companion-session-list--period
-                              qwen-companion-session-list--period
-                              #'qwen-companion-session-list--tick))
-           (qwen-companion-session-list-refresh))
-          ((and qwen-companion-session-list--timer (not visible))
-           (cancel-timer qwen-companion-session-list--timer)
-           (setq qwen-companion-session-list--timer nil)))))
-
-(defun qwen-companion-session-list--tick ()
-  "Update the times, or stop the timer when the list is hidden."
-  (qwen-companion-session-list--update-timer)
-  (qwen-companion-session-list-refresh))
+  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
+    (with-current-buffer buffer
+      (qwen-companion-visible-update))))
 
 (defun qwen-companion-session-list--revert ()
   "Compute the entries of the list."
@@ -170,12 +145,9 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
                                 "" "" "" "" ""))))))
 
 (defun qwen-companion-session-list--clean-up ()
-  "Remove the hook and the timer: the buffer of the list is being killed."
+  "Remove the hook: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-proposal-changed-hook
-               #'qwen-companion-session-list-refresh)
-  (when qwen-companion-session-list--timer
-    (cancel-timer qwen-companion-session-list--timer)
-    (setq qwen-companion-session-list--timer nil)))
+               #'qwen-companion-session-list-refresh))
 
 (defun qwen-companion-session-list-close ()
   "Kill the buffer of the list if there is one."
@@ -254,8 +226,8 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
-  (add-hook 'window-buffer-change-functions
-            #'qwen-companion-session-list--update-timer nil t)
+  (qwen-companion-visible-keep-updated #'qwen-companion-visible-revert
+                                       qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
 
 (easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
@@ -276,8 +248,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
       (unless (derived-mode-p 'qwen-companion-sessions-mode)
         (qwen-companion-sessions-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-session-list--update-timer)
-    (revert-buffer)))
+    (qwen-companion-visible-update)))
 
 ;;; Going to one
 

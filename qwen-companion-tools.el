@@ -243,9 +243,9 @@ The exclusions of single files are another matter."
   (let ((payload (list :tools (qwen-companion-tools--definitions)
                        :after-edits (and qwen-companion-tell-problems t)
                        :with-prompts (and qwen-companion-tell-unsaved t))))
-    (unless (equal payload qwen-companion-tools--sent)
-      (when (qwen-companion-backend-call 'tools payload)
-        (setq qwen-companion-tools--sent payload)))))
+    (setq qwen-companion-tools--sent
+          (qwen-companion-backend-call-if-changed
+           'tools payload qwen-companion-tools--sent))))
 
 (defun qwen-companion-tools-resend ()
   "Tell a new Python process which tools there are."

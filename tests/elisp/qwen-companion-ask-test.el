@@ -79,10 +79,15 @@ The function `typed' returns what a terminal has got."
 (ert-deftest qwen-companion-ask-test-quotes-diagnostics ()
   (qwen-companion-ask-test--with
     (find-file "a.py")
-    (cl-letf (((symbol-function 'qwen-companion-quote--flymake)
-               (lambda (start _end)
-                 (list (list (line-number-at-pos start) "warning" "`os'\nunused")))))
-      (qwen-companion-ask))
+    (setq-local flymake-diagnostic-functions
+                (list (lambda (report &rest _)
+                        (funcall report
+                                 (list (flymake-make-diagnostic
+                                        (current-buffer) 1 3 :warning "`os'\nunused"))))))
+    (flymake-mode 1)
+    (flymake-start)
+    (unwind-protect (qwen-companion-ask)
+      (with-current-buffer "a.py" (flymake-mode -1)))
     (should (equal "a.py:1: warning: `os' unused\n" (qwen-companion-ask-test--prompt)))))
 
 (ert-deftest qwen-companion-ask-test-quotes-dired-diff-and-compilation ()

@@ -201,7 +201,7 @@ It is the value of `default-directory' there."
                  (call-interactively #'qwen-companion-chat-send-file)))))))
 
 (ert-deftest qwen-companion-chat-send-test-flymake ()
-  "What Flymake has found, by line, in the region or everywhere."
+  "The problems that Flymake has found in the region or everywhere."
   (qwen-companion-chat-send-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (let ((buffer (current-buffer)))
@@ -231,12 +231,14 @@ It is the value of `default-directory' there."
   (qwen-companion-chat-send-test-with '(("a.txt" "one\ntwo\n"))
     (cl-letf (((symbol-function 'flycheck-error-line) #'car)
               ((symbol-function 'flycheck-error-level) #'cadr)
-              ((symbol-function 'flycheck-error-message) #'caddr))
+              ((symbol-function 'flycheck-error-message) #'caddr)
+              ((symbol-function 'flycheck-error-column) #'ignore)
+              ((symbol-function 'flycheck-error-checker) #'ignore))
       (with-current-buffer (find-file-noselect "a.txt")
         (let ((flycheck-mode t)
-              (flycheck-current-errors '((2 error "bad") (1 info nil) (nil error "no line"))))
+              (flycheck-current-errors '((2 error "bad") (1 info nil) (nil warning "no line"))))
           (qwen-companion-chat-send-diagnostics (point-min) (point-max)))))
-    (should (equal "a.txt:1: info: \na.txt:2: error: bad\n"
+    (should (equal "a.txt:2: error: bad\na.txt:1: warning: no line\na.txt:1: note: \n"
                    (qwen-companion-chat-send-test--prompt)))))
 
 ;;; Completion

@@ -92,8 +92,8 @@ MORE are keys and values that come first."
 (defun qwen-companion-inspector-test--timers ()
   "Return how many timers of the inspector there are."
   (cl-count-if (lambda (timer)
-                 (string-prefix-p "qwen-companion-inspector-"
-                                  (format "%s" (timer--function timer))))
+                 (string-match-p "\\`qwen-companion-\\(?:inspector\\|visible\\)-"
+                                 (format "%s" (timer--function timer))))
                timer-list))
 
 ;;; What it shows

@@ -161,15 +161,19 @@
   "No timer while it is not seen, no hook when it is gone."
   (qwen-companion-review-list-test-with nil
     (qwen-companion-diffs)
-    (should (memq qwen-companion-review-list--timer timer-list))
-    (switch-to-buffer "*here*")
-    (delete-other-windows)
-    (qwen-companion-review-list--tick)
-    (should-not qwen-companion-review-list--timer)
-    (qwen-companion-diffs)
-    (should qwen-companion-review-list--timer)
-    (qwen-companion-review-list-close)
-    (should-not qwen-companion-review-list--timer)
+    (cl-flet ((timers ()
+                (cl-count #'qwen-companion-visible--tick timer-list
+                          :key #'timer--function)))
+      (should (= 1 (timers)))
+      (switch-to-buffer "*here*")
+      (delete-other-windows)
+      (qwen-companion-visible--tick
+       (get-buffer qwen-companion-review-list--buffer-name))
+      (should (= 0 (timers)))
+      (qwen-companion-diffs)
+      (should (= 1 (timers)))
+      (qwen-companion-review-list-close)
+      (should (= 0 (timers))))
     (should-not qwen-companion-proposal-changed-hook)))
 
 (ert-deftest qwen-companion-review-list-test-names-cannot-break-the-list ()

@@ -80,8 +80,9 @@
     (should (equal '("No CLI is connected") (qwen-companion-session-list-test--rows)))
     (should-error (qwen-companion-session-list-visit) :type 'user-error)
     (bury-buffer)
-    (qwen-companion-session-list--tick)
-    (should-not qwen-companion-session-list--timer)))
+    (qwen-companion-session-list-refresh)
+    (should-not (cl-find #'qwen-companion-visible--tick timer-list
+                         :key #'timer--function))))
 
 (ert-deftest qwen-companion-session-list-test-reviews ()
   (qwen-companion-session-list-test--with
