@@ -21,8 +21,8 @@
 
 ;; A tool asks for a permission, or for the answers to a form.  The question
 ;; is shown in the conversation and counted in the mode line; no minibuffer
-;; appears by itself.  The daemon offers the options; the number of each is
-;; its key.
+;; appears by itself.  The daemon offers the options; the key of each follows
+;; what it does, never its place: see `qwen-companion-chat-permissions--keys'.
 ;;
 ;; Before a tool can be allowed, its input and its changes of files must have
 ;; been shown: in the conversation, or when they are too long, as a whole in a
@@ -43,8 +43,10 @@
 (require 'subr-x)
 (require 'text-property-search)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
+(require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-risks)
 (require 'qwen-companion-untrusted)
@@ -108,16 +110,55 @@ answer has failed."
 
 ;;; Texts
 
-(defun qwen-companion-chat-permissions--option-effect (option)
+(defconst qwen-companion-chat-permissions--keys
+  '((no . ?n) (once . ?y) (session . ?!) (project . ?W) (user . ?U))
+  "Alist (EFFECT . KEY) of what an option does, the safest first.
+`project' and `user' write a rule into the settings of the workspace or
+the user.  Other options, and further ones with the same effect, have
+digits.")
+
+(defconst qwen-companion-chat-permissions--dismiss-key ?d
+  "Key that dismisses a question.")
+
+(defun qwen-companion-chat-permissions--effect (option)
+  "Return what OPTION does, a symbol.
+It is one in `qwen-companion-chat-permissions--keys', or `unknown'."
+  (let ((writes (qwen-companion-daemon-option-writes option)))
+    (cond (writes)
+          ((not (qwen-companion-daemon-option-allows option)) 'no)
+          ((qwen-companion-daemon-option-lasting option) 'session)
+          (t 'once))))
+
+(defun qwen-companion-chat-permissions--options (item)
+  "Return the options of ITEM with their keys, the safest first.
+Each is (KEY . OPTION); KEY is nil for those beyond the digits."
+  (let ((keys qwen-companion-chat-permissions--keys)
+        (digits (number-sequence ?1 ?9)))
+    (mapcar
+     (lambda (option)
+       (let ((key (assq (qwen-companion-chat-permissions--effect option) keys)))
+         (setq keys (remq key keys))
+         (cons (if key (cdr key) (pop digits)) option)))
+     (cl-stable-sort
+      (copy-sequence (qwen-companion-daemon-permission-options
+                      (qwen-companion-chat-permissions--item-report item)))
+      #'< :key #'qwen-companion-chat-permissions--danger))))
+
+(defun qwen-companion-chat-permissions--danger (option)
+  "Return the place of OPTION in the order from the safest to the most lasting."
+  (let ((effects (mapcar #'car qwen-companion-chat-permissions--keys)))
+    (or (cl-position (qwen-companion-chat-permissions--effect option) effects)
+        (length effects))))
+
+(defun qwen-companion-chat-permissions--option-text (option)
   "Return the text about the lasting effect of OPTION, or \"\"."
-  (if-let* ((text (pcase (qwen-companion-daemon-option-writes option)
-                    ('project "writes a rule into the settings of the workspace on the daemon's host")
-                    ('user "writes a rule into the user's settings on the daemon's host")
+  (if-let* ((text (pcase (qwen-companion-chat-permissions--effect option)
+                    ('project "writes a rule into .qwen/settings.json of the workspace")
+                    ('user "writes a rule into ~/.qwen/settings.json")
                     ('unknown (if (qwen-companion-daemon-option-lasting option)
                                   "lasting; what it writes on the daemon's host is not known"
                                 "an unknown kind of option; it may allow more than this once"))
-                    (_ (and (qwen-companion-daemon-option-lasting option)
-                            "holds for the rest of this session")))))
+                    ('session "holds for the rest of this session"))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
     ""))
 
@@ -125,31 +166,31 @@ answer has failed."
   "Return KEY, a text, with the face of keys."
   (propertize key 'face 'qwen-companion-chat-permission-key))
 
+(defun qwen-companion-chat-permissions--key-text (key)
+  "Return the keys that choose the option with KEY, a character or nil."
+  (qwen-companion-chat-permissions--key (if key (format "C-c C-a %c" key) "RET      ")))
+
 (defun qwen-companion-chat-permissions--option-lines (item active)
   "Return the lines of the options of ITEM; with ACTIVE, with their keys."
-  (let ((number 0))
-    (mapconcat
-     (lambda (option)
-       (cl-incf number)
-       (let ((line (concat "  "
-                           (if active
-                               (qwen-companion-chat-permissions--key
-                                (if (< number 10) (format "C-c %d" number) "RET"))
-                             "     ")
-                           "  "
-                           (qwen-companion-untrusted-line
-                            (qwen-companion-daemon-option-label option))
-                           (qwen-companion-chat-permissions--option-effect option)
-                           "\n")))
-         (put-text-property 0 (length line) 'wrap-prefix (make-string 9 ?\s) line)
-         (if active
-             (propertize line
-                         'qwen-companion-chat-option number
-                         'mouse-face 'highlight)
-           line)))
-     (qwen-companion-daemon-permission-options
-      (qwen-companion-chat-permissions--item-report item))
-     "")))
+  (mapconcat
+   (pcase-lambda (`(,key . ,option))
+     (let ((line (concat "  "
+                         (if active
+                             (qwen-companion-chat-permissions--key-text key)
+                           (make-string 9 ?\s))
+                         "  "
+                         (qwen-companion-untrusted-line
+                          (qwen-companion-daemon-option-label option))
+                         (qwen-companion-chat-permissions--option-text option)
+                         "\n")))
+       (put-text-property 0 (length line) 'wrap-prefix (make-string 13 ?\s) line)
+       (if active
+           (propertize line
+                       'qwen-companion-chat-option (qwen-companion-daemon-option-id option)
+                       'mouse-face 'highlight)
+         line)))
+   (qwen-companion-chat-permissions--options item)
+   ""))
 
 (defun qwen-companion-chat-permissions--input (tool)
   "Return the input of TOOL to be shown, (TEXT . MORE), or nil.
@@ -256,7 +297,9 @@ FRONT is non-nil when the keys answer ITEM."
                         'face 'warning))
       (sent (propertize "  Your answer is being sent.\n" 'face 'shadow))
       (front
-       (concat "  " (qwen-companion-chat-permissions--key "C-c 0") "  dismiss without an answer\n"))
+       (concat "  " (qwen-companion-chat-permissions--key-text
+                     qwen-companion-chat-permissions--dismiss-key)
+               "  dismiss without an answer\n"))
       (t (propertize "  Waits until the question above is answered.\n" 'face 'shadow)))
      (if-let* ((problem (qwen-companion-chat-permissions--item-problem item)))
          (propertize (format "  %s\n" (qwen-companion-untrusted-text problem t))
@@ -289,9 +332,21 @@ FRONT is non-nil when the keys answer ITEM."
 
 ;;; In the conversation
 
+(defvar qwen-companion-chat-answer-map
+  (let ((map (make-sparse-keymap)))
+    (dolist (key (append (mapcar #'cdr qwen-companion-chat-permissions--keys)
+                         (list qwen-companion-chat-permissions--dismiss-key)
+                         (number-sequence ?1 ?9)))
+      (define-key map (vector key) #'qwen-companion-chat-answer-with-key))
+    (define-key map (kbd "C-a") #'qwen-companion-chat-answer)
+    map)
+  "Keymap of the answers to a question.
+It holds at the question, and after a prefix anywhere in the chat.")
+
 (defvar qwen-companion-chat-permissions-map
   (let ((map (make-sparse-keymap)))
-    (set-keymap-parent map qwen-companion-chat-conversation-map)
+    (set-keymap-parent map (make-composed-keymap qwen-companion-chat-answer-map
+                                                 qwen-companion-chat-conversation-map))
     (define-key map (kbd "RET") #'qwen-companion-chat-permissions-choose)
     (define-key map [mouse-2] #'qwen-companion-chat-permissions-choose-clicked)
     (define-key map [follow-link] 'mouse-face)
@@ -476,21 +531,27 @@ Signal a `user-error' when there is none."
       (and (<= 0 age) (< age qwen-companion-chat-permissions--key-delay)))
     (user-error "This question has only just come up; read it before you answer"))))
 
-(defun qwen-companion-chat-permissions--answer (item option)
-  "Answer ITEM with OPTION; nil dismisses it."
+(defun qwen-companion-chat-permissions--check-allowed (item)
+  "Signal a `user-error' with the reason when ITEM must not be allowed."
+  (when (qwen-companion-daemon-tool-diffs-more (qwen-companion-chat-permissions--tool item))
+    (user-error "Some of the changes cannot be shown here; this can only be rejected"))
+  (when-let* ((reason (qwen-companion-chat-permissions--unseen-reason item)))
+    (user-error "Not allowed yet: %s; %s shows it" reason
+                (substitute-command-keys
+                 "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
+  (qwen-companion-chat-permissions--form-check
+   (qwen-companion-chat-permissions--item-answers item)))
+
+(defun qwen-companion-chat-permissions--answer (item option &optional reason)
+  "Answer ITEM with OPTION; nil dismisses it.
+REASON is for the model, nil for none."
   (qwen-companion-chat-permissions--check item)
   (let ((questions (qwen-companion-daemon-permission-questions
                     (qwen-companion-chat-permissions--item-report item)))
         (answers (qwen-companion-chat-permissions--item-answers item))
         (allows (qwen-companion-daemon-option-allows option)))
     (when allows
-      (when (qwen-companion-daemon-tool-diffs-more (qwen-companion-chat-permissions--tool item))
-        (user-error "Some of the changes cannot be shown here; this can only be rejected"))
-      (when-let* ((reason (qwen-companion-chat-permissions--unseen-reason item)))
-        (user-error "Not allowed yet: %s; %s shows it" reason
-                    (substitute-command-keys
-                     "\\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-show-change]")))
-      (qwen-companion-chat-permissions--form-check answers))
+      (qwen-companion-chat-permissions--check-allowed item))
     (setf (qwen-companion-chat-permissions--item-sent item) t
           (qwen-companion-chat-permissions--item-problem item) nil)
     (qwen-companion-chat-permissions--draw item)
@@ -502,73 +563,119 @@ Signal a `user-error' when there is none."
            :revision (qwen-companion-chat-permissions--item-revision item)
            :answers (and allows questions answers))
      (lambda (reply)
-       (when (and (qwen-companion-daemon-reply-error reply)
-                  (memq item qwen-companion-chat-permissions--items))
-         (setf (qwen-companion-chat-permissions--item-sent item) nil
-               (qwen-companion-chat-permissions--item-problem item)
-               (concat "Your answer was not accepted: " (qwen-companion-daemon-reply-error reply)))
-         (qwen-companion-chat-permissions--draw item))))))
+       (if-let* ((error (qwen-companion-daemon-reply-error reply)))
+           (when (memq item qwen-companion-chat-permissions--items)
+             (setf (qwen-companion-chat-permissions--item-sent item) nil
+                   (qwen-companion-chat-permissions--item-problem item)
+                   (concat "Your answer was not accepted: " error))
+             (qwen-companion-chat-permissions--draw item))
+         ;; The daemon's answer has no place for it; the prompt is the next that the model reads.
+         (when reason
+           (qwen-companion-chat-send-text reason)))))))
 
-(defun qwen-companion-chat-permissions--answer-number (item number)
-  "Answer ITEM with the option NUMBER, from 1; 0 dismisses it."
-  (let ((options (qwen-companion-daemon-permission-options
-                  (qwen-companion-chat-permissions--item-report item))))
-    (when (> number (length options))
-      (user-error "There is no option %d" number))
-    (qwen-companion-chat-permissions--answer
-     item (and (> number 0) (nth (1- number) options)))))
+(defun qwen-companion-chat-permissions--choose-option (item option)
+  "Answer ITEM with OPTION, after asking for what belongs to it.
+That is the reason of a rejection, and consent to what outlives the
+session."
+  (qwen-companion-chat-permissions--check item)
+  (let ((revision (qwen-companion-chat-permissions--item-revision item))
+        (effect (qwen-companion-chat-permissions--effect option))
+        reason)
+    (when (qwen-companion-daemon-option-allows option)
+      (qwen-companion-chat-permissions--check-allowed item))
+    (cond
+     ((memq effect '(project user unknown))
+      (unless (y-or-n-p (qwen-companion-chat-permissions--consent-prompt option effect))
+        (user-error "Not answered")))
+     ((and (eq effect 'no)
+           (not (qwen-companion-daemon-permission-questions
+                 (qwen-companion-chat-permissions--item-report item))))
+      (setq reason (qwen-companion-chat-permissions--read-reason))))
+    (unless (and (memq item qwen-companion-chat-permissions--items)
+                 (eql revision (qwen-companion-chat-permissions--item-revision item)))
+      (user-error "The question has changed meanwhile; look at it again"))
+    (qwen-companion-chat-permissions--answer item option reason)))
+
+(defun qwen-companion-chat-permissions--consent-prompt (option effect)
+  "Return the question whether OPTION with EFFECT may be chosen."
+  (format "%s: %s%s? "
+          (qwen-companion-untrusted-line (qwen-companion-daemon-option-label option))
+          (pcase effect
+            ('project (format "write this rule into %s/.qwen/settings.json"
+                              (qwen-companion-untrusted-path (qwen-companion-daemon-workspace))))
+            ('user "write this rule into ~/.qwen/settings.json")
+            (_ "what it writes is not known; choose it"))
+          (if (qwen-companion-daemon-local-p) "" " on the daemon's host")))
+
+(defun qwen-companion-chat-permissions--read-reason ()
+  "Read the reason of a rejection for the model; return nil for none."
+  (let ((reason (string-trim (read-string "No.  Reason for the model (RET for none): "))))
+    (and (not (string-empty-p reason)) reason)))
+
+(defun qwen-companion-chat-permissions--answer-key (item key)
+  "Answer ITEM with the option that has KEY, a character."
+  (if (eq key qwen-companion-chat-permissions--dismiss-key)
+      (qwen-companion-chat-permissions--answer item nil)
+    (qwen-companion-chat-permissions--choose-option
+     item (or (alist-get key (qwen-companion-chat-permissions--options item))
+              (user-error "This question has no answer with the key %c" key)))))
 
 (defun qwen-companion-chat-permissions--read (item)
-  "Read an option of ITEM and return its number, 0 to dismiss it."
+  "Read an option of ITEM by its name and return it, nil to dismiss ITEM."
   (let* ((report (qwen-companion-chat-permissions--item-report item))
          (choices (append
-                   (cl-loop for option in (qwen-companion-daemon-permission-options report)
-                            for number from 1
-                            collect (cons (substring-no-properties
-                                           (format "%d %s%s" number
-                                                   (qwen-companion-daemon-option-label option)
-                                                   (qwen-companion-chat-permissions--option-effect
-                                                    option)))
-                                          number))
-                   '(("0 dismiss without an answer" . 0)))))
-    (alist-get (completing-read
-                (format "%s: " (qwen-companion-untrusted-line
-                                (or (qwen-companion-daemon-permission-title report)
-                                    "Answer")))
-                choices nil t)
-               choices nil nil #'equal)))
+                   (mapcar (pcase-lambda (`(,key . ,option))
+                             (cons (substring-no-properties
+                                    (format "%s%s%s" (if key (format "%c " key) "")
+                                            (qwen-companion-untrusted-line
+                                             (qwen-companion-daemon-option-label option))
+                                            (qwen-companion-chat-permissions--option-text option)))
+                                   option))
+                           (qwen-companion-chat-permissions--options item))
+                   (list (list (format "%c dismiss without an answer"
+                                       qwen-companion-chat-permissions--dismiss-key))))))
+    (cdr (assoc (completing-read
+                 (format "%s: " (qwen-companion-untrusted-line
+                                 (or (qwen-companion-daemon-permission-title report)
+                                     "Answer")))
+                 choices nil t)
+                choices))))
 
 ;;;###autoload
-(defun qwen-companion-chat-answer (&optional number)
-  "Answer the oldest question in this chat.
-NUMBER, the prefix argument, is the number of the option, and 0 dismisses
-the question; without one, ask for it.  Outside of a chat, go to the
-question that has waited for longest."
-  (interactive
-   (list (cond ((not (derived-mode-p 'qwen-companion-chat-mode)) nil)
-               (current-prefix-arg (prefix-numeric-value current-prefix-arg))
-               (t (let ((item (qwen-companion-chat-permissions--item-here)))
-                    (qwen-companion-chat-permissions--check item)
-                    (qwen-companion-chat-permissions--read item))))))
-  (if (derived-mode-p 'qwen-companion-chat-mode)
-      (qwen-companion-chat-permissions--answer-number
-       (qwen-companion-chat-permissions--item-here) number)
-    (qwen-companion-chat-permissions--visit)))
+(defun qwen-companion-chat-answer ()
+  "Answer the question at point, else the oldest in this chat.
+Choose the answer by its name.  Outside of a chat, go to the question
+that has waited for longest."
+  (interactive)
+  (if (not (derived-mode-p 'qwen-companion-chat-mode))
+      (qwen-companion-chat-permissions--visit)
+    (let ((item (qwen-companion-chat-permissions--item-here)))
+      (qwen-companion-chat-permissions--check item)
+      (if-let* ((option (qwen-companion-chat-permissions--read item)))
+          (qwen-companion-chat-permissions--choose-option item option)
+        (qwen-companion-chat-permissions--answer item nil)))))
 
 (defun qwen-companion-chat-answer-with-key ()
-  "Answer the oldest question of this chat with the option of the typed key."
+  "Answer the question at point, else the oldest, with the typed key.
+\\<qwen-companion-chat-answer-map>\
+y allows this once, n rejects it and asks for a reason for the model, !
+allows for the rest of the session, W and U write a rule for the
+workspace or the user and ask before, and d dismisses the question.
+Other answers have digits."
   (interactive nil qwen-companion-chat-mode)
-  (qwen-companion-chat-permissions--answer-number
-   (or (car qwen-companion-chat-permissions--items)
-       (user-error "Nothing waits for an answer in this chat"))
-   (- (event-basic-type last-command-event) ?0)))
+  (qwen-companion-chat-permissions--answer-key
+   (qwen-companion-chat-permissions--item-here)
+   last-command-event))
 
 (defun qwen-companion-chat-permissions-choose ()
   "Choose the option or the answer on this line."
   (interactive nil qwen-companion-chat-mode)
   (let ((item (qwen-companion-chat-permissions--item-here)))
-    (if-let* ((number (get-text-property (point) 'qwen-companion-chat-option)))
-        (qwen-companion-chat-permissions--answer-number item number)
+    (if-let* ((id (get-text-property (point) 'qwen-companion-chat-option)))
+        (qwen-companion-chat-permissions--choose-option
+         item (cl-find id (qwen-companion-daemon-permission-options
+                           (qwen-companion-chat-permissions--item-report item))
+                       :key #'qwen-companion-daemon-option-id :test #'equal))
       (pcase (get-text-property (point) 'qwen-companion-chat-choice)
         (`(,number . ,answer)
          (qwen-companion-chat-permissions--choose item number answer))

@@ -409,6 +409,10 @@ is not accepted comes back."
       (qwen-companion-chat-send--submit parts text)
       (goto-char (point-max)))))
 
+(defun qwen-companion-chat-send-text (text)
+  "Send TEXT as a prompt; the prompt being edited stays."
+  (qwen-companion-chat-send--submit (qwen-companion-chat-send--parts text) text))
+
 (defun qwen-companion-chat-send--submit (parts text)
   "Send PARTS as a prompt; restore TEXT if the daemon does not accept them."
   (qwen-companion-chat-call

@@ -461,7 +461,6 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                      ("C-M-i" . completion-at-point)
                      ("C-c C-c" . qwen-companion-chat-send)
                      ("C-c C-k" . qwen-companion-chat-cancel)
-                     ("C-c C-a" . qwen-companion-chat-answer)
                      ("C-c C-v" . qwen-companion-chat-show-change)
                      ("C-c C-m" . qwen-companion-chat-set-mode)
                      ("C-c M-m" . qwen-companion-chat-set-model)
@@ -475,9 +474,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                      ("M-n" . qwen-companion-chat-next-prompt)
                      ("M-r" . qwen-companion-chat-search-prompt)))
       (define-key map (kbd key) command))
-    (dotimes (number 10)
-      (define-key map (kbd (format "C-c %d" number))
-                  #'qwen-companion-chat-answer-with-key))
+    (define-key map (kbd "C-c C-a") qwen-companion-chat-answer-map)
     map)
   "Keymap of `qwen-companion-chat-mode'.")
 
@@ -535,8 +532,9 @@ In the prompt, edited like any text:
 While it works:
 
 \\[qwen-companion-chat-cancel]	cancel
-\\[qwen-companion-chat-answer]	answer the question that waits; each answer has also
-	a key, which is beside it
+\\[qwen-companion-chat-answer]	choose the answer to the question that waits by its name;
+	each also has a key, which is beside it.  At the question, y
+	allows once, n rejects, and ! allows for this session
 \\[qwen-companion-chat-show-change]	show all of the command or the change that it is about
 
 Everywhere:

@@ -252,8 +252,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
 
 ;;; Going to one
 
-(declare-function qwen-companion-chat-answer "qwen-companion-chat-permissions"
-                  (&optional number))
+(declare-function qwen-companion-chat-answer "qwen-companion-chat-permissions" ())
 (declare-function qwen-companion-chat-permissions-lighter
                   "qwen-companion-chat-permissions" ())
 

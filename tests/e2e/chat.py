@@ -128,14 +128,25 @@ def wait_until_askable(stage: Stage) -> None:
 
 
 def option_key(screen: str, label: str) -> str:
-    """The key behind C-c that chooses the option with LABEL, as SCREEN shows it."""
-    found = re.search(rf"C-c (\d)  {re.escape(label)}(?:  .*)?$", screen, re.MULTILINE)
+    """The key behind C-c C-a that chooses the option with LABEL, as SCREEN shows it."""
+    found = re.search(rf"C-c C-a (\S)  {re.escape(label)}(?:  .*)?$", screen, re.MULTILINE)
     assert found is not None, screen
     return found[1]
 
 
-def answer(stage: Stage, label: str) -> None:
-    """Choose the option with LABEL of the question on the screen by its key, once it takes keys."""
+def answer(stage: Stage, label: str, reason: str = "") -> None:
+    """Choose the option with LABEL of the question on the screen by its key, once it takes keys.
+
+    A rejection gives REASON, and a rule is agreed to.
+    """
     stage.screen.wait_for(label)
     wait_until_askable(stage)
-    stage.screen.keys("C-c", option_key(stage.screen.capture(), label))
+    key = option_key(stage.screen.capture(), label)
+    stage.screen.keys("C-c", "C-a", key)
+    if key == "n" and label != "Cancel":
+        stage.screen.wait_for("Reason for the model")
+        stage.screen.type(reason)
+        stage.screen.keys("Enter")
+    elif key in "WU":
+        stage.screen.wait_for("write this rule into")
+        stage.screen.keys("y")

@@ -78,7 +78,7 @@ def test_a_command_that_is_run(stage: Stage) -> None:
     screen = stage.screen.wait_for("Asks:1")
     assert re.search(r"^ +touch one\n +touch two$", screen, re.MULTILINE)
     label = "Always Allow in project: touch *"
-    assert f"{label}  writes a rule into the settings of the workspace on the daemon's host\n" in screen
+    assert f"{label}  writes a rule into .qwen/settings.json of the workspace\n" in screen
     answer(stage, label)
     stage.screen.wait_for("They are made.")
     assert (allowed(of_workspace), allowed(of_user)) == ({"allow": ["Bash(touch *)"]}, None)
@@ -88,7 +88,7 @@ def test_a_command_that_is_run(stage: Stage) -> None:
     stage.model.say("It is copied.")
     send(stage, "copy one")
     label = "Always Allow for user: cp *"
-    stage.screen.wait_for(f"{label}  writes a rule into the user's settings on the daemon's host\n")
+    stage.screen.wait_for(f"{label}  writes a rule into ~/.qwen/settings.json\n")
     answer(stage, label)
     stage.screen.wait_for("It is copied.")
     assert (allowed(of_workspace), allowed(of_user)) == ({"allow": ["Bash(touch *)"]}, {"allow": ["Bash(cp *)"]})
@@ -97,10 +97,13 @@ def test_a_command_that_is_run(stage: Stage) -> None:
     stage.model.call("run_shell_command", command="mkdir three", is_background=False)
     send(stage, "make a directory")
     stage.screen.wait_for("Asks:1")
-    answer(stage, "Reject")
+    stage.model.say("Then not.")
+    answer(stage, "Reject", "not that name")
     stage.screen.wait_for('mkdir three: you answered "Reject"')
+    stage.screen.wait_for("Then not.")
     wait_until_idle(stage)
     conversation = stage.emacs.buffer_text(CHAT)
+    assert "\nnot that name\n" in conversation
     assert re.search("^failed +mkdir three", conversation, re.MULTILINE)
     assert "Cancelled" not in conversation
     assert not (stage.sandbox.project / "three").exists()

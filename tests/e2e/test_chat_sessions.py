@@ -65,7 +65,7 @@ def answer(stage: Stage, chat: str, label: str) -> None:
         f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
         " (qwen-companion-chat-permissions--check (qwen-companion-chat-permissions--item-here)) t))",
     )
-    stage.screen.keys("C-c", option_key(stage.screen.capture(), label))
+    stage.screen.keys("C-c", "C-a", option_key(stage.screen.capture(), label))
 
 
 def go_to_line(stage: Stage, text: str) -> None:

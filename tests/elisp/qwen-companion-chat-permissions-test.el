@@ -32,7 +32,8 @@
   (declare (indent 0) (debug t))
   `(let ((qwen-companion-chat-permissions--key-delay 0)
          (qwen-companion-chat-permissions--waiting-chats nil))
-     (qwen-companion-chat-test-with ,@body)))
+     (cl-letf (((symbol-function 'qwen-companion-chat-permissions--read-reason) #'ignore))
+       (qwen-companion-chat-test-with ,@body))))
 
 (defun qwen-companion-chat-permissions-test--tool (&rest more)
   "Let the Python process tell the tool \"c1\", with MORE about it."
@@ -83,18 +84,18 @@
     (qwen-companion-chat-permissions-test--ask)
     (dolist (text '("Permission: touch x\n"
                     "command: touch x; echo done\nis_background: false\n"
-                    "C-c 1  Always Allow in project: touch \\*  writes a rule into the settings of the workspace"
-                    "C-c 2  Always Allow for user: touch \\*  writes a rule into the user's settings"
-                    "C-c 3  Allow\n"
-                    "C-c 4  Reject\n"
-                    "C-c 0  dismiss without an answer"))
+                    ;; The safest first, whatever the order of the daemon.
+                    "C-c C-a n  Reject\n  C-c C-a y  Allow\n"
+                    "C-c C-a W  Always Allow in project: touch \\*  writes a rule into \\.qwen/settings\\.json of the workspace"
+                    "C-c C-a U  Always Allow for user: touch \\*  writes a rule into ~/\\.qwen/settings\\.json"
+                    "C-c C-a d  dismiss without an answer"))
       (should (qwen-companion-chat-permissions-test--shown-p text)))
-    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (equal '((:session "s" :permission "p1" :option "o3" :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-options-are-the-daemons ()
-  "Whatever there are and whatever they are called; 0 dismisses."
+  "Whatever there are and whatever they are called; d dismisses."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask
@@ -102,15 +103,15 @@
                 (:id "y" :label "For now" :allows t :lasting t)
                 (:id "z" :label "Of a new sort" :allows t :writes unknown)))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c 1  Something new  lasting; what it writes .* not known"))
+             "C-c C-a 1  Something new  lasting; what it writes .* not known"))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c 2  For now  holds for the rest of this session"))
+             "C-c C-a !  For now  holds for the rest of this session"))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c 3  Of a new sort  an unknown kind of option; it may allow more"))
-    (should (equal "There is no option 4"
+             "C-c C-a 2  Of a new sort  an unknown kind of option; it may allow more"))
+    (should (equal "This question has no answer with the key y"
                    (qwen-companion-chat-permissions-test--refused
-                    #'qwen-companion-chat-permissions-test--press "C-c 4")))
-    (qwen-companion-chat-permissions-test--press "C-c 0")
+                    #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+    (qwen-companion-chat-permissions-test--press "C-c C-a d")
     (should (equal '((:session "s" :permission "p1" :option nil :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
 
@@ -122,9 +123,9 @@
      :options (mapcar (lambda (number)
                         (list :id (format "o%d" number) :allows t
                               :label (format "Number %d\n  C-c 1  Reject" number)))
-                      (number-sequence 1 10)))
+                      (number-sequence 0 10)))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "  C-c 9  Number 9 C-c 1 Reject\n  RET  Number 10 C-c 1 Reject\n"))
+             "  C-c C-a 9  Number 9 C-c 1 Reject\n  RET        Number 10 C-c 1 Reject\n"))
     (goto-char (point-min))
     (search-forward "Number 10")
     (call-interactively (key-binding (kbd "RET")))
@@ -192,8 +193,8 @@
                    (nth 1 offered))))
         (call-interactively #'qwen-companion-chat-answer))
       (should (= 5 (length offered)))
-      (should (string-match-p "user's settings" (nth 1 offered))))
-    (should (equal "o2" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))))
+      (should (string-match-p "writes a rule" (nth 3 offered))))
+    (should (equal "o3" (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-return-on-an-option ()
   (qwen-companion-chat-permissions-test-with
@@ -208,6 +209,69 @@
     (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
                              #'qwen-companion-chat-permissions-test--press "RET")))))
+
+(ert-deftest qwen-companion-chat-permissions-test-keys-by-meaning ()
+  "The same key does the same, whatever the tool and the order of its options."
+  (let ((edit '((:id "e1" :label "Allow All Edits" :allows t :lasting t)
+                (:id "e2" :label "Allow" :allows t)
+                (:id "e3" :label "Reject"))))
+    (pcase-dolist (`(,key ,options ,id)
+                   `(("y" ,edit "e2") ("n" ,edit "e3") ("!" ,edit "e1")
+                     ("y" ,(reverse edit) "e2")
+                     ("y" ,qwen-companion-chat-permissions-test--shell "o3")
+                     ("n" ,qwen-companion-chat-permissions-test--shell "o4")))
+      (qwen-companion-chat-permissions-test-with
+        (qwen-companion-chat-permissions-test--tool)
+        (qwen-companion-chat-permissions-test--ask :options options)
+        ;; In the prompt it is a letter, at the question it answers.
+        (should (eq 'self-insert-command (key-binding (kbd key))))
+        (goto-char (point-min))
+        (search-forward "Permission: ")
+        (qwen-companion-chat-permissions-test--press key)
+        (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent))
+                                     :option)))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-rule-is-named-and-asked-for ()
+  (pcase-dolist (`(,key ,id ,file) '(("C-c C-a W" "o1" "/project/\\.qwen/settings\\.json")
+                                     ("C-c C-a U" "o2" "~/\\.qwen/settings\\.json")))
+    (qwen-companion-chat-permissions-test-with
+      (qwen-companion-chat-permissions-test--tool)
+      (qwen-companion-chat-permissions-test--ask)
+      (let (asked consent)
+        (cl-letf (((symbol-function 'y-or-n-p)
+                   (lambda (prompt) (setq asked prompt) consent)))
+          (qwen-companion-chat-permissions-test--refused
+           #'qwen-companion-chat-permissions-test--press key)
+          (should (string-match-p (concat "touch \\*: write this rule into " file) asked))
+          (setq consent t)
+          (qwen-companion-chat-permissions-test--press key)))
+      (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-consent-is-for-what-was-shown ()
+  "What changes while the user is asked is not allowed."
+  (qwen-companion-chat-permissions-test-with
+    (qwen-companion-chat-permissions-test--tool :revision 1)
+    (qwen-companion-chat-permissions-test--ask)
+    (cl-letf (((symbol-function 'y-or-n-p)
+               (lambda (_) (qwen-companion-chat-permissions-test--tool :revision 2) t)))
+      (should (string-match-p "has changed meanwhile"
+                              (qwen-companion-chat-permissions-test--refused
+                               #'qwen-companion-chat-permissions-test--press "C-c C-a W"))))))
+
+(ert-deftest qwen-companion-chat-permissions-test-no-with-a-reason ()
+  "The reason is sent as a prompt once the answer was accepted; the draft stays."
+  (qwen-companion-chat-permissions-test-with
+    (insert "a draft")
+    (qwen-companion-chat-permissions-test--tool)
+    (qwen-companion-chat-permissions-test--ask)
+    (cl-letf (((symbol-function 'qwen-companion-chat-permissions--read-reason)
+               (lambda () "use make")))
+      (qwen-companion-chat-permissions-test--press "C-c C-a n"))
+    (should-not (qwen-companion-test-sent 'daemon-prompt))
+    (qwen-companion-chat-test-reply 'daemon-answer)
+    (should (string-match-p "use make" (format "%S" (qwen-companion-test-sent 'daemon-prompt))))
+    (should (equal "a draft" (qwen-companion-chat-send--text)))
+    (qwen-companion-chat-send--set-text "")))
 
 ;;; What must not be answered
 
@@ -224,16 +288,16 @@
     (backward-char)
     (should (string-match-p "older question"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-answer 3)))
+                             #'qwen-companion-chat-permissions-choose)))
     (setq qwen-companion-chat-permissions--key-delay 60)
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other :label "Allow")
     (should (string-match-p "only just come up"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     ;; Time enough, or the clock was set back.
     (let ((now (float-time)))
       (cl-letf (((symbol-function 'float-time) (lambda (&optional _) (- now 3600))))
-        (qwen-companion-chat-permissions-test--press "C-c 4")))
+        (qwen-companion-chat-permissions-test--press "C-c C-a n")))
     (should (equal "p2" (plist-get (car (qwen-companion-chat-permissions-test--sent))
                                    :permission)))))
 
@@ -244,13 +308,13 @@
     (qwen-companion-chat-permissions-test--ask)
     (qwen-companion-chat-permissions-test--ask :state 'held)
     (should (qwen-companion-chat-permissions-test--shown-p "Held: the connection is lost"))
-    (should-not (qwen-companion-chat-permissions-test--shown-p "C-c 1"))
+    (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
     (should (string-match-p "connection to the daemon is lost"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-permissions-test--ask)
     (should-not (qwen-companion-chat-permissions-test--shown-p "Held"))
-    (qwen-companion-chat-permissions-test--press "C-c 1")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-python-gone-is-held-too ()
@@ -261,7 +325,7 @@
     (should (qwen-companion-chat-permissions-test--shown-p "Held"))
     (should (string-match-p "connection"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 1")))))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answered-elsewhere ()
   "Who answered is said, and the keys have gone."
@@ -276,10 +340,10 @@
       (qwen-companion-chat-permissions-test--ask)
       (qwen-companion-chat-permissions-test--ask :state 'closed :by by :label label :options nil)
       (should (qwen-companion-chat-permissions-test--shown-p (regexp-quote text)))
-      (should-not (qwen-companion-chat-permissions-test--shown-p "C-c 1"))
+      (should-not (qwen-companion-chat-permissions-test--shown-p "C-c C-a y"))
       (should (string-match-p "Nothing waits"
                               (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c 1"))))))
+                               #'qwen-companion-chat-permissions-test--press "C-c C-a y"))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-closed-title-with-a-colon ()
   "The daemon's title of a plan ends in one."
@@ -294,14 +358,14 @@
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
-    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (string-match-p "being sent"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-test-reply 'daemon-answer :error "The daemon is busy." :problem 'busy)
     (should (qwen-companion-chat-permissions-test--shown-p
              "Your answer was not accepted: The daemon is busy\\."))
-    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (= 2 (length (qwen-companion-chat-permissions-test--sent))))
     ;; It was answered elsewhere in between: nothing is left to say.
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'other)
@@ -335,7 +399,7 @@
     (should (qwen-companion-chat-permissions-test--shown-p "17 characters more  C-c C-v shows all"))
     (should (string-match-p "Not allowed yet: what the tool is given is cut here"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo\n; rm -rf /")
     (with-current-buffer "*qwen-companion chat: input of touch x*"
@@ -343,14 +407,14 @@
       (should buffer-read-only)
       (should (equal "command: echo\n; rm -rf /"
                      (buffer-substring-no-properties (point-min) (point-max)))))
-    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-rejecting-needs-no-look ()
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
     (qwen-companion-chat-permissions-test--ask)
-    (qwen-companion-chat-permissions-test--press "C-c 4")
+    (qwen-companion-chat-permissions-test--press "C-c C-a n")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-is-in-the-conversation ()
@@ -362,7 +426,7 @@
     (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
     (should (string-match-p "the change is not shown here"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-permissions-test--text 'new "one\n2\u200b\n")
     (qwen-companion-chat-permissions-test--text 'old "one\ntwo\n")
     (qwen-companion-test-wait-for
@@ -371,7 +435,7 @@
     (goto-char (point-min))
     (search-forward "-two")
     (should (eq 'diff-removed (get-text-property (1- (point)) 'face)))
-    (qwen-companion-chat-permissions-test--press "C-c 3")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-new-file ()
@@ -418,15 +482,15 @@
     (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone)
     (should (qwen-companion-chat-permissions-test--shown-p "could not be fetched"))
     (qwen-companion-chat-permissions-test--refused
-     #'qwen-companion-chat-permissions-test--press "C-c 3")
+     #'qwen-companion-chat-permissions-test--press "C-c C-a y")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (should (string-match-p
              "Gone"
              (qwen-companion-test-messages
                (qwen-companion-chat-test-reply 'daemon-fetch :error "Gone." :problem 'gone))))
     (qwen-companion-chat-permissions-test--refused
-     #'qwen-companion-chat-permissions-test--press "C-c 3")
-    (qwen-companion-chat-permissions-test--press "C-c 4")
+     #'qwen-companion-chat-permissions-test--press "C-c C-a y")
+    (qwen-companion-chat-permissions-test--press "C-c C-a n")
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-long-change-opens-a-buffer ()
@@ -439,7 +503,7 @@
       (should-not (qwen-companion-test-sent 'daemon-fetch))
       (should (qwen-companion-chat-permissions-test--shown-p "The change is long  C-c C-v shows all"))
       (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c 3")
+       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
       (qwen-companion-chat-permissions-test--press "C-c C-v")
       (qwen-companion-chat-permissions-test--text 'new "new\n")
       (qwen-companion-chat-permissions-test--text 'old "old\n")
@@ -449,7 +513,7 @@
         (with-current-buffer buffer
           (should buffer-read-only)
           (should (string-match-p "^-old\n\\+new\n" (buffer-string)))))
-      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--press "C-c C-a y")
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-in-ediff ()
@@ -530,11 +594,11 @@
       (qwen-companion-chat-permissions-test--text 'input "command: sed -i s/a/b/")
       (should (get-buffer-window "*qwen-companion chat: input of touch x*"))
       (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c 3")
+       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
       (qwen-companion-chat-permissions-test--text 'new "b\n")
       (qwen-companion-chat-permissions-test--text 'old "a\n")
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
-      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--press "C-c C-a y")
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-changes-left-out-are-never-allowed ()
@@ -553,8 +617,8 @@
       (qwen-companion-test-wait-for (get-buffer "*qwen-companion difference: a.txt*"))
       (should (string-match-p "can only be rejected"
                               (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c 3")))
-      (qwen-companion-chat-permissions-test--press "C-c 4")
+                               #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
+      (qwen-companion-chat-permissions-test--press "C-c C-a n")
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-seen-anew ()
@@ -573,7 +637,7 @@
                      (process-list))))
       (should (qwen-companion-chat-permissions-test--shown-p "being fetched"))
       (qwen-companion-chat-permissions-test--refused
-       #'qwen-companion-chat-permissions-test--press "C-c 3")
+       #'qwen-companion-chat-permissions-test--press "C-c C-a y")
       (qwen-companion-chat-permissions-test--text 'new "two\n")
       (qwen-companion-chat-permissions-test--text 'old "old\n")
       (qwen-companion-test-wait-for (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
@@ -581,7 +645,7 @@
       ;; Told again as it is, it stays.
       (qwen-companion-chat-permissions-test--tool :revision 2 :diffs diffs :status 'running)
       (should (qwen-companion-chat-permissions-test--shown-p "\n\\+two\n"))
-      (qwen-companion-chat-permissions-test--press "C-c 3")
+      (qwen-companion-chat-permissions-test--press "C-c C-a y")
       ;; In case that yet another is on its way.
       (should (= 2 (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :revision))))))
 
@@ -595,11 +659,11 @@
     (qwen-companion-chat-permissions-test--tool :revision 2 :input "command: echo" :input-more 5)
     (should (string-match-p "cut here"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 3")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (let ((qwen-companion-chat-permissions--key-delay 60))
       (should (string-match-p "only just come up"
                               (qwen-companion-chat-permissions-test--refused
-                               #'qwen-companion-chat-permissions-test--press "C-c 4"))))))
+                               #'qwen-companion-chat-permissions-test--press "C-c C-a n"))))))
 
 ;;; Forms
 
@@ -627,21 +691,21 @@
              "  Colours: Which colours\\?  (one or more)\n    \\[ \\] red\n"))
     (should (string-match-p "Question 1 has no answer"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-permissions-test--choose "sqlite")
     (should (looking-back "(x) sqlite" (line-beginning-position)))
     (qwen-companion-chat-permissions-test--choose "postgres")
     (should (qwen-companion-chat-permissions-test--shown-p "( ) sqlite.*\n    (x) postgres"))
     (should (string-match-p "Question 2 has no answer"
                             (qwen-companion-chat-permissions-test--refused
-                             #'qwen-companion-chat-permissions-test--press "C-c 1")))
+                             #'qwen-companion-chat-permissions-test--press "C-c C-a y")))
     (qwen-companion-chat-permissions-test--choose "[ ] red")
     (qwen-companion-chat-permissions-test--choose "[ ] blue")
     (qwen-companion-chat-permissions-test--choose "[x] red")
     (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "green")))
       (qwen-companion-chat-permissions-test--choose "[ ] an answer"))
     (should (qwen-companion-chat-permissions-test--shown-p "\\[x\\] green"))
-    (qwen-companion-chat-permissions-test--press "C-c 1")
+    (qwen-companion-chat-permissions-test--press "C-c C-a y")
     (should (equal '((:session "s" :permission "p1" :option "submit"
                       :answers (("postgres") ("blue" "green"))))
                    (qwen-companion-chat-permissions-test--sent)))))
@@ -650,7 +714,7 @@
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--form)
     (qwen-companion-chat-permissions-test--choose "sqlite")
-    (qwen-companion-chat-permissions-test--press "C-c 2")
+    (qwen-companion-chat-permissions-test--press "C-c C-a n")
     (should (equal '((:session "s" :permission "p1" :option "cancel" :answers nil))
                    (qwen-companion-chat-permissions-test--sent)))))
 

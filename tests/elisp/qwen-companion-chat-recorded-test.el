@@ -165,10 +165,10 @@ folded, indented, an option or a choice, and whether a button is in them."
   (call-interactively (key-binding (kbd key))))
 
 (defconst qwen-companion-chat-recorded-test--once
-  '(("  C-c 1  Allow All Edits  holds for the rest of this session" option)
-    ("  C-c 2  Allow" option)
-    ("  C-c 3  Reject" option)
-    ("  C-c 0  dismiss without an answer"))
+  '(("  C-c C-a n  Reject" option)
+    ("  C-c C-a y  Allow" option)
+    ("  C-c C-a !  Allow All Edits  holds for the rest of this session" option)
+    ("  C-c C-a d  dismiss without an answer"))
   "The options that a change of a file has.")
 
 ;;; Turns
@@ -283,7 +283,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                      (" def main() -> None:" diff-context indented)
                      ,@qwen-companion-chat-recorded-test--once)
                    (qwen-companion-chat-recorded-test--from "Permission")))
-    (qwen-companion-chat-recorded-test--press "RET" "  C-c 2  Allow")
+    (qwen-companion-chat-recorded-test--press "RET" "  C-c C-a y  Allow")
     (let ((answer (car (qwen-companion-test-sent 'daemon-answer)))
           (asked (qwen-companion-chat-permissions--item-report
                   (car qwen-companion-chat-permissions--items))))
@@ -322,13 +322,13 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (equal '(("Permission: touch x; echo done" permission)
                      ("command: touch x; echo done" permission-input indented)
                      ("is_background: false" permission-input indented)
-                     ("  C-c 1  Always Allow in project: touch *  writes a rule into the settings of the workspace on the daemon's host"
+                     ("  C-c C-a n  Reject" option)
+                     ("  C-c C-a y  Allow" option)
+                     ("  C-c C-a W  Always Allow in project: touch *  writes a rule into .qwen/settings.json of the workspace"
                       option)
-                     ("  C-c 2  Always Allow for user: touch *  writes a rule into the user's settings on the daemon's host"
+                     ("  C-c C-a U  Always Allow for user: touch *  writes a rule into ~/.qwen/settings.json"
                       option)
-                     ("  C-c 3  Allow" option)
-                     ("  C-c 4  Reject" option)
-                     ("  C-c 0  dismiss without an answer"))
+                     ("  C-c C-a d  dismiss without an answer"))
                    (qwen-companion-chat-recorded-test--from "Permission"))))
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "run")
@@ -355,11 +355,11 @@ folded, indented, an option or a choice, and whether a button is in them."
                      ("    [ ] red  warm" choice)
                      ("    [ ] blue  cold" choice)
                      ("    [ ] an answer of your own" choice)
-                     ("  C-c 1  Submit" option)
-                     ("  C-c 2  Cancel" option)
-                     ("  C-c 0  dismiss without an answer"))
+                     ("  C-c C-a n  Cancel" option)
+                     ("  C-c C-a y  Submit" option)
+                     ("  C-c C-a d  dismiss without an answer"))
                    (qwen-companion-chat-recorded-test--from "Asked")))
-    (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c 1"))
+    (dolist (choice '("( ) sqlite" "[ ] red" "[ ] blue" "  C-c C-a y"))
       (qwen-companion-chat-recorded-test--press "RET" choice))
     (should (equal '(("sqlite") ("red" "blue"))
                    (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :answers))))
@@ -513,7 +513,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (mapcar #'car (qwen-companion-chat--index))))
     (should (member '("+    return \"good day \" + name" diff-added indented)
                     (qwen-companion-chat-recorded-test--from "Permission")))
-    (qwen-companion-chat-recorded-test--press "RET" "  C-c 2  Allow")
+    (qwen-companion-chat-recorded-test--press "RET" "  C-c C-a y  Allow")
     (should (= 1 (length (qwen-companion-test-sent 'daemon-answer))))))
 
 (defun qwen-companion-chat-recorded-test--told (&rest names)
