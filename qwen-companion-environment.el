@@ -149,7 +149,9 @@ is one, else the command python3."
                 "--compile-bytecode" "-r" ,lock))
        `((,python "-m" "venv" ,part)
          (,own "-m" "pip" "install" "--disable-pip-version-check"
-               "--require-hashes" "-r" ,lock))))))
+               "--require-hashes" "-r" ,lock)
+         ;; A fifth of the whole, and not needed again; setuptools may not be there.
+         (,own "-m" "pip" "uninstall" "--yes" "--quiet" "setuptools" "pip"))))))
 
 ;;;###autoload
 (defun qwen-companion-install-backend ()
@@ -175,6 +177,9 @@ the environment that was there before stays."
                    (if (stringp (nth 2 err)) (nth 2 err) (error-message-string err)))))
     (let* ((default-directory (file-name-as-directory
                                (expand-file-name qwen-companion-backend-directory)))
+           ;; Their escape sequences would be in what is said of a failure.
+           (process-environment (append '("NO_COLOR=1" "PIP_NO_COLOR=1")
+                                        process-environment))
            (part (make-temp-name (concat (qwen-companion-environment--current) ".part-")))
            (buffer (compilation-start
                     (mapconcat (lambda (command)
