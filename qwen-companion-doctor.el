@@ -144,7 +144,8 @@
     (if (not python)
         (qwen-companion-doctor--add
          (list "fail" "Python" "there is no interpreter" "install Python 3.10 or later"))
-      (let ((process-environment
+      (let ((errors (generate-new-buffer " *qwen-companion doctor errors*" t))
+            (process-environment
              (append (list (concat "PYTHONPATH=" qwen-companion-environment-source)
                            "PYTHONIOENCODING=utf-8")
                      (default-value 'process-environment)))
@@ -154,26 +155,17 @@
                :name "qwen-companion-doctor" :noquery t :coding 'utf-8
                :connection-type 'pipe
                :command (list python "-m" "qwen_companion.doctor")
-               :stderr (qwen-companion-doctor--errors)
+               :stderr errors
                :filter (lambda (process output)
                          (qwen-companion-doctor--filter process output buffer))
                :sentinel (lambda (process _event)
-                           (qwen-companion-doctor--ended process buffer))))
+                           (qwen-companion-doctor--ended process buffer errors))))
+        (set-process-sentinel (get-buffer-process errors) #'ignore)
         ;; One that ends at once takes nothing; its sentinel reports that.
         (ignore-errors
           (process-send-string qwen-companion-doctor--process
                                (concat (qwen-companion-doctor--request) "\n"))
           (process-send-eof qwen-companion-doctor--process))))))
-
-(defun qwen-companion-doctor--errors ()
-  "Return a pipe for the errors of the Python part."
-  (make-pipe-process :name "qwen-companion-doctor-errors" :noquery t
-                     :filter #'qwen-companion-doctor--said :sentinel #'ignore))
-
-(defun qwen-companion-doctor--said (process output)
-  "Keep the end of OUTPUT of PROCESS."
-  (let ((said (concat (process-get process 'said) output)))
-    (process-put process 'said (substring said (max 0 (- (length said) 500))))))
 
 (defun qwen-companion-doctor--filter (process output buffer)
   "Add the whole lines of OUTPUT of PROCESS to the report in BUFFER."
@@ -184,16 +176,24 @@
         (dolist (line (butlast lines))
           (qwen-companion-doctor--add (car (read-from-string line))))))))
 
-(defun qwen-companion-doctor--ended (process buffer)
-  "Finish the report in BUFFER when PROCESS has ended."
-  (when (and (not (process-live-p process)) (buffer-live-p buffer))
-    (with-current-buffer buffer
-      (when (eq process qwen-companion-doctor--process)
-        (setq qwen-companion-doctor--process nil)
-        (unless (eql 0 (process-exit-status process))
-          (qwen-companion-doctor--add
-           (list "fail" "Python part" "the checks broke off" "M-x qwen-companion-install-backend")))
-        (qwen-companion-doctor--show)))))
+(defun qwen-companion-doctor--ended (process buffer errors)
+  "Finish the report in BUFFER when PROCESS, which wrote ERRORS, has ended."
+  (unless (process-live-p process)
+    (let ((said (with-current-buffer errors
+                  (string-trim (buffer-string)))))
+      (kill-buffer errors)
+      (when (buffer-live-p buffer)
+        (with-current-buffer buffer
+          (when (eq process qwen-companion-doctor--process)
+            (setq qwen-companion-doctor--process nil)
+            (unless (eql 0 (process-exit-status process))
+              (qwen-companion-doctor--add
+               (list "fail" "Python part"
+                     (concat "the checks broke off"
+                             (unless (string-empty-p said)
+                               (concat ": " (car (last (split-string said "\n"))))))
+                     (qwen-companion-environment-remedy))))
+            (qwen-companion-doctor--show)))))))
 
 ;;; The report
 
@@ -228,14 +228,15 @@
     (forward-line (1- line))))
 
 (defun qwen-companion-doctor--insert-remedy (remedy)
-  "Insert REMEDY; where it begins with a command of ours, as a button for it."
-  (if (string-match "\\`M-x \\(qwen-companion-[a-z-]+\\)" remedy)
+  "Insert REMEDY; a command of ours in it becomes a button."
+  (let ((start (point)))
+    (insert remedy)
+    (when (string-match "M-x \\(qwen-companion-[a-z-]+\\)" remedy)
       (let ((command (intern (match-string 1 remedy))))
-        (insert-text-button remedy
-                            'action (lambda (_) (call-interactively command))
-                            'follow-link t
-                            'help-echo (format "Run `%s'" command)))
-    (insert remedy)))
+        (make-text-button (+ start (match-beginning 0)) (+ start (match-end 0))
+                          'action (lambda (_) (call-interactively command))
+                          'follow-link t
+                          'help-echo (format "Run `%s'" command))))))
 
 (defun qwen-companion-doctor-copy ()
   "Copy the report, for a bug report."

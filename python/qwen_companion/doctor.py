@@ -12,11 +12,12 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +29,12 @@ _INSTALL: Final = "M-x qwen-companion-install-backend"
 _OFF_AND_ON: Final = "turn qwen-companion-mode off and on"
 _VERSION_LIMIT_S: Final = 20
 _ANSWER_LIMIT_S: Final = 5
+
+_INITIALIZE: Final = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "qwen-companion-doctor", "version": "1"},
+}
 
 _CLIS: Final = {"qwen": "npm install -g @qwen-code/qwen-code", "gemini": "npm install -g @google/gemini-cli"}
 """Programs of CLIs, and how each is installed."""
@@ -162,6 +169,82 @@ def _status(port: int, token: str | None) -> int:
         connection.close()
 
 
+def proposal(port: int, token: str, root: str) -> Check:
+    """Check that a proposal reaches Emacs and comes back: open the review of a new file in `root`, and end it at once.
+
+    The file is never written.
+    """
+    from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, close_result
+
+    name, log = "A proposal, and back", "see M-x qwen-companion-log"
+    path = os.path.join(root, f"qwen-companion-doctor-{secrets.token_hex(4)}.txt")
+    text = "Proposed by qwen-companion-doctor, and taken back.\n"
+    try:
+        os.chdir(root)  # By the directory of a caller the server knows what it may propose.
+        client = _Client(port, token)
+        try:
+            opened = client.call_tool(OPEN_DIFF, {"filePath": path, "newContent": text})
+            closed = client.call_tool(CLOSE_DIFF, {"filePath": path, "suppressNotification": True})
+        finally:
+            client.leave()
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        return Check("fail", name, f"the server does not serve a client: {error!r}", log)
+    if opened.get("isError") or closed.get("isError"):
+        failed = opened if opened.get("isError") else closed
+        return Check("fail", name, str(failed["content"][0]["text"]), log)
+    if closed["content"][0]["text"] != close_result(text):
+        return Check("fail", name, "Emacs gives back another text", log)
+    return Check("pass", name, "Emacs has taken it and given it back")
+
+
+class _Client:
+    """A client of the server, as far as a proposal goes."""
+
+    def __init__(self, port: int, token: str) -> None:
+        """Begin a session."""
+        self._port = port
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/json, text/event-stream",
+            "Content-Type": "application/json",
+        }
+        answer, headers = self._post("initialize", _INITIALIZE)
+        self._headers |= {
+            "mcp-session-id": headers["mcp-session-id"],
+            "mcp-protocol-version": answer["result"]["protocolVersion"],
+        }
+        self._post("notifications/initialized", None)
+
+    def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, Any]:
+        """Return the result of the tool `name`."""
+        return self._post("tools/call", {"name": name, "arguments": arguments})[0]["result"]
+
+    def leave(self) -> None:
+        """End the session."""
+        self._request("DELETE", None)
+
+    def _post(self, method: str, params: Mapping[str, object] | None) -> tuple[Any, Mapping[str, str]]:
+        message: dict[str, object] = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message |= {"id": 1, "params": params}
+        return self._request("POST", json.dumps(message))
+
+    def _request(self, verb: str, body: str | None) -> tuple[Any, Mapping[str, str]]:
+        from qwen_companion.ide.server import PATH
+
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_LIMIT_S)
+        try:
+            connection.request(verb, PATH, body, self._headers)
+            response = connection.getresponse()
+            data = response.read()
+            if response.status >= http.client.BAD_REQUEST:
+                raise OSError(f"status {response.status}")
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return json.loads(data) if data else None, headers
+        finally:
+            connection.close()
+
+
 def clis(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check which CLIs are on the path, and that they say their version."""
     found = False
@@ -206,6 +289,7 @@ def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
         )
     else:
         yield Check("pass", "Settings of Qwen Code", "the CLI asks whether to connect when it starts")
+    yield from approval_modes([path, *(os.path.join(root, ".qwen", "settings.json") for root in roots)])
     layer = environ.get(VARIABLE)
     if layer:
         try:
@@ -226,6 +310,24 @@ def settings(roots: list[str], environ: Mapping[str, str]) -> Iterator[Check]:
             )
 
 
+def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
+    """Warn where one of the settings files `paths` has the CLI write without asking anybody, Emacs included."""
+    from qwen_companion.doors.layer import LayerError, read_settings
+
+    for path in paths:
+        try:
+            tools: object = read_settings(path).get("tools")
+        except LayerError:
+            continue
+        if isinstance(tools, dict) and cast("dict[str, object]", tools).get("approvalMode") == "yolo":
+            yield Check(
+                "warn",
+                f"Approval mode in {path}",
+                "yolo: the CLI writes without a review",
+                "M-x qwen-companion-changes lists what it has written",
+            )
+
+
 def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Check]:
     """Run all checks for `request`, see the module."""
     version = ".".join(map(str, sys.version_info[:3]))
@@ -238,7 +340,10 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
     checks, token = discovery_files(request["editor_pid"], port, environ)
     yield from checks
     if port is not None:
-        yield from server(port, token)
+        served = list(server(port, token))
+        yield from served
+        if token and request["roots"] and all(check.status == "pass" for check in served):
+            yield proposal(port, token, request["roots"][0])
     yield from clis(environ)
     yield from settings(request["roots"], environ)
 

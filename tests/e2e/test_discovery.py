@@ -139,6 +139,10 @@ def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> Non
     report = stage.emacs.buffer_text("*qwen-companion doctor*")
     assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
     assert "answers, and refuses callers without the token" in report
+    assert "pass A proposal, and back: Emacs has taken it" in report
     assert "warn" not in report
     (lock,) = stage.sandbox.lock_files
     assert json.loads(lock.read_text())["authToken"] not in report
+    # The client of the check has gone, and its proposal, of which no review has been opened.
+    stage.emacs.wait_until("(equal 1 (length (qwen-companion-backend-sessions)))")
+    assert "qwen-companion-doctor" not in stage.emacs.eval('(format "%s" (buffer-list))')

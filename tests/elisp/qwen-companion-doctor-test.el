@@ -55,8 +55,20 @@
   "An interpreter that cannot run the checks, and none at all."
   (let ((qwen-companion-python "false"))
     (qwen-companion-doctor-test--report
-      (should (string-match-p "^fail Python part: the checks broke off\n     -> M-x qwen-companion-install-backend"
-                              (buffer-string)))))
+      (should (string-match-p "^fail Python part: the checks broke off\n     -> set `qwen-companion-python' to nil and "
+                              (buffer-string)))
+      (goto-char (point-min))
+      (while (and (forward-button 1 nil nil t)
+                  (not (equal "M-x qwen-companion-install-backend"
+                              (button-label (button-at (point)))))))
+      (should (button-at (point)))))
+  (qwen-companion-test-with-files '(("python" "#!/bin/sh\necho 'No module named x' >&2\nexit 1"))
+    (set-file-modes "python" #o755)
+    (let ((qwen-companion-python (expand-file-name "python")))
+      (qwen-companion-doctor-test--report
+        (should (string-match-p "checks broke off: No module named x$" (buffer-string))))))
+  (should-not (cl-find-if (lambda (buffer) (string-match-p "doctor errors" (buffer-name buffer)))
+                          (buffer-list)))
   (let ((qwen-companion-python "no-such-python"))
     (qwen-companion-doctor-test--report
       (should (string-match-p "^fail Python: there is no interpreter" (buffer-string))))))

@@ -83,6 +83,13 @@ def test_a_port_at_which_nobody_listens() -> None:
     assert "does not answer" in check.text
 
 
+def test_a_proposal_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check = doctor.proposal(1, TOKEN, str(tmp_path))
+    assert (check.status, check.remedy) == ("fail", "see M-x qwen-companion-log")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_clis_on_the_path(environ: dict[str, str]) -> None:
     (check,) = doctor.clis(environ)
     assert (check.status, check.remedy) == ("fail", "npm install -g @qwen-code/qwen-code")
@@ -106,6 +113,15 @@ def test_whether_the_cli_connects(environ: dict[str, str], content: str, status:
     path.parent.mkdir()
     path.write_text(content)
     assert said(list(doctor.settings([], environ))) == [(status, text)]
+
+
+def test_a_mode_without_reviews(environ: dict[str, str], tmp_path: Path) -> None:
+    settings = tmp_path / "project/.qwen/settings.json"
+    settings.parent.mkdir(parents=True)
+    for mode, warned in (("yolo", True), ("default", False)):
+        settings.write_text(json.dumps({"tools": {"approvalMode": mode}}))
+        found = doctor.settings([str(tmp_path / "project")], environ)
+        assert (f"Approval mode in {settings}" in {check.name for check in found}) is warned
 
 
 def test_settings_that_keep_the_hooks_off_and_a_broken_layer(environ: dict[str, str], tmp_path: Path) -> None:
