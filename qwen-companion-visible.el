@@ -29,10 +29,10 @@
 (defvar-local qwen-companion-visible--seconds nil
   "Seconds between two updates of the current buffer.")
 (defvar-local qwen-companion-visible--timer nil
-  "Timer that updates the current buffer, nil while no window shows it.")
+  "Timer that updates the current buffer, nil while it is not visible.")
 
 (defun qwen-companion-visible-keep-updated (function seconds)
-  "Call FUNCTION in the current buffer while a window shows it.
+  "Call FUNCTION in the current buffer while it is in a window.
 It is called without arguments when a window begins to show the buffer,
 and every SECONDS from then on.  To be called by a major mode."
   (setq qwen-companion-visible--function function
@@ -42,12 +42,12 @@ and every SECONDS from then on.  To be called by a major mode."
   (add-hook 'kill-buffer-hook #'qwen-companion-visible--stop nil t))
 
 (defun qwen-companion-visible-window ()
-  "Return a window that shows the current buffer, or nil.
+  "Return a window of the current buffer, or nil.
 That of an iconified frame counts: nothing is run when it comes back."
   (get-buffer-window (current-buffer) 0))
 
 (defun qwen-companion-visible-update ()
-  "Update the current buffer now if a window shows it, else stop doing so."
+  "Update the current buffer now if it is in a window, else stop doing so."
   (if (not (qwen-companion-visible-window))
       (qwen-companion-visible--stop)
     (unless qwen-companion-visible--timer
