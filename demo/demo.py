@@ -40,7 +40,7 @@ def users_environment() -> dict[str, str]:
 
 
 def run_emacs(sandbox: Sandbox, guide: str, environment: Mapping[str, str]) -> int:
-    """Run Emacs in the project of SANDBOX with GUIDE beside it until the user ends it; return its exit status."""
+    """Run Emacs in the project of `sandbox` with `guide` beside it until the user ends it; return its exit status."""
     emacs = os.environ.get("EMACS") or "emacs"
     command = [emacs, "-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
     return subprocess.call(

@@ -39,7 +39,7 @@ HUNKS_SHOWN = """
 
 
 def wait_for(emacs: Emacs, form: str) -> None:
-    """Ask EMACS again and again until FORM is true."""
+    """Ask `emacs` again and again until `form` is true."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
@@ -112,9 +112,9 @@ def take(
     start: Callable[[Sandbox], str],
     play: Callable[[Emacs], None],
 ) -> None:
-    """Begin with START, let PLAY do something in Emacs, and take the picture NAME.
+    """Begin with `start`, let `play` do something in Emacs, and take the picture `name`.
 
-    TERMINAL is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
+    `terminal` is the command that runs Emacs in a terminal; empty for an Emacs with a window of its own.
     """
     sandbox = Sandbox()
     server = ModelServer(lambda request: side_answer(request) or demo_script.respond(request))

@@ -48,7 +48,7 @@ class _ByStage(LoadFileScheduling):
 
 @cache
 def _scope(file: str) -> str:
-    """Return what FILE, a name from the root of the checkout, shares a worker with."""
+    """Return what `file`, a name from the root of the checkout, shares a worker with."""
     marked = _STAGE.search((TESTS.parent / file).read_text(encoding="utf-8"))
     return marked[1] if marked else file
 
@@ -96,7 +96,7 @@ class _Progress:
 
     @staticmethod
     def _line(nodeid: str) -> str:
-        """Return what shares a line with the test NODEID: its file, or an end-to-end test by itself."""
+        """Return what shares a line with the test `nodeid`: its file, or an end-to-end test by itself."""
         return nodeid if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -109,7 +109,7 @@ def _exists(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on, the state; the 20th is the threads, the 22nd the start.
+    """Return the fields of /proc/`pid`/stat from the third on, the state; the 20th is the threads, the 22nd the start.
 
     :raises OSError: when there is no such process
     """

@@ -44,7 +44,7 @@ with tempfile.TemporaryDirectory() as directory:
 
 
 class Clocks:
-    """The time, and the CPU time of one other process with all its threads, also those that have ended; in ms."""
+    """The time, and the `cpu` time of one other process with all its threads, also those that have ended; in ms."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         # See clock_getcpuclockid(3): Python has no name for it.

@@ -43,7 +43,7 @@ def daemons(stage: Stage) -> list[psutil.Process]:
 
 
 def _serving(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Return those of PROCESSES that run `qwen serve`; some may end meanwhile."""
+    """Return those of `processes` that run `qwen serve`; some may end meanwhile."""
     found: list[psutil.Process] = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -74,7 +74,7 @@ def start_daemon(stage: Stage) -> None:
 
 
 def connect_daemon(stage: Stage, serve: Serve, forms: tuple[str, ...], port: int | None = None) -> None:
-    """Start Emacs, which evaluates FORMS too, and connect it to SERVE, which it reaches at PORT, else at its own."""
+    """Start Emacs, evaluate `forms` in it, and connect it to `serve` at `port`, by default that of `serve`."""
     serve.write_authinfo(port=port)
     url = lisp_string(f"http://127.0.0.1:{port or serve.port}")
     stage.start_emacs(stage.sandbox.greeting, forms=(*forms, f"(setq qwen-companion-daemon-url {url})"))
@@ -84,7 +84,7 @@ def connect_daemon(stage: Stage, serve: Serve, forms: tuple[str, ...], port: int
 
 
 def open_chat(stage: Stage, forms: tuple[str, ...] = ()) -> None:
-    """Start Emacs, which evaluates FORMS too, and a daemon; open a chat that fills the frame."""
+    """Start Emacs, which evaluates `forms` too, and a daemon; open a chat that fills the frame."""
     stage.start_emacs(stage.sandbox.greeting, forms=(*FORMS, *forms))
     start_daemon(stage)
     begin_chat(stage)
@@ -108,13 +108,13 @@ def wait_until_idle(stage: Stage) -> None:
 
 
 def send(stage: Stage, text: str) -> None:
-    """Type TEXT into the prompt and send it."""
+    """Type `text` into the prompt and send it."""
     stage.screen.type(text)
     stage.screen.keys("C-c", "C-c")
 
 
 def press_on(stage: Stage, key: str, text: str, *, last: bool = False) -> None:
-    """Press KEY on the first TEXT in the conversation, or on the LAST one, after searching for it."""
+    """Press `key` on the first `text` in the conversation, or on the `last` one, after searching for it."""
     start, search, prompt = ("M->", "C-r", "I-search backward:") if last else ("M-<", "C-s", "I-search:")
     stage.screen.keys(start, search)
     stage.screen.wait_for(prompt)
@@ -128,16 +128,16 @@ def wait_until_askable(stage: Stage) -> None:
 
 
 def option_key(screen: str, label: str) -> str:
-    """The key behind C-c C-a that chooses the option with LABEL, as SCREEN shows it."""
+    """The key behind C-c C-a that chooses the option with `label`, as `screen` shows it."""
     found = re.search(rf"C-c C-a (\S)  {re.escape(label)}(?:  .*)?$", screen, re.MULTILINE)
     assert found is not None, screen
     return found[1]
 
 
 def answer(stage: Stage, label: str, reason: str = "") -> None:
-    """Choose the option with LABEL of the question on the screen by its key, once it takes keys.
+    """Choose the option with `label` of the question on the screen by its key, once it takes keys.
 
-    A rejection gives REASON, and a rule is agreed to.
+    A rejection gives `reason`, and a rule is agreed to.
     """
     stage.screen.wait_for(label)
     wait_until_askable(stage)

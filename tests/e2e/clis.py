@@ -47,7 +47,7 @@ IN_CONTAINER: Final = any(Path(sign).exists() for sign in ("/.dockerenv", "/run/
 
 @dataclass(frozen=True)
 class Container:
-    """What a CLI needs in a container: environment VARIABLES, and the REASON."""
+    """What a CLI needs in a container: environment `variables`, and the `reason`."""
 
     variables: Mapping[str, str]
     reason: str

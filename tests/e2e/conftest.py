@@ -105,7 +105,7 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
 
 
 def _reset(stage: Stage) -> bool:
-    """Make STAGE as it was at its start; return whether that succeeded: what cannot be reset is ended."""
+    """Make `stage` as it was at its start; return whether that succeeded: what cannot be reset is ended."""
     try:
         return stage.reset()
     except (EmacsError, ScreenTimeoutError):
@@ -121,7 +121,7 @@ def serve(stage: Stage) -> Serve:
 
 
 def keep_records(stage: Stage, folder: Path) -> None:
-    """Put all that explains a failure on STAGE into FOLDER."""
+    """Put all that explains a failure on `stage` into `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if stage.screen.running:
@@ -142,7 +142,7 @@ def keep_records(stage: Stage, folder: Path) -> None:
 
 
 def shown_records(folder: Path) -> Iterator[tuple[str, str]]:
-    """The records in FOLDER that a report shows, each with its name, and only their ends where they are long."""
+    """The records in `folder` that a report shows, each with its name, and only their ends where they are long."""
     yield "records", str(folder)
     for name in ("typed", "screen", "Messages", "Warnings", "Backtrace", "emacs-error", "qwen-companion-log"):
         path = folder / f"{name}.txt"

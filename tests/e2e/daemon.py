@@ -26,7 +26,7 @@ class Daemon(Emacs):
     """Emacs without a frame of its own."""
 
     def start_daemon(self, *files: Path, forms: tuple[str, ...] = ()) -> None:
-        """Start it, evaluate FORMS, visit FILES; returns when it can be asked.  It has no parent but the system."""
+        """Start it, evaluate `forms`, visit `files`; returns when it can be asked.  It has no parent but the system."""
         subprocess.run(
             self._command("daemon", files, forms),
             cwd=self._sandbox.project,
@@ -70,7 +70,7 @@ class Daemon(Emacs):
         return [PROGRAM, f"--{option}={self._server}", *options, *map(str, files)]
 
     def open_window(self, display: str) -> str:
-        """Open a frame with a window of its own on DISPLAY; return the id of the window."""
+        """Open a frame with a window of its own on `display`; return the id of the window."""
         client = [CLIENT, "-c", "-n", "-s", str(self._server), "--display", display]
         result = subprocess.run(client, env=self._environment, timeout=PATIENCE, capture_output=True, encoding="utf-8")
         if result.returncode:
@@ -80,7 +80,7 @@ class Daemon(Emacs):
         return self.text(f"(frame-parameter {WINDOW} 'outer-window-id)")
 
     def open_frame(self, file: Path) -> None:
-        """Type, to the shell on the screen, what opens a frame that shows FILE."""
+        """Type, to the shell on the screen, what opens a frame that shows `file`."""
         self.screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
         self.screen.keys("Enter")
         self.screen.wait_for("File Edit Options")

@@ -46,7 +46,7 @@ _DIRECTORY: Final = re.compile(r"working in the directory: (/.*)")
 
 
 def respond(request: ModelRequest) -> Answer:
-    """The answer to REQUEST."""
+    """The answer to `request`."""
     question = _REMINDER.sub("", request.prompt).lower()
     if "explain" in question:
         return _explain(request)
@@ -79,7 +79,7 @@ def _explain(request: ModelRequest) -> Answer:
 
 
 def _path(request: ModelRequest, name: str) -> Path:
-    """The file NAME in the directory the CLI says it works in."""
+    """The file `name` in the directory the CLI says it works in."""
     for message in request.messages:
         found = _DIRECTORY.search(message.text)
         if found:
@@ -88,7 +88,7 @@ def _path(request: ModelRequest, name: str) -> Path:
 
 
 def _change(request: ModelRequest, name: str, change: Callable[[str], str]) -> Answer:
-    """Read the file NAME, as the CLI demands before a change, then propose, then say how that went."""
+    """Read the file `name`, as the CLI demands before a change, then propose, then say how that went."""
     path = _path(request, name)
     results = request.results_since_prompt
     if not results:
@@ -114,14 +114,14 @@ def _outcome(result: str) -> str:
 
 
 def greet_politely(text: str) -> str:
-    """TEXT of the greeting with another greeting, and back again the next time."""
+    """`text` of the greeting with another greeting, and back again the next time."""
     if '"hello "' in text:
         return text.replace('"hello "', '"a very good day to you, "')
     return text.replace('"a very good day to you, "', '"hello "')
 
 
 def sort_lines(text: str) -> str:
-    """TEXT of the notes, a heading and lines, with the lines sorted, and the other way round the next time."""
+    """`text` of the notes, a heading and lines, with the lines sorted, and the other way round the next time."""
     heading, *lines = text.splitlines(keepends=True)
     ordered = sorted(lines)
     return heading + "".join(ordered if lines != ordered else reversed(ordered))

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 
 
 class Display:
-    """A running X server without a window manager; NAME is what DISPLAY has to be."""
+    """A running X server without a window manager; `name` is what DISPLAY has to be."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def keys(self, window: str, *keys: str) -> None:
-        """Press KEYS, by xdotool's names ("ctrl+c", "Return"), in WINDOW, an id."""
+        """Press `keys`, by xdotool's names ("ctrl+c", "Return"), in `window`, an id."""
         self._xdotool("windowfocus", "--sync", window, "key", "--clearmodifiers", *keys)
 
     def type(self, window: str, text: str) -> None:
-        """Type TEXT in WINDOW, an id."""
+        """Type `text` in `window`, an id."""
         self._xdotool("windowfocus", "--sync", window, "type", "--clearmodifiers", "--delay", "20", text)
 
     def click(self, x: int, y: int) -> None:
-        """Click with the left button at X, Y, in pixels of the screen."""
+        """Click with the left button at `x`, `y`, in pixels of the screen."""
         self._xdotool("mousemove", "--sync", str(x), str(y), "click", "1")
 
     def _xdotool(self, *arguments: str) -> None:
@@ -33,7 +33,7 @@ class Display:
 
 @contextmanager
 def display(width: int = 1400, height: int = 900) -> Generator[Display]:
-    """A display with one screen of WIDTH x HEIGHT pixels, as long as the context lasts."""
+    """A display with one screen of `width` x `height` pixels, as long as the context lasts."""
     reader, writer = os.pipe()
     command = ["Xvfb", "-displayfd", str(writer), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
     # Else it begins anew when its last client goes, and refuses whoever comes just then.

@@ -33,7 +33,7 @@ class EmacsError(AssertionError):
 
 
 def lisp_string(text: str) -> str:
-    """TEXT as a string of Emacs Lisp's syntax."""
+    """`text` as a string of Emacs Lisp's syntax."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -45,7 +45,7 @@ def draws_windows() -> bool:
 
 
 class Emacs:
-    """Emacs in the project of SANDBOX, drawn on SCREEN; it listens on the socket SERVER, else on one of the sandbox."""
+    """Emacs in the project of `sandbox`, drawn on `screen`; it listens on the socket `server`, by default a new one."""
 
     def __init__(
         self, sandbox: Sandbox, screen: Screen, environment: Mapping[str, str], server: Path | None = None
@@ -62,10 +62,10 @@ class Emacs:
     def start(
         self, *files: Path, forms: tuple[str, ...] = (), display: str | None = None, by_shell: bool = False
     ) -> None:
-        """Start it, evaluate FORMS, visit FILES, and wait until it can be asked.
+        """Start it, evaluate `forms`, visit `files`, and wait until it can be asked.
 
-        With DISPLAY, the name of one, it has a window there instead of the screen.  It is the terminal's own child, or
-        BY_SHELL, that of a shell in it.
+        With `display`, the name of one, it has a window there instead of the screen.  It is a child of the terminal, or
+        with `by_shell`, of a shell in it.
         """
         place = ["-nw"] if display is None else ["--display", display, "--fullscreen"]
         evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
@@ -113,7 +113,7 @@ class Emacs:
     # --- Asking
 
     def eval(self, form: str, timeout: float = PATIENCE) -> str:
-        """Evaluate FORM in Emacs and return its value as printed; TIMEOUT in seconds."""
+        """Evaluate `form` in Emacs and return its value as printed; `timeout` in seconds."""
         try:
             result = subprocess.run(
                 [CLIENT, "-s", str(self._server), "--eval", form],
@@ -131,7 +131,7 @@ class Emacs:
         return result.stdout.strip()
 
     def wait_until(self, form: str) -> None:
-        """Return when FORM is true, which Emacs itself sees at once; what it does meanwhile goes on."""
+        """Return when `form` is true, which Emacs itself sees at once; what it does meanwhile goes on."""
         # A key that comes meanwhile is read by the command loop only, and FORM may depend on it.
         wait = (
             f'(with-timeout ({PATIENCE} (error "Never true")) (let (done)'
@@ -143,11 +143,11 @@ class Emacs:
                 raise EmacsError(f"keys are pending for {PATIENCE:g} s, and not {form}")
 
     def send(self, form: str) -> None:
-        """Evaluate FORM, which may end Emacs; its value is not wanted."""
+        """Evaluate `form`, which may end Emacs; its value is not wanted."""
         subprocess.run([CLIENT, "-s", str(self._server), "--eval", form], env=self._environment, capture_output=True)
 
     def text(self, form: str) -> str:
-        """Evaluate FORM, whose value is a string, and return it."""
+        """Evaluate `form`, whose value is a string, and return it."""
         path = self._server.with_suffix(".value")
         self.eval(
             f"(let ((coding-system-for-write 'utf-8-unix)) (write-region {form} nil {lisp_string(str(path))} nil 0))"
@@ -155,7 +155,7 @@ class Emacs:
         return path.read_text(encoding="utf-8")
 
     def buffer_text(self, name: str) -> str:
-        """The whole text of the buffer NAME; empty when there is none."""
+        """The whole text of the buffer `name`; empty when there is none."""
         buffer = lisp_string(name)
         return self.text(
             f"(if (get-buffer {buffer})"
@@ -173,7 +173,7 @@ class Emacs:
     # --- Typing
 
     def command(self, name: str, prefix: bool = False) -> None:
-        """Type M-x NAME RET, after C-u with PREFIX."""
+        """Type M-x `name` RET, after C-u with `prefix`."""
         self.screen.keys(*(["C-u"] if prefix else []), "M-x")
         # A message that comes meanwhile is shown beside it.
         self.screen.wait_for(re.compile(rf"^{'C-u ' if prefix else ''}M-x(?: +\[.*\])?$", re.MULTILINE))

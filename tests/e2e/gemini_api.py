@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 def method(path: str) -> str | None:
-    """The method of the API that a request's PATH names: streamGenerateContent, generateContent or countTokens."""
+    """The method of the API that a request's `path` names: streamGenerateContent, generateContent or countTokens."""
     found = _METHOD.fullmatch(path)
     return found[1] if found else None
 
@@ -39,7 +39,7 @@ def _messages(content: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def parse(body: Mapping[str, Any], *, streaming: bool) -> ModelRequest:
-    """Read the body of a request to generate; STREAMING is not said in there."""
+    """Read the body of a request to generate; `streaming` is not said in there."""
     instruction = cast("Mapping[str, Any]", body.get("systemInstruction") or {})
     system = "\n".join(part["text"] for part in instruction.get("parts", []))
     tools = cast("Sequence[Mapping[str, Any]]", body.get("tools") or [])

@@ -66,7 +66,7 @@ class Stream:
         assert opened.wait(PATIENCE)
 
     def until(self, last: Callable[[Json], bool]) -> list[Json]:
-        """All events up to the first that is LAST."""
+        """All events up to the first that is `last`."""
         found: list[Json] = []
         while True:
             event = self._events.get(timeout=PATIENCE)
@@ -81,12 +81,12 @@ class Stream:
 
 
 def is_kind(*kinds: str) -> Callable[[Json], bool]:
-    """Whether an event is of one of KINDS, types of events or of session updates."""
+    """Whether an event is of one of `kinds`, types of events or of session updates."""
     return lambda event: event["type"] in kinds or event["data"].get("update", {}).get("sessionUpdate") in kinds
 
 
 def ends(prompt: str) -> Callable[[Json], bool]:
-    """Whether an event ends the turn of PROMPT."""
+    """Whether an event ends the turn of `prompt`."""
     return lambda event: event["type"] in ("turn_complete", "turn_error") and event["data"]["promptId"] == prompt
 
 
@@ -114,14 +114,14 @@ class Recorder:
         return created["sessionId"], stream
 
     def reply(self, name: str, method: str, path: str, body: object = None) -> Json:
-        """Keep the answer to a request under NAME."""
+        """Keep the answer to a request under `name`."""
         response = self.http.request(method, path, json=body)
         assert response.is_success, response.text
         self.replies[name] = response.json()
         return self.replies[name]
 
     def refusal(self, name: str, method: str, path: str, body: object = None, **headers: str) -> None:
-        """Keep the refusal of a request under NAME."""
+        """Keep the refusal of a request under `name`."""
         response = self.http.request(method, path, json=body, headers=headers)
         assert not response.is_success, response.text
         self.refusals[name] = {
@@ -138,12 +138,12 @@ class Recorder:
         return self.reply("prompt", "POST", f"/session/{session}/prompt", {"prompt": blocks})["promptId"]
 
     def vote(self, session: str, request: Json, option: str, **more: object) -> None:
-        """Answer the permission REQUEST, an event."""
+        """Answer the permission `request`, an event."""
         path = f"/session/{session}/permission/{request['data']['requestId']}"
         self.reply("permission", "POST", path, {"outcome": {"outcome": "selected", "optionId": option}, **more})
 
     def tool_turn(self, name: str, stream: Stream, session: str, call: Call, option: str, **more: object) -> None:
-        """Record a turn in which the model calls one tool that needs a permission, answered by OPTION."""
+        """Record a turn in which the model calls one tool that needs a permission, answered by `option`."""
         self.model.answer(Answer("I need a tool.", (call,)))
         prompt = self.prompt(session, f"please {name}")
         before = stream.until(is_kind("permission_request"))
@@ -243,7 +243,7 @@ class Recorder:
         greeting, fresh = str(self.project / "greeting.py"), str(self.project / "fresh.txt")
 
         def play(name: str, *answers: Answer, meanwhile: Callable[[], object] = lambda: None) -> None:
-            """Record a turn in which the model gives ANSWERS; what it asks is allowed, after MEANWHILE."""
+            """Record a turn in which the model gives `answers`; what it asks is allowed, after `meanwhile`."""
             for answer in answers:
                 self.model.answer(answer)
             prompt = self.prompt(session, f"please {name}")
@@ -316,7 +316,7 @@ class Recorder:
             listener.rest()
 
     def kill(self, agents: Sequence[psutil.Process]) -> None:
-        """Record how a turn and its session end with the daemon's AGENTS."""
+        """Record how a turn and its session end with the daemon's `agents`."""
         session, stream = self.begin()
         call = Call("run_shell_command", {"command": "touch y", "is_background": False})
         self.model.answer(Answer("I need a tool.", (call,)))
@@ -327,7 +327,7 @@ class Recorder:
         self.turns["killed"] = before + stream.rest()
 
     def die(self, end: Callable[[], None]) -> None:
-        """Record how a session ends when the daemon does, which END makes it do."""
+        """Record how a session ends when the daemon does, which `end` makes it do."""
         _, stream = self.begin()
         end()
         self.turns["died"] = stream.rest()
@@ -349,7 +349,7 @@ class Names:
         self._times = itertools.count(1_700_000_000_000)
 
     def clean(self, text: str) -> str:
-        """TEXT without names of the run."""
+        """`text` without names of the run."""
         text = text.replace(self._root, "/home/user")
         text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", self._id, text)
         text = re.sub(r"\bbg_[0-9a-f]{8}\b", "bg_00000000", text)
@@ -361,7 +361,7 @@ class Names:
 
 
 def shorten(value: Any) -> Any:
-    """VALUE with only the first slash commands and skills, and without what else is long and of no use here."""
+    """`value` with only the first slash commands and skills, and without what else is long and of no use here."""
     if isinstance(value, list):
         return [shorten(item) for item in cast("Sequence[Any]", value)]
     if not isinstance(value, dict):
@@ -372,7 +372,7 @@ def shorten(value: Any) -> Any:
 
 
 def in_lines(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """FOUND as JSON with one answer and one event per line."""
+    """`found` as JSON with one answer and one event per line."""
 
     def entry(value: Any) -> str:
         if not isinstance(value, list):

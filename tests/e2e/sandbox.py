@@ -54,7 +54,7 @@ class LeftoverError(AssertionError):
 
 
 def has_ended(process: psutil.Process, timeout: float) -> bool:
-    """Wait until PROCESS, any process, has ended, reaped by its parent or not; false after TIMEOUT seconds."""
+    """Wait until `process`, any process, has ended, reaped by its parent or not; false after `timeout` seconds."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -97,7 +97,7 @@ class Sandbox:
         self._make_repository(self.project)
 
     def write_cli_settings(self, settings: Mapping[str, Any], name: str = QWEN_SETTINGS_FILE) -> None:
-        """Make SETTINGS the user's of the CLI that has them in the file NAME below the home directory."""
+        """Make `settings` the user's of the CLI that has them in the file `name` below the home directory."""
         path = self._settings_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(settings, indent=2))
@@ -220,7 +220,7 @@ class Sandbox:
     # --- Ending
 
     def wait_for_end(self, keep: tuple[str, ...] = (), timeout: float = 15) -> None:
-        """Wait until no process of this run is left but those with a name in KEEP; TIMEOUT in seconds.
+        """Wait until no process of this run is left but those with a name in `keep`; `timeout` in seconds.
 
         What does not end in time is killed and raises LeftoverError.
         """

@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         stream: Callable[[Answer], Iterable[bytes]],
         whole: Callable[[Answer], Mapping[str, Any]],
     ) -> None:
-        """Answer REQUEST in the words of STREAM, or of WHOLE when it does not want a stream."""
+        """Answer `request` in the words of `stream`, or of `whole` when it does not want a stream."""
         answer = self.responder(request)
         if answer.refusal:
             self._send_json({"error": {"message": "The model is not to be had."}}, answer.refusal)
@@ -208,7 +208,7 @@ class ScriptedModel:
         self._turns.put(answer)
 
     def start_subagent(self, *turns: Answer) -> None:
-        """Script a turn that starts a subagent in the background, and the TURNS of that, which come at any time."""
+        """Script a turn that starts a subagent in the background, and the `turns` of that, which come at any time."""
         self.call("agent", description="help", prompt=SUBAGENT_TASK, subagent_type="general-purpose")
         for turn in turns:
             self._subagent_turns.put(turn)

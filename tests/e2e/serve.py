@@ -22,7 +22,7 @@ _LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 
 
 class Serve:
-    """A daemon of the project of SANDBOX; started again, it has the same port and the same token."""
+    """A daemon of the project of `sandbox`; started again, it has the same port and the same token."""
 
     def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], program: str = "qwen") -> None:
         self.token = secrets.token_hex(16)
@@ -59,13 +59,13 @@ class Serve:
         return self._process is not None and self._process.poll() is None
 
     def write_authinfo(self, token: str | None = None, port: int | None = None) -> None:
-        """Make TOKEN, else the right one, that which the user has for this daemon at PORT, else at its own."""
+        """Make `token`, else the right one, that which the user has for this daemon at `port`, else at its own."""
         file = self._sandbox.home / ".authinfo"
         file.write_text(f"machine 127.0.0.1 port {port or self._port} login qwen password {token or self.token}\n")
         file.chmod(0o600)
 
     def start(self, *arguments: str) -> None:
-        """Start it with ARGUMENTS; returns when it listens."""
+        """Start it with `arguments`; returns when it listens."""
         # Else an agent that takes longer than 10 s to start, as on a busy machine, is killed each time.
         patience = ("--initialize-timeout-ms", f"{1000 * PATIENCE:.0f}")
         command = [
@@ -164,7 +164,7 @@ class Network:
         return f"http://127.0.0.1:{self.port}"
 
     def cut_at(self, marker: bytes) -> None:
-        """Cut the next connection on which the daemon sends MARKER, in the middle of that."""
+        """Cut the next connection on which the daemon sends `marker`, in the middle of that."""
         self._marker = marker
 
     async def break_down(self) -> None:

@@ -48,7 +48,7 @@ _PROMPT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class _RunningCli:
-    """CLI in the terminal BUFFER of Emacs; OPTIONS are the printed values of those that it was started with."""
+    """`cli` in the terminal `buffer` of Emacs; `options` are the printed values of those that it was started with."""
 
     cli: Cli
     buffer: str
@@ -114,7 +114,7 @@ class Stage:
         )
 
     def _reset_cli(self, cli: _RunningCli) -> bool:
-        """Let CLI forget its conversation, which clears its screen; return whether it is there and idle."""
+        """Let `cli` forget its conversation, which clears its screen; return whether it is there and idle."""
         buffer = lisp_string(cli.buffer)
         usable = (
             f"(and qwen-companion-mode (get-buffer {buffer}) (process-live-p (get-buffer-process {buffer}))"
@@ -176,9 +176,9 @@ class Stage:
     # --- Steps
 
     def start_emacs(self, *files: Path, forms: tuple[str, ...] = (), by_shell: bool = False) -> None:
-        """Start Emacs, BY_SHELL or not, and turn the mode on by typing its name; returns when it is ready.
+        """Start Emacs, `by_shell` or not, and turn the mode on by typing its name; returns when it is ready.
 
-        An Emacs that runs already (see `reset`) evaluates FORMS and visits FILES.
+        An Emacs that runs already (see `reset`) evaluates `forms` and visits `files`.
         """
         if self.emacs.running:
             for form in forms:
@@ -204,14 +204,14 @@ class Stage:
         self._keep_only(None)
 
     def _keep_only(self, wanted: _RunningCli | None) -> None:
-        """End the CLI of an earlier test unless it is just what is WANTED."""
+        """End the CLI of an earlier test unless it is just what is `wanted`."""
         if self._cli is not None and self._cli != wanted:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
             self._cli = None
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
-        """Open a terminal NAME of Emacs with a shell, for which VARIABLES are set, in another window; go there."""
+        """Open a terminal `name` of Emacs with a shell, for which `variables` are set, in another window; go there."""
         environment = " ".join(lisp_string(f"{name}={value}") for name, value in (variables or {}).items())
         self.emacs.eval(
             f"(progn (require 'vterm) (setq vterm-shell {lisp_string('/bin/sh')}"
@@ -221,9 +221,9 @@ class Stage:
         self.screen.wait_for(re.compile(r"^[$#] ?$", re.MULTILINE))
 
     def start_in_shell(self, cli: Cli, connected: int = 1) -> None:
-        """Start CLI as a user does, by typing its name to a shell in a terminal of Emacs.
+        """Start `cli` as a user does, by typing its name to a shell in a terminal of Emacs.
 
-        Returns when CONNECTED of them are connected and it can be typed to.
+        Returns when `connected` of them are connected and it can be typed to.
         """
         running = _RunningCli(cli, f"*{cli.name}*")
         if connected == 1:
@@ -241,7 +241,7 @@ class Stage:
         self._cli = running if connected == 1 else None
 
     def script_change(self, path: Path, content: str, cli: Cli = QWEN) -> None:
-        """Script the turns in which the model of CLI proposes CONTENT for the existing file PATH.
+        """Script the turns in which the model of `cli` proposes `content` for the existing file `path`.
 
         Today's CLIs let no model change a file that it has not read.
         """
@@ -249,13 +249,13 @@ class Stage:
         self.model.call("write_file", file_path=str(path), content=content)
 
     def wait_for_review(self, cli: Cli = QWEN) -> None:
-        """Wait until one proposal is on the screen, in Emacs and in the terminal of CLI."""
+        """Wait until one proposal is on the screen, in Emacs and in the terminal of `cli`."""
         self.screen.wait_for("Qwen[1!1]")
         self.screen.wait_for("C-c C-c accept")
         self.screen.wait_for(cli.confirmation)
 
     def wait_for_status(self, wanted: str) -> None:
-        """Ask the CLI for its /ide status until it says WANTED: it may take seconds to notice that all is gone."""
+        """Ask the CLI for its /ide status until it says `wanted`: it may take seconds to notice that all is gone."""
         deadline = time.monotonic() + PATIENCE
         for number in itertools.count(1):
             # The CLI ignores the number; it tells this answer from those above it.
@@ -268,7 +268,7 @@ class Stage:
             assert time.monotonic() < deadline, f"the CLI never said {wanted} but\n{screen}"
 
     def ask(self, text: str, cli: Cli = QWEN, screen: Screen | None = None) -> None:
-        """Type TEXT and Enter to CLI, in whose window the cursor is, or which has a SCREEN of its own."""
+        """Type `text` and Enter to `cli`, in whose window the cursor is, or which has a `screen` of its own."""
         screen = screen or self.screen
         screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
         # Nothing to be seen tells that this time is over.
@@ -276,9 +276,9 @@ class Stage:
         screen.keys("Enter")
 
     def ask_command(self, command: str, more: str = "") -> None:
-        """Type COMMAND and MORE to Qwen Code, and Enter when what it offers has come that far: COMMAND, then nothing.
+        """Type `command` and `more` to Qwen Code, and Enter once its menu shows `command`, then nothing.
 
-        Before that, Enter would take what it still offers for the slash alone.
+        Before that, Enter would take a completion of the slash alone.
         """
         # It may still hold the command before this one, though it has answered that.
         self.screen.wait_for(re.compile("^> .*(Type your message|/)", re.MULTILINE))
@@ -293,7 +293,7 @@ class Stage:
         self.screen.keys("Enter")
 
     def asked(self, question: str) -> str:
-        """Ask QUESTION in the terminal, which must be selected, and return the prompt that the model got."""
+        """Ask `question` in the terminal, which must be selected, and return the prompt that the model got."""
         answer = f"So much for {question}."
         self.model.say(answer)
         self.ask(question)
@@ -302,7 +302,7 @@ class Stage:
 
     @contextmanager
     def outside(self, cli: Cli = QWEN, directory: Path | None = None, *arguments: str) -> Generator[Screen]:
-        """CLI with ARGUMENTS in a terminal outside of Emacs, in DIRECTORY, else in the project; it can be typed to."""
+        """Start `cli` with `arguments` in a terminal outside of Emacs, in `directory`, by default the project."""
         place = self.sandbox.run / "outside"
         place.mkdir(exist_ok=True)
         screen = Screen(place, {**self.environment, **cli.variables})

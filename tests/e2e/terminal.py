@@ -29,7 +29,7 @@ class ScreenTimeoutError(AssertionError):
 
 
 class Screen:
-    """One pane of COLUMNS x ROWS in which one program runs; the pane stays when the program ends."""
+    """One pane of `columns` x `rows` in which one program runs; the pane stays when the program ends."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str], columns: int = 130, rows: int = 50) -> None:
         self._socket = directory / "tmux"
@@ -45,7 +45,7 @@ class Screen:
     # --- Life
 
     def start(self, command: Sequence[str], directory: Path) -> None:
-        """Run COMMAND in DIRECTORY."""
+        """Run `command` in `directory`."""
         columns, rows = self._size
         session = ("new-session", "-d", "-s", "test", "-x", str(columns), "-y", str(rows), "-c", str(directory))
         self._tmux(
@@ -105,12 +105,12 @@ class Screen:
     # --- Typing
 
     def keys(self, *keys: str) -> None:
-        """Press KEYS, by tmux's names: "M-x", "C-c", "Enter", "Down"."""
+        """Press `keys`, by tmux's names: "M-x", "C-c", "Enter", "Down"."""
         self.log.append(f"keys {' '.join(keys)}")
         self._tmux("send-keys", "-t", "test", *keys)
 
     def type(self, text: str, seen: str | re.Pattern[str] | None = None) -> None:
-        """Type TEXT and wait until it, or SEEN, is on the screen.
+        """Type `text` and wait until it, or `seen`, is on the screen.
 
         What follows, often Enter, is then not taken for a part of a paste.
         """
@@ -121,11 +121,11 @@ class Screen:
     # --- Looking
 
     def capture(self, colours: bool = False) -> str:
-        """The screen as text, with escape sequences for COLOURS if wanted."""
+        """The screen as text, with escape sequences for `colours` if wanted."""
         return self._tmux("capture-pane", "-p", "-t", "test", *(["-e"] if colours else []))
 
     def wait_for(self, wanted: str | re.Pattern[str], timeout: float = PATIENCE) -> str:
-        """Wait until WANTED is on the screen, and return the screen; TIMEOUT in seconds."""
+        """Wait until `wanted` is on the screen, and return the screen; `timeout` in seconds."""
         pattern = re.compile(re.escape(wanted)) if isinstance(wanted, str) else wanted
 
         def look() -> str | None:
@@ -135,7 +135,7 @@ class Screen:
         return self.wait_until(look, f"{wanted!r} on the screen", timeout)
 
     def wait_gone(self, unwanted: str, timeout: float = PATIENCE) -> str:
-        """Wait until UNWANTED is no longer on the screen, and return the screen; TIMEOUT in seconds."""
+        """Wait until `unwanted` is no longer on the screen, and return the screen; `timeout` in seconds."""
 
         def look() -> str | None:
             screen = self.capture()
@@ -144,9 +144,9 @@ class Screen:
         return self.wait_until(look, f"{unwanted!r} gone from the screen", timeout)
 
     def wait_until(self, look: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
-        """Call LOOK now, after each output and now and then, until it returns something true; TIMEOUT in seconds.
+        """Call `look` now, after each output and now and then, until it returns something true; `timeout` in seconds.
 
-        WHAT names it in the error.
+        `what` names it in the error.
         """
         self.log.append(f"wait for {what}")
         deadline = time.monotonic() + timeout

@@ -206,7 +206,7 @@ def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
 
 
 def wait_until(emacs: Emacs, form: str) -> None:
-    """Wait until FORM is true; Emacs goes on taking keys and the mouse."""
+    """Wait until `form` is true; Emacs goes on taking keys and the mouse."""
     emacs.screen.wait_until(lambda: emacs.eval(form) != "nil", form)
 
 

@@ -33,7 +33,7 @@ FILES = {
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of all files below DIRECTORY but those of git."""
+    """The bytes of all files below `directory` but those of git."""
     paths = [path for path in directory.rglob("*") if path.is_file() and ".git" not in path.parts]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
@@ -131,12 +131,12 @@ CHANGES = "*qwen-companion changes*"
 
 
 def shown(stage: Stage, text: str) -> None:
-    """Wait until the buffer of changes has TEXT."""
+    """Wait until the buffer of changes has `text`."""
     stage.screen.wait_until(lambda: text in stage.emacs.buffer_text(CHANGES), f"{text!r} among the changes")
 
 
 def at(stage: Stage, text: str) -> None:
-    """Go to the line with TEXT in the buffer of changes, which is selected."""
+    """Go to the line with `text` in the buffer of changes, which is selected."""
     stage.emacs.eval(
         f"(with-selected-window (get-buffer-window {lisp_string(CHANGES)}) (goto-char (point-min))"
         f" (search-forward {lisp_string(text)}) (forward-line 0))"
@@ -144,7 +144,7 @@ def at(stage: Stage, text: str) -> None:
 
 
 def holds(stage: Stage, path: Path, text: str | None) -> None:
-    """Wait until the file PATH has TEXT; None: until it is gone."""
+    """Wait until the file `path` has `text`; None: until it is gone."""
     stage.screen.wait_until(
         lambda: (path.read_text() if path.exists() else None) == text, f"{path.name} to hold {text!r}"
     )

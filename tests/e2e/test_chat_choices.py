@@ -38,7 +38,7 @@ def settings(stage: Stage) -> str:
 
 
 def choose_model(stage: Stage, name: str) -> str:
-    """Type the command and NAME; return the screen with the question."""
+    """Type the command and `name`; return the screen with the question."""
     stage.screen.keys("C-c", "M-m")
     stage.screen.wait_for("Model (default Usual):")
     stage.screen.type(name)

@@ -28,7 +28,7 @@ class Other:
         portal.call(client.load, self._session)
 
     def answer(self, label: str) -> None:
-        """Answer the question that waits with the option that has LABEL."""
+        """Answer the question that waits with the option that has `label`."""
         (waiting,) = self._portal.call(self._client.status, self._session).pending_interactions
         (option,) = (option.option_id for option in waiting.options if (option.name or option.label) == label)
         self._portal.call(self._client.answer_permission, self._session, waiting.request_id, option)

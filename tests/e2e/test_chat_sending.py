@@ -46,7 +46,7 @@ greeting.py (not saved):
 
 
 def visit(stage: Stage, name: str) -> None:
-    """Show the buffer NAME in the selected window."""
+    """Show the buffer `name` in the selected window."""
     stage.screen.keys("C-x", "b")
     stage.screen.wait_for("Switch to buffer")
     stage.screen.type(name)
@@ -55,7 +55,7 @@ def visit(stage: Stage, name: str) -> None:
 
 
 def put(stage: Stage, command: str, seen: str) -> None:
-    """Put something into the prompt by COMMAND, so that SEEN is on the screen, and be in the prompt."""
+    """Put something into the prompt by `command`, so that `seen` is on the screen, and be in the prompt."""
     stage.emacs.command(command)
     stage.screen.wait_for(seen)
     stage.emacs.wait_until(f'(equal (buffer-name (window-buffer)) "{CHAT}")')

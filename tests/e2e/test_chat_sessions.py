@@ -31,7 +31,7 @@ LIST: Final = "*qwen-companion chats*"
 
 
 def named(title: str) -> str:
-    """The buffer of the chat of the session TITLE."""
+    """The buffer of the chat of the session `title`."""
     return f"*qwen chat: {title} (project)*"
 
 
@@ -41,25 +41,25 @@ def numbered(word: str) -> str:
 
 
 def wait_until(stage: Stage, form: str) -> None:
-    """Wait until FORM is true; keys that were pressed before are not held up."""
+    """Wait until `form` is true; keys that were pressed before are not held up."""
     stage.screen.wait_until(lambda: stage.emacs.eval(form) != "nil", form)
 
 
 def wait_until_state(stage: Stage, buffer: str, *states: str) -> None:
-    """Wait until BUFFER is a chat whose session is in one of STATES."""
+    """Wait until `buffer` is a chat whose session is in one of `states`."""
     chat = f"(get-buffer {lisp_string(buffer)})"
     told = f"(plist-get (buffer-local-value 'qwen-companion-chat-session {chat}) :state)"
     wait_until(stage, f"(and {chat} (memq {told} '({' '.join(states)})))")
 
 
 def wait_until_said(stage: Stage, buffer: str, text: str) -> None:
-    """Wait until TEXT is in BUFFER."""
+    """Wait until `text` is in `buffer`."""
     search = f"(save-excursion (goto-char (point-min)) (search-forward {lisp_string(text)} nil t))"
     wait_until(stage, f"(and (get-buffer {lisp_string(buffer)}) (with-current-buffer {lisp_string(buffer)} {search}))")
 
 
 def answer(stage: Stage, chat: str, label: str) -> None:
-    """Press the key of the answer LABEL to what CHAT asks, once it takes keys."""
+    """Press the key of the answer `label` to what `chat` asks, once it takes keys."""
     wait_until(
         stage,
         f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
@@ -69,7 +69,7 @@ def answer(stage: Stage, chat: str, label: str) -> None:
 
 
 def go_to_line(stage: Stage, text: str) -> None:
-    """Go to the line with TEXT of the list of sessions, which is shown."""
+    """Go to the line with `text` of the list of sessions, which is shown."""
     stage.emacs.eval(
         f"(with-selected-window (get-buffer-window {lisp_string(LIST)})"
         f" (goto-char (point-min)) (search-forward {lisp_string(text)}) (beginning-of-line) nil)"
@@ -77,7 +77,7 @@ def go_to_line(stage: Stage, text: str) -> None:
 
 
 def begin(stage: Stage, *steps: tuple[str, str]) -> str:
-    """Open a chat that fills the frame and take STEPS, prompts and their answers, in it; return its buffer."""
+    """Open a chat that fills the frame and take `steps`, prompts and their answers, in it; return its buffer."""
     stage.emacs.command("qwen-companion-chat")
     wait_until_state(stage, NEW, "idle", "off")
     if "tries again" in stage.screen.capture():
@@ -96,7 +96,7 @@ def begin(stage: Stage, *steps: tuple[str, str]) -> str:
 
 
 def stream_half(stage: Stage, chat: str, prompt: str, word: str) -> threading.Event:
-    """Send PROMPT in CHAT and wait until half of the answer is there; the rest waits for the event."""
+    """Send `prompt` in `chat` and wait until half of the answer is there; the rest waits for the event."""
     more = threading.Event()
     stage.model.answer(Answer(numbered(word), pieces=4, halfway=more))
     send(stage, prompt)

@@ -49,7 +49,7 @@ def test_a_chat_with_the_mouse(stage: Stage) -> None:
             return f'(with-current-buffer "{CHAT}" (save-excursion {form}))'
 
         def at(text: str, form: str) -> str:
-            """FORM with point at the beginning of TEXT, where that is there."""
+            """`form` with point at the beginning of `text`, where that is there."""
             place = f"(goto-char 1) (when (search-forward {lisp_string(text)} nil t) (goto-char (match-beginning 0))"
             return in_chat(f"{place} {form})")
 

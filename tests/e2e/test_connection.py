@@ -113,7 +113,7 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
 
 
 def switch_to_terminal(stage: Stage, project: str) -> None:
-    """Show the terminal of PROJECT in the selected window."""
+    """Show the terminal of `project` in the selected window."""
     stage.screen.keys("C-x", "b")
     stage.screen.wait_for("Switch to buffer")
     stage.screen.type(f"*qwen: {project}*")

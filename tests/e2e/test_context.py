@@ -15,7 +15,7 @@ def to_other_window(stage: Stage) -> None:
 
 
 def press_until(stage: Stage, told: str, *keys: str) -> None:
-    """Press KEYS in the file's window and wait until Emacs has told the place TOLD."""
+    """Press `keys` in the file's window and wait until Emacs has told the place `told`."""
     stage.screen.keys(*keys)
     stage.screen.wait_for(f"told: {told}")
 

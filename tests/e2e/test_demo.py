@@ -21,13 +21,13 @@ WHOLE_GUIDE = re.compile(r"What to try.*brings\s+it\s+back\.", re.DOTALL)
 
 
 def make(stage: Stage, *arguments: str) -> None:
-    """Run make with ARGUMENTS in the terminal of STAGE."""
+    """Run make with `arguments` in the terminal of `stage`."""
     stage.screen.start(["env", f"PATH={os.environ['PATH']}", "make", f"EMACS={PROGRAM}", *arguments], CHECKOUT)
 
 
 @contextmanager
 def demo(stage: Stage, columns: int, rows: int) -> Generator[Screen]:
-    """The demo in a terminal of COLUMNS x ROWS, ended as its guide says; it must leave nothing."""
+    """The demo in a terminal of `columns` x `rows`, ended as its guide says; it must leave nothing."""
     screen = stage.screen = Screen(stage.sandbox.run, stage.environment, columns, rows)
     make(stage, "demo")
     yield screen

@@ -22,7 +22,7 @@ JAPANESE = "日本語のテキストです。\npoires\n漢字とかな。\n"
 
 @dataclass(frozen=True)
 class Case:
-    """A file with TEXT in ENCODING, after the byte order mark BOM, in which CLI changes one word."""
+    """A file with `text` in `encoding`, after the byte order mark `bom`, in which `cli` changes one word."""
 
     cli: Cli
     name: str
@@ -72,7 +72,7 @@ CASES = [
 
 
 def propose_edit(stage: Stage, case: Case, path: Path) -> None:
-    """Connect, and let the model replace the word in the file PATH; returns when that is reviewed."""
+    """Connect, and let the model replace the word in the file `path`; returns when that is reviewed."""
     stage.start_emacs(path)
     stage.start_in_shell(case.cli)
     stage.model.call("read_file", file_path=str(path))
@@ -87,7 +87,7 @@ def propose_edit(stage: Stage, case: Case, path: Path) -> None:
 
 
 def edit_nothing_and_save(stage: Stage, name: str) -> None:
-    """Insert a letter in the buffer NAME, save it, undo that and save it again."""
+    """Insert a letter in the buffer `name`, save it, undo that and save it again."""
     stage.emacs.eval(
         f"(with-current-buffer {lisp_string(name)} (goto-char (point-max)) (undo-boundary) (insert ?x) (undo-boundary)"
         # Text mode adds a newline to a file without one, whoever wrote it.

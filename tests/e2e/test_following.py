@@ -29,12 +29,12 @@ FREE_QWEN = replace(QWEN, input_start=r"^\* +")
 
 
 def in_buffer(path: Path, form: str) -> str:
-    """FORM to be evaluated in the buffer that visits PATH."""
+    """`form` to be evaluated in the buffer that visits `path`."""
     return f"(with-current-buffer (find-buffer-visiting {lisp_string(str(path))}) {form})"
 
 
 def wait_for_text(stage: Stage, path: Path, text: str) -> None:
-    """Wait until the buffer that visits PATH has TEXT."""
+    """Wait until the buffer that visits `path` has `text`."""
     stage.screen.wait_until(lambda: stage.emacs.buffer_text(path.name) == text, f"{path.name} as it was written")
 
 
@@ -47,7 +47,7 @@ def git(stage: Stage, *arguments: str) -> None:
 
 
 def windows(screen: str) -> list[str]:
-    """The lines of SCREEN without menu bar, mode lines and echo area."""
+    """The lines of `screen` without menu bar, mode lines and echo area."""
     return [line for line in screen.splitlines()[1:-1] if not re.match(r"-UU", line)]
 
 

@@ -17,7 +17,7 @@ LONG = "".join(f"line {number}, {'naïve ' * 100}\n" for number in range(200))
 
 @pytest.fixture
 def small_disk(stage: Stage) -> Iterator[Path]:
-    """A file system of 1 MB for the temporary files of STAGE."""
+    """A file system of 1 MB for the temporary files of `stage`."""
     directory = stage.sandbox.tmp
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", directory], capture_output=True, text=True
@@ -33,7 +33,7 @@ def small_disk(stage: Stage) -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Fill the file system of DIRECTORY to its last byte; return the file that does."""
+    """Fill the file system of `directory` to its last byte; return the file that does."""
     filler = directory / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (4096, 1):

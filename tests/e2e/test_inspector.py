@@ -32,14 +32,14 @@ def open_inspector(stage: Stage) -> None:
 
 
 def go_to(stage: Stage, pattern: str) -> None:
-    """Put point in the inspector, in the selected window, on the line that matches PATTERN, by searching for it."""
+    """Put point in the inspector, in the selected window, on the line that matches `pattern`, by searching for it."""
     stage.screen.keys("M-<", "C-s")
     stage.screen.type(pattern)
     stage.screen.keys("Enter")
 
 
 def prompt_after(stage: Stage, question: str, answer: str) -> str:
-    """Ask the CLI QUESTION and return what its model got to read; the inspector, selected before, is so again."""
+    """Ask the CLI `question` and return what its model got to read; the inspector, selected before, is so again."""
     go_to(stage, "Qwen Code")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Type your message")

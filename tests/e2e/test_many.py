@@ -19,7 +19,7 @@ OPEN = "C-c C-c accept"
 
 
 def start_second_cli(stage: Stage, directory: Path) -> None:
-    """Start a second CLI from Emacs, in DIRECTORY, and go to it."""
+    """Start a second CLI from Emacs, in `directory`, and go to it."""
     stage.screen.keys("C-u", "M-x")
     stage.screen.wait_for("C-u M-x")
     stage.screen.type("qwen-companion-run")

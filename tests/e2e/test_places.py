@@ -26,7 +26,7 @@ def accept(stage: Stage) -> None:
 
 
 def assert_shows(stage: Stage, name: str, text: str) -> None:
-    """Wait until the buffer NAME shows TEXT; it must be as on disk, as Emacs knows it."""
+    """Wait until the buffer `name` shows `text`; it must be as on disk, as Emacs knows it."""
     stage.screen.wait_until(lambda: stage.emacs.buffer_text(name) == text, f"{name} as on disk")
     buffer = f"(get-buffer {lisp_string(name)})"
     assert stage.emacs.eval(f"(buffer-modified-p {buffer})") == "nil"

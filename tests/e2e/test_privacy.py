@@ -14,7 +14,7 @@ pytestmark = pytest.mark.reuses_stage("context")
 
 
 def visit(stage: Stage, path: Path) -> None:
-    """Visit PATH by its name in the first window, select its first line, and go back to the terminal."""
+    """Visit `path` by its name in the first window, select its first line, and go back to the terminal."""
     stage.screen.keys("C-x", "o", "C-x", "C-f")
     stage.screen.wait_for("Find file: ")
     stage.screen.keys("C-a", "C-k")
@@ -33,7 +33,7 @@ def visit(stage: Stage, path: Path) -> None:
 
 
 def make(path: Path) -> Path:
-    """A file at PATH with a first line that must not be told."""
+    """A file at `path` with a first line that must not be told."""
     path.write_text("PASSWORD=secret\nmore\n")
     return path
 

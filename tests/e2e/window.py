@@ -19,7 +19,7 @@ needs_windows: Final = pytest.mark.skipif(
 
 
 class Window:
-    """The window of the Emacs of STAGE on SCREEN."""
+    """The window of the Emacs of `stage` on `screen`."""
 
     def __init__(self, stage: Stage, screen: Display) -> None:
         self._stage = stage
@@ -27,34 +27,34 @@ class Window:
         self._id = stage.emacs.text("(frame-parameter nil 'outer-window-id)")
 
     def keys(self, *keys: str) -> None:
-        """Press KEYS, see `Display.keys`."""
+        """Press `keys`, see `Display.keys`."""
         self._screen.keys(self._id, *keys)
 
     def type(self, text: str) -> None:
-        """Type TEXT."""
+        """Type `text`."""
         self._screen.type(self._id, text)
 
     def click(self, x: int, y: int) -> None:
-        """Click with the left button at X, Y, in pixels of the screen."""
+        """Click with the left button at `x`, `y`, in pixels of the screen."""
         self._screen.click(x, y)
 
     def command(self, name: str) -> None:
-        """Type M-x NAME RET."""
+        """Type M-x `name` RET."""
         self.keys("alt+x")
         self.type(name)
         self.keys("Return")
 
     def wait_until(self, form: str) -> None:
-        """Wait until FORM is true in Emacs, which draws on the terminal it was started in when there may be news."""
+        """Wait until `form` is true in Emacs, which draws on the terminal it was started in when there may be news."""
         self._stage.screen.wait_until(lambda: self._stage.emacs.eval(form) != "nil", form)
 
 
 @contextmanager
 def open_window(stage: Stage, *forms: str) -> Generator[Window]:
-    """Start Emacs, which evaluates FORMS, and turn the mode on by typing its name.
+    """Start Emacs, which evaluates `forms`, and turn the mode on by typing its name.
 
     Such an Emacs draws nothing on the terminal it was started in, where `Window.wait_until` looks for something new:
-    one of FORMS has to see to it that it writes there.
+    one of `forms` has to see to it that it writes there.
     """
     with display() as screen:
         stage.emacs.start(stage.sandbox.greeting, forms=forms, display=screen.name)

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect FILE_PATH when it is a file of Emacs Lisp tests."""
+    """Collect `file_path` when it is a file of Emacs Lisp tests."""
     if not file_path.name.endswith("-test.el"):
         return None
     return ErtFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]

@@ -22,7 +22,7 @@ def turn_row(session: str = "s", prompt: str = "do it", start: int = 1000, sourc
 
 
 class Project:
-    """The directory ROOT below HOME."""
+    """The directory `root` below `home`."""
 
     def __init__(self, home: Path, git: bool = True) -> None:
         self.home = home
@@ -47,14 +47,14 @@ class Project:
         return done.stdout
 
     def commit(self, **files: bytes) -> None:
-        """Write FILES, `a_b=` for the file "a.b", and commit all there is."""
+        """Write `files`, `a_b=` for the file "a.b", and commit all there is."""
         for name, data in files.items():
             self.write(name.replace("_", "."), data)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=x")
 
     def write(self, name: str, data: bytes, mode: int = 0o644) -> Path:
-        """Put DATA into the file NAME."""
+        """Put `data` into the file `name`."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -85,7 +85,7 @@ class Project:
         self.record.scan(NOBODY if turn is None else Cause(turn, tool))
 
     def edit(self, turn: int | None, name: str, data: bytes | None, mode: int = 0o644) -> None:
-        """Have an agent, or with None the user in Emacs, write DATA, or with None delete the file."""
+        """Have an agent, or with None the user in Emacs, write `data`, or with None delete the file."""
         path = self.root / name
         record = self.record
         record.observe(os.fsencode(path), record.look(os.fsencode(path)), NOBODY)
@@ -102,20 +102,20 @@ class Project:
         self.record.end(turn, time)
 
     def files(self, turn: int) -> dict[str, ChangedFile]:
-        """Return the files of TURN by their names below the root."""
+        """Return the files of `turn` by their names below the root."""
         summary = self.record.summary(turn)
         return {} if summary is None else {os.path.relpath(path, self.root): f for path, f in summary.files.items()}
 
     def kinds(self, turn: int) -> dict[str, str]:
-        """Return what has happened to each file in TURN."""
+        """Return what has happened to each file in `turn`."""
         return {name: file.kind for name, file in self.files(turn).items()}
 
     def net(self, name: str, turn: int, kind: str = "turn") -> Net:
-        """Return the file NAME before and after TURN."""
+        """Return the file `name` before and after `turn`."""
         return self.record.text(str(self.root / name), Scope(kind, turn, "s"))[0]
 
     def before(self, name: str, turn: int) -> bytes | None:
-        """Return the bytes of NAME before TURN."""
+        """Return the bytes of `name` before `turn`."""
         side = self.net(name, turn).before
         return None if side is None else side.data
 

@@ -57,7 +57,7 @@ def as_dict(plist: object) -> dict[str, Any]:
 
 
 class EpcPeer:
-    """A raw EPC connection, as Emacs makes it.  Answers calls by HANDLERS, with nil where there is none."""
+    """A raw EPC connection, as Emacs makes it.  Answers calls by `handlers`, with nil where there is none."""
 
     def __init__(self, port: int, secret: str = SECRET) -> None:
         self.secret = secret

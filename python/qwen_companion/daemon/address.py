@@ -13,7 +13,7 @@ _LOOKS_LIKE = "it should look like http://127.0.0.1:4170"
 
 
 def clean_url(url: str) -> str:
-    """URL without what may be secret in it, and without a slash at the end; fit to be shown.
+    """`url` without what may be secret in it, and without a slash at the end; fit to be shown.
 
     User, password, query and fragment are dropped: the link to the Web Shell has the token in it.  UnsafeUrlError for
     plain HTTP to anything but loopback, and for what is no URL.

@@ -580,7 +580,7 @@ _EVENTS: Mapping[str, type[Payload]] = {
 
 
 class Envelope(Wire):
-    """One event.  ID counts up within an epoch; an event about the stream itself has none."""
+    """One event.  `id` counts up within an epoch; an event about the stream itself has none."""
 
     v: Literal[1]
     type: str

@@ -32,7 +32,7 @@ class DaemonAddress:
 
 
 def find_address(url: str | None, token: str | None, environment: Mapping[str, str]) -> DaemonAddress:
-    """Return the daemon at URL, with `token`; what is None or "" comes from `environment`.
+    """Return the daemon at `url`, with `token`; what is None or "" comes from `environment`.
 
     SettingsError, UnsafeUrlError.  Reads the file that holds the token, if it comes to that.
     """

@@ -21,7 +21,7 @@ class Answers:
         self._given: defaultdict[int, dict[tuple[str, str, str], HookAnswer]] = defaultdict(dict)
 
     def note(self, pid: int, event: Event, answer: Answer, now: int) -> None:
-        """Take that EVENT of process PID was answered ANSWER at NOW, in ms since the epoch."""
+        """Take that `event` of process `pid` was answered `answer` at `now`, in ms since the epoch."""
         given = self._given[pid]
         key = (event.name, first_words(event.tool_name) if isinstance(event, ToolEvent) else "", describe(answer))
         before = given.pop(key, HookAnswer(*key, count=0, time=now))
@@ -30,9 +30,9 @@ class Answers:
             del given[next(iter(given))]
 
     def get(self, pid: int) -> tuple[HookAnswer, ...]:
-        """Return the answers to process PID, the newest first."""
+        """Return the answers to process `pid`, the newest first."""
         return tuple(reversed(self._given[pid].values())) if pid in self._given else ()
 
     def forget(self, pid: int) -> None:
-        """Forget the process PID, which has ended."""
+        """Forget the process `pid`, which has ended."""
         self._given.pop(pid, None)

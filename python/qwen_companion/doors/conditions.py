@@ -43,7 +43,7 @@ _OTHER_TOOLS = re.compile(
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Return whether PATH lies in DIRECTORY, by its name and really."""
+    """Return whether `path` lies in `directory`, by its name and really."""
     if not os.path.isabs(path) or not os.path.isabs(directory):
         return False
     pairs = (
@@ -54,9 +54,9 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -> bool:
-    """Return whether `auto` would have TOOL write PATH, in the project DIRECTORY, without a question.
+    """Return whether `auto` would have `tool` write `path`, in the project `directory`, without a question.
 
-    ENVIRON is the environment that the CLI finds its settings by.  Where that cannot be found out, it is no.
+    `environ` is the environment that the CLI finds its settings by.  Where that cannot be found out, it is no.
     """
     if tool not in _UNASKED_TOOLS:
         return False
@@ -79,7 +79,7 @@ def may_pass(tool: str, path: str, directory: str, environ: Mapping[str, str]) -
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str]) -> str | None:
-    """Return which setting keeps a CLI in DIRECTORY from calling our hooks, in words; None where none is seen."""
+    """Return which setting keeps a CLI in `directory` from calling our hooks, in words; None where none is seen."""
     for path in _settings_files(directory, environ):
         try:
             settings = read_settings(path)
@@ -109,7 +109,7 @@ def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ..
 
 
 def _items(settings: JsonObject, *keys: str) -> list[str]:
-    """The strings at KEYS, which may be one."""
+    """The strings at `keys`, which may be one."""
     value: Any = settings
     for key in keys:
         value = cast("JsonObject", value).get(key) if isinstance(value, dict) else None

@@ -57,12 +57,12 @@ class Doors:
         additions: Sequence[LayerAddition] = (),
         silence_s: float = SILENCE_S,
     ) -> None:
-        """DIRECTORY is a private one for the layer; ENVIRON is the environment of terminals that have none.
+        """Take a private `directory` for the layer, and the environment `environ` for terminals that have none.
 
-        KNOWN is what an earlier process told of sessions; SESSIONS tells which CLIs are connected.  CHANGED is called
-        when `annotated` has become another one, REPORT_ANSWERS with what hooks of a session were answered while that is
-        watched, WARN with what the user should know.  LISTENERS hear of the events that hooks report, ADDITIONS say
-        more in the layer.
+        `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
+        called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
+        hooks of a session, `warn` with a text for the user.  `listeners` hear the events that hooks report, `additions`
+        return more settings for the layer.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -92,14 +92,14 @@ class Doors:
     # --- The layer ---
 
     def set_settings(self, settings: Settings) -> bool:
-        """Take the user's SETTINGS; return whether `install` has to be called."""
+        """Take the user's `settings`; return whether `install` has to be called."""
         before, self._settings = self._settings, settings
         if self._handler is not None:
             self._handler.reviews.scope = _scope(settings)
         return self._layer_settings(before) != self._layer_settings(settings)
 
     def _layer_settings(self, settings: Settings) -> JsonObject | None:
-        """What the layer says by SETTINGS; None for no layer."""
+        """What the layer says by `settings`; None for no layer."""
         if not settings.layer:
             return None
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
@@ -160,7 +160,7 @@ class Doors:
         )
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """The user decided on the proposal IDENTIFIER, which came by a hook."""
+        """The user decided on the proposal `identifier`, which came by a hook."""
         if self._handler is None:
             self._editor.settled(identifier)
         else:
@@ -184,7 +184,7 @@ class Doors:
     # --- What is known of the CLIs ---
 
     def annotated(self, states: Iterable[SessionState]) -> tuple[SessionState, ...]:
-        """Return STATES with what the hooks have reported."""
+        """Return `states` with what the hooks have reported."""
         return tuple(self._annotated(state) for state in states)
 
     def _annotated(self, state: SessionState) -> SessionState:
@@ -198,7 +198,7 @@ class Doors:
         return self._handler.states.get(session.peer.pid)
 
     def look_after(self, states: Iterable[SessionState]) -> None:
-        """Begin to watch whether those of STATES that are new call their hooks."""
+        """Begin to watch whether those of `states` that are new call their hooks."""
         for state in states:
             if state.session.peer is not None and state.session.id not in self._watched:
                 self._watched.add(state.session.id)
@@ -216,7 +216,7 @@ class Doors:
             self._changed()
 
     def _why_silent(self, session: KnownSession) -> str | None:
-        """Why the CLI of SESSION calls no hooks, in words; None where it need not."""
+        """Why the CLI of `session` calls no hooks, in words; None where it need not."""
         peer = session.peer
         version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
         if peer is None or peer.family != "qwen" or version < _START_HOOK_SINCE:

@@ -22,11 +22,11 @@ EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
 
 
 class Event(BaseModel):
-    """What all events have, and all that one of an unknown kind has.
+    """The members of all events; an event of an unknown kind has no others.
 
-    CWD is the directory of the project, TRANSCRIPT_PATH the file that the conversation is kept in.  PROMPT_ID is the
-    same for all events of one turn.  AGENT_ID is that of a subagent, None for the conversation with the user.
-    Versions that send no PROMPT_ID, 0.21.2 for one, send AGENT_ID only where a subagent starts and stops.
+    `cwd` is the directory of the project, `transcript_path` the file of the conversation.  `prompt_id` is the same for
+    all events of one turn.  `agent_id` is that of a subagent, None for the conversation with the user.
+    Versions that send no `prompt_id`, 0.21.2 for one, send `agent_id` only where a subagent starts and stops.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -66,7 +66,7 @@ class UserPromptSubmit(Event):
 
 
 class Stop(Event):
-    """The turn is over.  CONTEXT_USAGE is a share of CONTEXT_LIMIT, which is in tokens like INPUT_TOKENS."""
+    """The turn is over.  `context_usage` is a share of `context_limit`, which is in tokens like `input_tokens`."""
 
     name = "Stop"
     context_usage: float | None = None
@@ -96,7 +96,7 @@ class SubagentStop(Event):
 
 
 class ToolEvent(Event):
-    """A tool that is called with TOOL_INPUT.  TOOL_CALL_ID tells this call from others, None in older versions."""
+    """A tool that is called with `tool_input`.  `tool_call_id` tells this call from others, None in older versions."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}
@@ -116,14 +116,14 @@ class PreToolUse(ToolEvent):
 
 
 class PostToolUse(ToolEvent):
-    """A tool has run, and returned TOOL_RESPONSE: {llmContent, returnDisplay}."""
+    """A tool has run, and returned `tool_response`: {llmContent, returnDisplay}."""
 
     name = "PostToolUse"
     tool_response: dict[str, Any] = {}
 
 
 class PostToolUseFailure(ToolEvent):
-    """A tool has failed with ERROR.  What it had done by then stays done."""
+    """A tool has failed with `error`.  What it had done by then stays done."""
 
     name = "PostToolUseFailure"
     error: str = ""
@@ -133,7 +133,7 @@ class PostToolUseFailure(ToolEvent):
 class PostToolBatch(Event):
     """All calls that the model has made in one answer have ended.
 
-    Of each TOOL_CALLS have tool_name, tool_input, tool_call_id and status: success, error or cancelled.
+    Of each `tool_calls` have tool_name, tool_input, tool_call_id and status: success, error or cancelled.
     """
 
     name = "PostToolBatch"
@@ -153,7 +153,7 @@ class _Name(BaseModel):
 
 
 def parse_event(data: bytes) -> Event | None:
-    """Return the event in the JSON DATA, a plain `Event` for an unknown or malformed one; None for no object."""
+    """Return the event in the JSON `data`, a plain `Event` for an unknown or malformed one; None for no object."""
     try:
         kind = _BY_NAME.get(_Name.model_validate_json(data).hook_event_name, Event)
         return kind.model_validate_json(data)
@@ -174,7 +174,7 @@ NO_DECISION: Answer = {}
 
 
 def allow(updated_input: dict[str, Any] | None = None) -> Answer:
-    """Return the answer that the tool may run without a question, with UPDATED_INPUT in place of its own."""
+    """Return the answer that the tool may run without a question, with `updated_input` in place of its own."""
     decision: dict[str, Any] = {"behavior": "allow"}
     if updated_input is not None:
         decision["updatedInput"] = updated_input
@@ -182,19 +182,19 @@ def allow(updated_input: dict[str, Any] | None = None) -> Answer:
 
 
 def deny(message: str) -> Answer:
-    """Return the answer that the tool may not run; the model reads MESSAGE."""
+    """Return the answer that the tool may not run; the model reads `message`."""
     return _decision({"behavior": "deny", "message": message})
 
 
 def add_context(event: Event, text: str) -> Answer:
-    """Return the answer that has the model read TEXT with EVENT; no decision where the CLI adds nothing to it."""
+    """Return the answer that has the model read `text` with `event`; no decision where the CLI adds nothing to it."""
     if event.name not in _TAKE_CONTEXT:
         return NO_DECISION
     return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
 
 
 def describe(answer: Answer) -> str:
-    """Return ANSWER, one of those above, in words for a person."""
+    """Return `answer`, one of those above, in words for a person."""
     output = answer.get("hookSpecificOutput", {})
     decision = output.get("decision", {})
     if decision.get("behavior") == "deny":

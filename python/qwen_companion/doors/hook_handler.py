@@ -171,7 +171,7 @@ class HookHandler:
             listener.ended(peer)
 
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
-        """Who reports EVENT; looked for once in each of its conversations."""
+        """Who reports `event`; looked for once in each of its conversations."""
         caller = self._callers.get(event.session_id)
         if caller is None:
             caller = await in_thread(self._find_caller, connection)
@@ -180,7 +180,7 @@ class HookHandler:
         return caller
 
     def _asker(self, caller: Caller) -> Asker:
-        """CALLER as the reviews know it: by its session, if it is connected."""
+        """`caller` as the reviews know it: by its session, if it is connected."""
         peer = caller.peer
         state = self._session(peer.pid)
         if state is None:
@@ -189,12 +189,12 @@ class HookHandler:
         return Asker(peer.pid, known.id, known.label, state.streaming and known.reviews, peer.directory)
 
     def _session(self, pid: int) -> SessionState | None:
-        """The session of process PID, None where it is not connected."""
+        """The session of process `pid`, None where it is not connected."""
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
 
 
 def _hold_s(listener: Listener, event: Event) -> float | None:
-    """How long LISTENER may hold EVENT, None where it does not hear of it."""
+    """How long `listener` may hold `event`, None where it does not hear of it."""
     tool = event.tool_name if isinstance(event, ToolEvent) else ""
     matching = (
         subscription.hold_s

@@ -46,17 +46,17 @@ _EVENTS = (
 
 
 def door_secret(token: str) -> str:
-    """Return what opens the doors of the layer and nothing else, the same as long as TOKEN is.
+    """Return what opens the doors of the layer and nothing else, the same as long as `token` is.
 
-    TOKEN, which opens the IDE server, cannot be found from it.
+    `token`, which opens the IDE server, cannot be found from it.
     """
     return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
 
 
 def hook_settings(port: int, secret: str, ask: bool, subscriptions: Iterable[Subscription] = ()) -> JsonObject:
-    """Return the settings by which a CLI calls the hooks at PORT with SECRET, those of SUBSCRIPTIONS too.
+    """Return the settings by which a CLI calls the hooks at `port` with `secret`, those of `subscriptions` too.
 
-    With ASK it asks for each edit.
+    With `ask` it asks for each edit.
     """
     hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
     for subscription in subscriptions:

@@ -77,7 +77,7 @@ class Hooks:
 
 
 async def _watch(receive: Receive, gone: anyio.Event) -> None:
-    """Set GONE at the end of the connection."""
+    """Set `gone` at the end of the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
     gone.set()

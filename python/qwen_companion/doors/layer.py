@@ -51,7 +51,7 @@ class LayerError(CompanionError):
 
 @dataclass(frozen=True)
 class Installed:
-    """What was done: the ENVIRONMENT for terminals, and WARNINGS for the user."""
+    """What was done: the `environment` for terminals, and `warnings` for the user."""
 
     environment: dict[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ class Layer:
     """The layer file of one Emacs.  Its methods wait for the disk: not for the event loop."""
 
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
-        """Keep the file in DIRECTORY, which is private.  ENVIRON is the environment of a CLI that has no layer."""
+        """Keep the file in `directory`, which is private.  `environ` is the environment of a CLI that has no layer."""
         self.path = os.path.join(directory, FILE_NAME)
         self._environ = environ
 
     def install(self, ours: JsonObject) -> Installed:
-        """Write the file with OURS over the settings that would be read without it.
+        """Write the file with `ours` over the settings that would be read without it.
 
         Where it cannot be written, the environment is empty and the CLIs work without it.
         """
@@ -105,7 +105,7 @@ class Layer:
             os.unlink(self.path)
 
     def _write(self, data: bytes) -> None:
-        """Put DATA at the path in one step.  OSError, LayerError."""
+        """Put `data` at the path in one step.  OSError, LayerError."""
         temporary = f"{self.path}.{secrets.token_hex(4)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -123,7 +123,7 @@ class Layer:
 
 
 def _open_no_other(path: str, flags: int) -> int:
-    """Open the file PATH, but neither what a link leads to nor, waiting for a writer, a pipe.  OSError."""
+    """Open the file `path`, but neither what a link leads to nor, waiting for a writer, a pipe.  OSError."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -139,7 +139,7 @@ def replaced_file(environ: Mapping[str, str]) -> str:
 
 
 def read_settings(path: str) -> JsonObject:
-    """Return the settings in the file PATH, {} where there is none.
+    """Return the settings in the file `path`, {} where there is none.
 
     As the CLI does, take comments and a byte order mark.  Raise LayerError where the CLI would not start.
     """
@@ -163,7 +163,7 @@ def read_settings(path: str) -> JsonObject:
 
 
 def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
-    """Return THEIRS and OURS as one, as `combine` does, with the version of the format that they are in."""
+    """Return `theirs` and `ours` as one, as `combine` does, with the version of the format that they are in."""
     merged = combine(theirs, ours)
     version = theirs.get(_VERSION_KEY)
     if version is not None:
@@ -175,7 +175,7 @@ def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
 
 
 def combine(first: JsonObject, second: JsonObject) -> JsonObject:
-    """Return FIRST and SECOND as one: lists one after the other, objects merged, else SECOND."""
+    """Return `first` and `second` as one: lists one after the other, objects merged, else `second`."""
     return cast("JsonObject", _merged(first, second))
 
 
@@ -199,7 +199,7 @@ def _strip_comments(text: str) -> str:
 
 
 def _without_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that let a CLI with the variables of ENVIRON reach this machine without a proxy."""
+    """Return the variables that let a CLI with the variables of `environ` reach this machine without a proxy."""
     proxied = any(environ.get(name) or environ.get(name.upper()) for name in _PROXY_VARIABLES)
     if not proxied:
         return {}

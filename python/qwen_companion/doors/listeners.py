@@ -33,7 +33,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Report:
-    """An event that the CLI in the process of `peer` has reported at `time`, in ms since the epoch.
+    """An event that the `cli` in the process of `peer` has reported at `time`, in ms since the epoch.
 
     `cli` is name and version for a person, may be empty.  `session` is the id of its MCP session, None while it is not
     connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.

@@ -61,16 +61,16 @@ class ReviewingEditor(Editor, Protocol):
     """What the reviews need of Emacs."""
 
     async def is_visited(self, path: str) -> bool:
-        """Return whether a buffer visits the file PATH.  EmacsUnavailableError."""
+        """Return whether a buffer visits the file `path`.  EmacsUnavailableError."""
         ...
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Who asks: process PID, LABEL for a person, SESSION for Emacs.
+    """The CLI that asks: its process `pid`, its `label` for the user, its `session` for Emacs.
 
-    OPENS_REVIEWS: it is connected and opens reviews by itself.  DIRECTORY is where its process works, None where that
-    is not known.
+    `opens_reviews` says that it is connected and opens reviews by itself.  `directory` is the working directory of its
+    process, None if unknown.
     """
 
     pid: int
@@ -82,7 +82,7 @@ class Asker:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the disk says of an edit: the TEXT there is, None where there is none, and the one that is PROPOSED."""
+    """What the disk says of an edit: the `text` there is, None where there is none, and the one that is `proposed`."""
 
     text: str | None
     proposed: str
@@ -94,9 +94,9 @@ class UnreviewableError(Exception):
 
 @dataclass(eq=False)
 class _Held:
-    """A review of what ASKER and AGENT proposed; FACTS are those of the time when it began.
+    """A review of what `asker` and AGENT proposed; `facts` are those of the time when it began.
 
-    DECIDED is set once there is a DECISION.
+    `decided` is set once there is a `decision`.
     """
 
     proposal: Proposal
@@ -124,7 +124,7 @@ class HookReviews:
         hold_s: float = HOLD_S,
         return_s: float = RETURN_S,
     ) -> None:
-        """ENVIRON is the one the CLIs find their settings by.  For the times in seconds see the constants."""
+        """`environ` is the one the CLIs find their settings by.  For the times in seconds see the constants."""
         self.scope: str | None = None
         self._editor = editor
         self._environ = environ
@@ -134,7 +134,7 @@ class HookReviews:
         self._held: dict[str, _Held] = {}
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """The user decided on the proposal IDENTIFIER."""
+        """The user decided on the proposal `identifier`."""
         held = self._held.get(identifier)
         if held is None or held.decision is not None:
             self._editor.settled(identifier)
@@ -143,13 +143,13 @@ class HookReviews:
             held.decided.set()
 
     def end_agent(self, pid: int, agent_id: str) -> None:
-        """The subagent AGENT_ID of process PID has ended, and what it proposed with it."""
+        """The subagent `agent_id` of process `pid` has ended, and what it proposed with it."""
         for held in list(self._held.values()):
             if (held.asker.pid, held.agent_id) == (pid, agent_id):
                 self._abandon(held)
 
     def end_process(self, pid: int) -> None:
-        """The process PID has ended, and what it proposed with it."""
+        """The process `pid` has ended, and what it proposed with it."""
         for held in list(self._held.values()):
             if held.asker.pid == pid:
                 self._abandon(held)
@@ -157,9 +157,9 @@ class HookReviews:
     async def answer(
         self, request: PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event
     ) -> tuple[Answer, Callable[[], None] | None]:
-        """Return the answer to REQUEST of ASKER, and what to do once it has been sent.
+        """Return the answer to `request` of `asker`, and what to do once it has been sent.
 
-        AGENT is the name of the subagent that asks, if it is one.  GONE is set when nobody waits for the answer.
+        `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the answer.
         """
         path = request.tool_input.get("file_path", request.tool_input.get("notebook_path"))
         if request.mode != AUTO or request.tool_name not in EDIT_TOOLS or not isinstance(path, str):
@@ -228,7 +228,7 @@ class HookReviews:
         facts: _Facts,
         gone: anyio.Event,
     ) -> _Held:
-        """Have the review shown; GONE is set when nobody waits for it.  UnreviewableError when it is not."""
+        """Have the review shown; `gone` is set when nobody waits for it.  UnreviewableError when it is not."""
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
         label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
         held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts)
@@ -252,7 +252,7 @@ class HookReviews:
         return held
 
     def _abandon(self, held: _Held) -> None:
-        """Nobody waits for the review HELD any more."""
+        """Nobody waits for the review `held` any more."""
         if self._held.pop(held.proposal.id, None) is not None:
             self._editor.abandon(held.proposal)
             if held.decision is not None:
@@ -260,7 +260,7 @@ class HookReviews:
 
 
 async def _run(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
-    """Run WORK until it has ended, LIMIT_S seconds have passed, or GONE is set."""
+    """Run `work` until it has ended, `limit_s` seconds have passed, or `gone` is set."""
 
     async def watch() -> None:
         await gone.wait()
@@ -311,7 +311,7 @@ def _facts(request: PermissionRequest, path: str) -> _Facts:
 
 
 def _read(path: str) -> str | None:
-    """The text of the file PATH as the CLI sees it, None where there is no file."""
+    """The text of the file `path` as the CLI sees it, None where there is no file."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

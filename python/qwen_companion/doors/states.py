@@ -53,22 +53,22 @@ class States:
         self._known = {pid: _Known(replace(state, subagents=0)) for pid, state in (known or {}).items()}
 
     def get(self, pid: int) -> CliState | None:
-        """Return the state of process PID; None where it has called no hook."""
+        """Return the state of process `pid`; None where it has called no hook."""
         known = self._known.get(pid)
         return None if known is None else known.state
 
     def agent(self, pid: int, identifier: str) -> str:
-        """Return what kind of subagent IDENTIFIER is, in words for a person."""
+        """Return what kind of subagent `identifier` is, in words for a person."""
         agent = self._agents(pid).get(identifier)
         return f"subagent {agent.kind}" if agent and agent.kind else "a subagent"
 
     def running_agent(self, pid: int) -> str | None:
-        """Return the subagent of process PID that has started last, None where none is running."""
+        """Return the subagent of process `pid` that has started last, None where none is running."""
         running = [identifier for identifier, agent in self._agents(pid).items() if agent.running]
         return running[-1] if running else None
 
     def attribute(self, pid: int, event: Event) -> Event:
-        """Return EVENT of process PID without the subagent that it names, where that is not its own.
+        """Return `event` of process `pid` without the subagent that it names, where that is not its own.
 
         Qwen Code 0.24 names a subagent also in turns of the conversation with the user, when these begin at a moment
         in which the subagent does something, most often when it has just ended.
@@ -84,11 +84,11 @@ class States:
         return known.agents if known else {}
 
     def forget(self, pid: int) -> None:
-        """Forget the process PID, which has ended."""
+        """Forget the process `pid`, which has ended."""
         self._known.pop(pid, None)
 
     def note(self, pid: int, event: Event, now: int) -> bool:
-        """Take an EVENT of process PID at NOW, in ms since the epoch; return whether its state is another one."""
+        """Take an `event` of process `pid` at `now`, in ms since the epoch; return whether its state is another one."""
         before = self._known.get(pid)
         after = _after(before or _Known(CliState()), event, now)
         self._known[pid] = after
@@ -107,7 +107,7 @@ def _after(known: _Known, event: Event, now: int) -> _Known:
 
 
 def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
-    """After an EVENT of the subagent IDENTIFIER."""
+    """After an `event` of the subagent `identifier`."""
     agents = dict(known.agents)
     if isinstance(event, SubagentStart):
         agents.pop(identifier, None)
@@ -137,6 +137,6 @@ def _state_after(state: CliState, event: Event, now: int) -> CliState:
 
 
 def first_words(text: str) -> str:
-    """Return the beginning of TEXT on one line."""
+    """Return the beginning of `text` on one line."""
     words = " ".join(text[: 10 * _MAX_WORDS].split())
     return words if len(words) <= _MAX_WORDS else words[: _MAX_WORDS - 1] + "…"

@@ -35,7 +35,7 @@ class JournalFront:
     """See the top of this file.  All methods are for the event loop."""
 
     def __init__(self, environ: Mapping[str, str], tell: Callable[[Notification], None]) -> None:
-        """TELL sends a message to Emacs."""
+        """`tell` sends a message to Emacs."""
         self._environ = environ
         self._tell = tell
         self._settings = Settings()
@@ -82,7 +82,7 @@ class JournalFront:
     # --- What Emacs says ---
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the user's SETTINGS."""
+        """Take the user's `settings`."""
         self._settings = settings
         if self._journal is not None:
             self._journal.set_settings(settings)
@@ -111,7 +111,7 @@ class JournalFront:
             await self._load()
 
     def take(self, call: JournalCall) -> None:
-        """Carry CALL out after those before it."""
+        """Carry `call` out after those before it."""
         self._calls.send_nowait(call)
 
     async def _carry_out(self, call: JournalCall) -> None:

@@ -31,7 +31,7 @@ from qwen_companion.journal.versions import MODE_NAMES, Loaded
 
 
 async def answer(journal: Journal, call: JournalCall) -> JournalReply | None:
-    """Carry CALL out, and return the answer to it, None where Emacs wants none."""
+    """Carry `call` out, and return the answer to it, None where Emacs wants none."""
     if isinstance(call, JournalWatch):
         journal.watch(call.on)
     elif isinstance(call, JournalSeen):

@@ -855,7 +855,7 @@ class Span:
 
 @dataclass(frozen=True)
 class JournalReply(Notification):
-    """`journal-reply`: the answer to the request ID about the journal, or in `error` why there is none.
+    """`journal-reply`: the answer to the request `id` about the journal, or in `error` why there is none.
 
     Only what was asked for is not None.  `busy` are triples of a path, a turn and a tool.
     """

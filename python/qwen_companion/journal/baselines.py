@@ -40,7 +40,7 @@ class LimitError(CompanionError):
 
 @dataclass(frozen=True)
 class Change:
-    """The file PATH, an absolute name, was BEFORE when it was last looked at, and is AFTER now."""
+    """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now."""
 
     path: bytes
     before: Version | None
@@ -49,7 +49,7 @@ class Change:
 
 @dataclass
 class Found:
-    """The CHANGES since the last look, and for a person, what was LEFT_OUT."""
+    """The `changes` since the last look, and for a person, what was `left_out`."""
 
     changes: list[Change] = field(default_factory=list[Change])
     left_out: list[str] = field(default_factory=list[str])
@@ -59,7 +59,7 @@ class Baseline:
     """Follows the files below one root.  Its methods wait for git and the disk, and must not overlap."""
 
     def __init__(self, directory: str, root: str, environ: Mapping[str, str], store: Store, rules: RecordRules) -> None:
-        """ROOT is a true name; indexes are kept in DIRECTORY."""
+        """`root` is a true name; indexes are kept in `directory`."""
         self._directory = directory
         self._root = root
         self._environ = environ
@@ -77,7 +77,7 @@ class Baseline:
         return "sha1" if index is None else index.algorithm
 
     def take(self, record: Record, skip: Callable[[bytes], bool] = lambda _path: False) -> Found:
-        """Look at all files but those to SKIP, and RECORD what has changed; the first time, nothing has.
+        """Look at all files but those to `skip`, and `record` what has changed; the first time, nothing has.
 
         GitError, LimitError, StoreError, OSError.
         """
@@ -113,7 +113,7 @@ class Baseline:
             self._complete = True
 
     def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
-        """Return how LOADED, which lies at PATH, differs from what was recorded last; its bytes are kept then.
+        """Return how `loaded`, which lies at `path`, differs from what was recorded last; its bytes are kept then.
 
         None where it does not, or where the file is not to be recorded.
         """
@@ -132,14 +132,14 @@ class Baseline:
         return Change(path, before, after)
 
     def is_recorded(self, path: bytes) -> bool:
-        """Whether PATH, an absolute name, belongs to what is recorded: neither ignored nor excluded."""
+        """Whether `path`, an absolute name, belongs to what is recorded: neither ignored nor excluded."""
         index = self._index_of(path)
         if index is None or self.rules.excluded([os.fsdecode(path)]):
             return False
         return index.lists(_below(path, index))
 
     def text(self, digest: str) -> bytes | None:
-        """Return the bytes of DIGEST, None where they are not there any more."""
+        """Return the bytes of `digest`, None where they are not there any more."""
         data = self._store.get(digest)
         if data is None:
             self._open(self._root)
@@ -158,7 +158,7 @@ class Baseline:
     # --- One repository ---
 
     def _look(self, scope: str, found: Found) -> list[str]:
-        """Look at the files of the repository SCOPE; return those within it."""
+        """Look at the files of the repository `scope`; return those within it."""
         index = self._open(scope)
         first = not index.exists
         if first and not (self._complete or index.copy_users_index()):
@@ -190,7 +190,7 @@ class Baseline:
         return self.rules.lines() if index.top == self._root else b""
 
     def _recorded(self, index: Index, listing: Listing, found: Found) -> list[bytes]:
-        """Return those paths of LISTING that may be recorded, and drop the others from INDEX."""
+        """Return those paths of `listing` that may be recorded, and drop the others from `index`."""
         paths = [path for path in (*listing.changed, *listing.unknown) if not self._skip(_absolute(path, index))]
         names = [os.fsdecode(_absolute(path, index)) for path in paths]
         excluded = self.rules.excluded(names)
@@ -198,7 +198,7 @@ class Baseline:
         return [path for path, name in zip(paths, names, strict=True) if name not in excluded]
 
     def _begin(self, index: Index, paths: Sequence[bytes], found: Found) -> None:
-        """Take PATHS into INDEX as they are."""
+        """Take `paths` into `index` as they are."""
         paths = self._within_limits(index, paths, found)
         index.update(paths)
         wanted = paths
@@ -219,7 +219,7 @@ class Baseline:
                 self._store.set_current(current)
 
     def _within_limits(self, index: Index, paths: Sequence[bytes], found: Found) -> list[bytes]:
-        """Return those of PATHS that can be recorded; add the others to FOUND.  LimitError for too much of them."""
+        """Return those of `paths` that can be recorded; add the others to `found`.  LimitError for too much of them."""
         if len(paths) > MAX_FILES:
             raise LimitError(f"it has {len(paths)} files, and {MAX_FILES} are the limit")
         result: list[bytes] = []
@@ -238,7 +238,7 @@ class Baseline:
         return result
 
     def _compare(self, index: Index, listing: Listing, paths: Sequence[bytes], found: Found) -> None:
-        """Add to FOUND what has changed of PATHS, and take it into INDEX."""
+        """Add to `found` what has changed of `paths`, and take it into `index`."""
         lost: set[bytes] = set()
         for start in range(0, len(paths), _CHUNK):
             chunk = paths[start : start + _CHUNK]
@@ -265,7 +265,7 @@ class Baseline:
         index.update([path for path in paths if path not in lost])
 
     def _keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
-        """Keep the bytes of AFTER, and those of BEFORE as long as they can be had."""
+        """Keep the bytes of `after`, and those of `before` as long as they can be had."""
         items = {item.version.digest: item.data for item in after}
         lacking = self._store.lacking(version.digest for version in before)
         if sparingly:
@@ -285,7 +285,7 @@ class Baseline:
             return None
 
     def _index_of(self, path: bytes) -> Index | None:
-        """Return the index of the innermost repository that PATH is in."""
+        """Return the index of the innermost repository that `path` is in."""
         name = os.fsdecode(path)
         scopes = [scope for scope in self._indexes if name.startswith(scope.rstrip("/") + "/")]
         return self._indexes[max(scopes, key=len)] if scopes else None
@@ -309,13 +309,13 @@ def _below(path: bytes, index: Index) -> bytes:
 
 
 def _name(scope: str, root: str) -> str:
-    """Return the name of the directory for the index of SCOPE."""
+    """Return the name of the directory for the index of `scope`."""
     below = os.path.relpath(scope, root)
     return "root" if below == "." else "in-" + below.encode("utf-8", "surrogateescape").hex()[:200]
 
 
 def _why_not(path: bytes, status: os.stat_result) -> Exception | None:
-    """Why the file PATH cannot be recorded, None where it can."""
+    """Why the file `path` cannot be recorded, None where it can."""
     if stat.S_ISLNK(status.st_mode):
         return None
     if status.st_size > MAX_FILE_BYTES:

@@ -33,7 +33,7 @@ _SNIFFED = 8000
 
 @dataclass(frozen=True)
 class Net:
-    """A file BEFORE and AFTER what agents wrote; edits of others are in both, unless it is MIXED."""
+    """A file `before` and `after` what agents wrote; edits of others are in both, unless it is `mixed`."""
 
     path: bytes
     before: Loaded | None
@@ -59,9 +59,9 @@ class MissingTextError(Exception):
 
 
 def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read: ReadText) -> Net | None:
-    """Return what the writes of the turns CHOSEN come to among WRITES, all those of one path in order.
+    """Return what the writes of the turns `chosen` come to among `writes`, all those of one path in order.
 
-    Up to the last of theirs, or TO_NOW, to the last one of all.  None where they have none.  MissingTextError.
+    Up to the last of theirs, or `to_now`, to the last one of all.  None where they have none.  MissingTextError.
     """
     places = [index for index, write in enumerate(writes) if write.turn in chosen]
     if not places:
@@ -89,7 +89,7 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
 
 
 def _moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
-    """Return BEFORE, whose bytes may be DATA, with the change that WRITE made; None where it does not fit."""
+    """Return `before`, whose bytes may be `data`, with the change that `write` made; None where it does not fit."""
     if write.before is None or write.after is None or before is None or LINK in (write.after.mode, before.mode):
         return None
     old, new = _load(write.before, read).data, _load(write.after, read).data
@@ -115,7 +115,7 @@ def _load(version: Version, read: ReadText) -> Loaded:
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether DATA is no text, as git tells it; but UTF-16 with its mark is text."""
+    """Whether `data` is no text, as git tells it; but UTF-16 with its mark is text."""
     return b"\0" in data[:_SNIFFED] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
@@ -129,7 +129,7 @@ def sizes(net: Net) -> tuple[int, int, bool]:
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return the lines of DATA, each with its end; they say nothing of its coding."""
+    """Return the lines of `data`, each with its end; they say nothing of its coding."""
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
         if data.startswith(mark):
             return split_lines(data.decode(name, "replace"))
@@ -144,7 +144,7 @@ def _hunks(old: Sequence[str], new: Sequence[str]) -> list[Hunk]:
 
 
 def with_renames(nets: Iterable[Net]) -> list[Net]:
-    """Return NETS with each pair of a deleted and an added file that are alike as one renamed file."""
+    """Return `nets` with each pair of a deleted and an added file that are alike as one renamed file."""
     found = {net.path: net for net in nets if net.kind is not None}
     deleted = [net for net in found.values() if net.kind == "deleted"]
     added = [net for net in found.values() if net.kind == "added"]
@@ -197,7 +197,7 @@ def _line_set(side: Loaded | None) -> set[str]:
 
 @dataclass(frozen=True, order=True)
 class Owned:
-    """COUNT lines from LINE on, from 1, that TURN wrote; for 0, it deleted lines before LINE."""
+    """`count` lines from `line` on, from 1, that `turn` wrote; for 0, it deleted lines before `line`."""
 
     line: int
     count: int
@@ -205,7 +205,7 @@ class Owned:
 
 
 def owners(writes: Sequence[Write], agents: Collection[int], read: ReadText) -> list[Owned]:
-    """Return which lines of the file after the last of WRITES are those of AGENTS, the turns of agents.
+    """Return which lines of the file after the last of `writes` are those of `agents`, the turns of agents.
 
     MissingTextError.
     """
@@ -232,7 +232,7 @@ def _data(version: Version | None, read: ReadText) -> bytes:
 def _advance(
     owned: Sequence[int | None], gaps: Mapping[int, int], hunks: Sequence[Hunk], length: int, turn: int | None
 ) -> tuple[list[int | None], dict[int, int]]:
-    """Return the owners of lines and of gaps, where lines are missing, after HUNKS that TURN made."""
+    """Return the owners of lines and of gaps, where lines are missing, after `hunks` that `turn` made."""
     result: list[int | None] = []
     # What comes or goes at a gap fills it, or is the user's answer to it.
     kept = [gap for gap in gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]

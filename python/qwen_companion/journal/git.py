@@ -56,7 +56,7 @@ class GitError(CompanionError):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of the user's: its work tree TOP, its own directory and the one that worktrees share."""
+    """A repository of the user's: its work tree `top`, its own directory and the one that worktrees share."""
 
     top: str
     directory: str
@@ -65,9 +65,9 @@ class Repository:
 
 @dataclass(frozen=True)
 class Listing:
-    """What is not as the index has it: CHANGED with what the index has, and UNKNOWN paths, relative to the top.
+    """What is not as the index has it: `changed` with what the index has, and `unknown` paths, relative to the top.
 
-    NESTED are directories with a repository of their own.
+    `nested` are directories with a repository of their own.
     """
 
     changed: dict[bytes, Version | None]
@@ -76,7 +76,7 @@ class Listing:
 
 
 def find_repository(directory: str) -> Repository | None:
-    """Return the repository whose work tree DIRECTORY, a true name, is in."""
+    """Return the repository whose work tree `directory`, a true name, is in."""
     top: str = directory
     while not os.path.lexists(os.path.join(top, ".git")):
         if top == "/":
@@ -98,10 +98,10 @@ def _line(path: str) -> str:
 
 
 class Index:
-    """An index of ours in a directory of its own, over the files below SCOPE.  All methods wait for git."""
+    """An index of ours in a directory of its own, over the files below `scope`.  All methods wait for git."""
 
     def __init__(self, directory: str, scope: str, environ: Mapping[str, str]) -> None:
-        """SCOPE is the true name of a directory, in a repository of the user's or in none."""
+        """`scope` is the true name of a directory, in a repository of the user's or in none."""
         self.directory = directory
         self.repository = find_repository(scope)
         self.top = self.repository.top if self.repository else scope
@@ -202,7 +202,7 @@ class Index:
         return any(_file_converts(file) for file in files)
 
     def converts(self, paths: Iterable[bytes]) -> bool:
-        """Whether attributes in those of PATHS that hold some may give files other bytes than their blobs have."""
+        """Whether attributes in those of `paths` that hold some may give files other bytes than their blobs have."""
         names = (path for path in paths if path.endswith(b".gitattributes"))
         return any(_file_converts(self.prefix + name) for name in names)
 
@@ -227,7 +227,7 @@ class Index:
         return paths
 
     def set_rules(self, rules: bytes) -> None:
-        """Ignore what RULES, lines of the gitignore format, say, beside what git ignores here."""
+        """Ignore what `rules`, lines of the gitignore format, say, beside what git ignores here."""
         if self.repository is not None:
             with suppress(OSError):
                 rules = read_start(os.path.join(self.repository.common, "info", "exclude"), 1024 * 1024) + b"\n" + rules
@@ -262,21 +262,21 @@ class Index:
                 yield path, _MODES.get(old_mode), digest
 
     def update(self, paths: Sequence[bytes]) -> None:
-        """Take PATHS into the index as they are on the disk, or out of it."""
+        """Take `paths` into the index as they are on the disk, or out of it."""
         if paths:
             self._git("update-index", "--info-only", "--add", "--remove", "--replace", "-z", "--stdin", data=paths)
 
     def drop(self, paths: Sequence[bytes]) -> None:
-        """Take PATHS out of the index, there or not."""
+        """Take `paths` out of the index, there or not."""
         if paths:
             self._git("update-index", "--force-remove", "-z", "--stdin", data=paths)
 
     def entry(self, path: bytes) -> Version | None:
-        """Return the version of PATH in the index."""
+        """Return the version of `path` in the index."""
         return dict(self._entries(path)).get(path)
 
     def lists(self, path: bytes) -> bool:
-        """Whether PATH is in the index, or lies on the disk and is not ignored."""
+        """Whether `path` is in the index, or lies on the disk and is not ignored."""
         options = ("-z", "--cached", "--others", "--exclude-standard")
         return path in _items(self._git("ls-files", *options, "--", path))
 
@@ -292,7 +292,7 @@ class Index:
                 yield path, Version(digest, _MODES[mode])
 
     def unavailable(self, digests: Iterable[str]) -> set[str]:
-        """Return those of DIGESTS that the user's repository has not."""
+        """Return those of `digests` that the user's repository has not."""
         wanted = list(dict.fromkeys(digests))
         if self.repository is None or not wanted:
             return set(wanted)
@@ -301,7 +301,7 @@ class Index:
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
 
     def blobs(self, digests: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of those of DIGESTS that the user's repository has."""
+        """Return the bytes of those of `digests` that the user's repository has."""
         found: dict[str, bytes] = {}
         if self.repository is None or not digests:
             return found
@@ -371,7 +371,7 @@ class Index:
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Write DATA to the file PATH, which only the user can read."""
+    """Write `data` to the file `path`, which only the user can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
 
@@ -381,7 +381,7 @@ def _items(output: bytes) -> list[bytes]:
 
 
 def _file_converts(path: str | bytes) -> bool:
-    """Whether the file of attributes PATH, there or not, may have git change bytes."""
+    """Whether the file of attributes `path`, there or not, may have git change bytes."""
     try:
         lines = read_start(os.fsdecode(path), 1024 * 1024).splitlines()
     except OSError:

@@ -61,7 +61,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Update:
-    """A turn, its FILES that have become others, and those of GONE that have no change any more."""
+    """A turn, its `files` that have become others, and those of `gone` that have no change any more."""
 
     turn: Turn
     files: tuple[ChangedFile, ...]
@@ -70,7 +70,7 @@ class Update:
 
 @dataclass(frozen=True)
 class _Call:
-    """A tool at work for SESSION; PATH is what it writes, None where that is anything, or not below the root."""
+    """A tool at work for `session`; `path` is what it writes, None where that is anything, or not below the root."""
 
     session: str
     tool: str
@@ -85,7 +85,7 @@ class _Call:
 
 @dataclass
 class _Running:
-    """A turn that goes on.  READY is set when the files have been looked at; NUMBER is that of the record then."""
+    """A turn that goes on.  `ready` is set when the files have been looked at; `number` is that of the record then."""
 
     row: TurnRow
     ready: anyio.Event = field(default_factory=anyio.Event)
@@ -105,11 +105,11 @@ class _Root:
         self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], None]](math.inf)
 
     def do(self, job: Callable[[], None]) -> None:
-        """Have JOB done after those before it."""
+        """Have `job` done after those before it."""
         self.jobs.send_nowait(job)
 
     def is_reserved(self, path: bytes) -> bool:
-        """Whether somebody else will say who has written PATH."""
+        """Whether somebody else will say who has written `path`."""
         return path in self.reserved
 
     def commands_of_others(self, session: str) -> bool:
@@ -126,7 +126,7 @@ class Journal:
         tell: Callable[[Sequence[Update], Sequence[str], bool], None],
         warn: Callable[[str], None],
     ) -> None:
-        """TELL gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
+        """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
         self._environ = environ
         self._tell = tell
         self._warn = warn
@@ -146,12 +146,12 @@ class Journal:
     # --- What the user wants ---
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the user's SETTINGS."""
+        """Take the user's `settings`."""
         self._settings = settings
         self._update_rules()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take from SNAPSHOT which files the user hides."""
+        """Take from `snapshot` which files the user hides."""
         hidden = tuple(sorted(file.path for file in snapshot.files if file.exposure == _HIDE))
         if hidden != self._hidden:
             self._hidden = hidden
@@ -192,7 +192,7 @@ class Journal:
                 root.record.close()
 
     async def _work(self, root: _Root) -> None:
-        """Do the jobs of ROOT."""
+        """Do the jobs of `root`."""
         with suppress(anyio.ClosedResourceError):
             async for job in root.jobs_left:
                 await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)
@@ -208,7 +208,7 @@ class Journal:
                 self._warn(f"Changes in {root.record.root} are not recorded: {reason}")
 
     async def _root(self, name: str, only_known: bool = False) -> _Root | None:
-        """Return the work on the root NAME, begun if need be; None where it cannot be recorded."""
+        """Return the work on the root `name`, begun if need be; None where it cannot be recorded."""
         async with self._opening:
             if name in self._roots or self._tasks is None:
                 return self._roots.get(name)
@@ -231,7 +231,7 @@ class Journal:
             return root
 
     async def _end_with_process(self, root: _Root, row: TurnRow) -> None:
-        """End the turn ROW, which another process has recorded, with its CLI."""
+        """End the turn `row`, which another process has recorded, with its CLI."""
         if row.pid is not None:
             await process_ended(row.pid, row.started or "", _POLL_S)
             self._end(root, row.session, _now())
@@ -361,7 +361,7 @@ class Journal:
         root.do(scan)
 
     async def _observe(self, root: _Root, path: bytes, writer: tuple[_Running, _Call] | None) -> None:
-        """Record what lies at PATH now as written by WRITER, or with None by somebody else."""
+        """Record what lies at `path` now as written by `writer`, or with None by somebody else."""
         try:
             loaded = await to_thread.run_sync(root.record.look, path, abandon_on_cancel=True)
         except TooLargeError:
@@ -384,7 +384,7 @@ class Journal:
             root.record.note(writer[0].number, text)
 
     def _release(self, root: _Root, path: bytes) -> None:
-        """Let PATH be looked at by scans again, once what was seen of it is recorded."""
+        """Let `path` be looked at by scans again, once what was seen of it is recorded."""
 
         def release() -> None:
             root.reserved[path] -= 1
@@ -421,7 +421,7 @@ class Journal:
     # --- What the user does ---
 
     async def wrote(self, paths: Sequence[str], undo_of: str | None, label: str | None) -> None:
-        """Emacs has written PATHS: the user's own work, or with UNDO_OF what undid something of that turn."""
+        """Emacs has written `paths`: the user's own work, or with `undo_of` what undid something of that turn."""
         for root in list(self._roots.values()):
             names = [path for each in paths if (path := root.record.name_in(each)) is not None]
             undone = None if undo_of is None else root.record.number(undo_of)
@@ -446,7 +446,7 @@ class Journal:
             root.changed.add(turn.id)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
-        """The user has SEEN something of TURN, or takes that back."""
+        """The user has `seen` something of `turn`, or takes that back."""
         for root in self._roots.values():
             number = root.record.number(turn)
             if number is not None:
@@ -458,7 +458,7 @@ class Journal:
                 root.do(mark)
 
     async def forget(self, name: str | None) -> None:
-        """Remove what is recorded of the root NAME, or of all roots.  RecordError."""
+        """Remove what is recorded of the root `name`, or of all roots.  RecordError."""
         for root in [root for key, root in self._roots.items() if name in (None, key)]:
             done = anyio.Event()
 
@@ -476,7 +476,7 @@ class Journal:
             await to_thread.run_sync(forget_unused, self._environ, abandon_on_cancel=True)
 
     def busy(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
-        """Return at which of PATHS an agent is at work: the path, the turn and the tool."""
+        """Return at which of `paths` an agent is at work: the path, the turn and the tool."""
         found: list[tuple[str, str, str]] = []
         for root in self._roots.values():
             for call in root.calls.values():
@@ -489,7 +489,7 @@ class Journal:
         return found
 
     async def wait_until_idle(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
-        """Wait until no agent is at work at PATHS, or `WAIT_S`; return what `busy` returns then."""
+        """Wait until no agent is at work at `paths`, or `WAIT_S`; return what `busy` returns then."""
         with anyio.move_on_after(WAIT_S):
             while self.busy(paths):
                 await self._idle.wait()
@@ -546,26 +546,26 @@ class Journal:
     # --- Answering ---
 
     def record_of(self, name: str) -> Record:
-        """Return the record of the root NAME, as Emacs has it.  RecordError."""
+        """Return the record of the root `name`, as Emacs has it.  RecordError."""
         root = self._roots.get(name)
         if root is None:
             raise RecordError(f"Nothing is recorded of {name}")
         return root.record
 
     def record_around(self, path: str) -> Record | None:
-        """Return the record of the innermost root that PATH is in."""
+        """Return the record of the innermost root that `path` is in."""
         found = [root.record for root in self._roots.values() if root.record.name_in(path) is not None]
         return max(found, key=lambda record: len(record.root), default=None)
 
     def _name_of(self, directory: str) -> str | None:
-        """Return the root that DIRECTORY is in, as Emacs has it."""
+        """Return the root that `directory` is in, as Emacs has it."""
         true = os.path.realpath(directory) + "/"
         found = [name for name in self._names if true.startswith(os.path.realpath(name).rstrip("/") + "/")]
         return max(found, key=len, default=None)
 
 
 def _open(name: str, environ: Mapping[str, str], only_known: bool) -> Record | None:
-    """Open the record of the root NAME; None where there is none and it is ONLY_KNOWN that is wanted."""
+    """Open the record of the root `name`; None where there is none and it is `only_known` that is wanted."""
     if only_known and not is_recorded([name], environ):
         return None
     return Record(name, environ)
@@ -585,7 +585,7 @@ def _call_id(event: Event) -> str:
 
 
 def _undone_text(files: Sequence[str]) -> str:
-    """Return what the agent is told when the user has undone something in FILES."""
+    """Return what the agent is told when the user has undone something in `files`."""
     named = "\n".join(f"- {path}" for path in files[:50])
     more = f"\n- and {len(files) - 50} more" if len(files) > 50 else ""
     return (

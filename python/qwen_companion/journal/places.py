@@ -16,10 +16,10 @@ def state_directory(environ: Mapping[str, str]) -> str:
 
 
 def key_of(root: str) -> str:
-    """Return the name under which the directory ROOT is recorded.  Waits for the disk."""
+    """Return the name under which the directory `root` is recorded.  Waits for the disk."""
     return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
 
 
 def is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
-    """Whether something of one of ROOTS has been recorded before.  Waits for the disk."""
+    """Whether something of one of `roots` has been recorded before.  Waits for the disk."""
     return any(os.path.isdir(os.path.join(state_directory(environ), key_of(root))) for root in roots)

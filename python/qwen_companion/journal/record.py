@@ -49,7 +49,7 @@ FAILURES = (GitError, LimitError, StoreError, OSError)
 
 @dataclass(frozen=True)
 class Cause:
-    """Who wrote: an agent in TURN by TOOL, or with None somebody else."""
+    """Who wrote: an agent in `turn` by `tool`, or with None somebody else."""
 
     turn: int | None = None
     tool: str = ""
@@ -61,7 +61,7 @@ NOBODY = Cause()
 
 @dataclass(frozen=True)
 class Scope:
-    """See `ChangeScope` of the messages; TURN is a number of this record."""
+    """See `ChangeScope` of the messages; `turn` is a number of this record."""
 
     kind: str
     turn: int | None = None
@@ -70,7 +70,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Summary:
-    """A turn as Emacs is told of it, with all its FILES."""
+    """A turn as Emacs is told of it, with all its `files`."""
 
     turn: Turn
     files: dict[str, ChangedFile]
@@ -80,7 +80,7 @@ class Record:
     """What is recorded below one root.  Its methods wait for the disk, and may be called in any thread."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """ROOT is a name of the directory as Emacs has it.  NoRecordError."""
+        """`root` is a name of the directory as Emacs has it.  NoRecordError."""
         self.root = root
         self._true = os.path.realpath(root)
         self._environ = environ
@@ -145,13 +145,13 @@ class Record:
     # --- Names ---
 
     def name_in(self, path: str) -> bytes | None:
-        """Return the true name of PATH, as Emacs or a CLI has it; None where it is not below the root."""
+        """Return the true name of `path`, as Emacs or a CLI has it; None where it is not below the root."""
         directory, name = os.path.split(os.path.normpath(path))
         true = os.path.join(os.path.realpath(directory), name)
         return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
 
     def name_out(self, path: bytes) -> str | None:
-        """Return PATH as Emacs has it; None for a name that is no text."""
+        """Return `path` as Emacs has it; None for a name that is no text."""
         try:
             return os.path.join(self.root, os.path.relpath(path, os.fsencode(self._true)).decode("utf-8"))
         except UnicodeDecodeError:
@@ -160,7 +160,7 @@ class Record:
     # --- Recording ---
 
     def begin(self, turn: TurnRow) -> TurnRow:
-        """Record that TURN begins; return it with its number."""
+        """Record that `turn` begins; return it with its number."""
         return self._store.begin(turn)
 
     def resume(self) -> list[TurnRow]:
@@ -175,7 +175,7 @@ class Record:
         return going
 
     def scan(self, cause: Cause, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
-        """Look at all files but those to SKIP; record what has changed as CAUSE's.  Return whether anything has."""
+        """Look at all files but those to `skip`; record what has changed as `cause`'s.  Return whether anything has."""
         with self._lock:
             found = self._baseline.take(lambda changes: self._keep(changes, cause), skip)
             if cause.turn is not None:
@@ -184,7 +184,7 @@ class Record:
             return bool(found.changes)
 
     def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
-        """Record that CAUSE wrote LOADED to PATH.  Return whether that was a change."""
+        """Record that `cause` wrote `loaded` to `path`.  Return whether that was a change."""
         with self._lock:
             change = self._baseline.observe(path, loaded)
             if change is not None:
@@ -192,7 +192,7 @@ class Record:
             return change is not None
 
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
-        """Record that Emacs has written LOADED to PATH, in the TURN of an undo or in none.
+        """Record that Emacs has written `loaded` to `path`, in the `turn` of an undo or in none.
 
         What a look at all files took for an agent's a moment ago, while the word of Emacs was on its way, is corrected.
         """
@@ -207,11 +207,11 @@ class Record:
         self._store.record(rows, cause.turn, cause.tool, cause.agent)
 
     def look(self, path: bytes) -> Loaded | None:
-        """Return what lies at PATH, in the form to record.  TooLargeError, OSError."""
+        """Return what lies at `path`, in the form to record.  TooLargeError, OSError."""
         return load(path, self._baseline.algorithm)
 
     def end(self, turn: int, time: int) -> bool:
-        """Record that TURN ended at TIME, or forget it if it changed nothing; return whether it is kept."""
+        """Record that `turn` ended at `time`, or forget it if it changed nothing; return whether it is kept."""
         if self._store.paths([turn]):
             self._store.end(turn, time)
             return True
@@ -219,15 +219,15 @@ class Record:
         return False
 
     def go_on(self, turn: int) -> None:
-        """Record that TURN has not ended."""
+        """Record that `turn` has not ended."""
         self._store.end(turn, None)
 
     def note(self, turn: int, text: str) -> None:
-        """Tell the user TEXT with TURN."""
+        """Tell the user `text` with `turn`."""
         self._store.add_note(turn, text)
 
     def undo(self, undone: int, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
-        """Record that the user undid something of the turn UNDONE by writing PATHS; None where that changed nothing."""
+        """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed."""
         of = self._store.turn(undone)
         if of is None:
             raise RecordError("the turn is not recorded any more")
@@ -243,7 +243,7 @@ class Record:
             return turn
 
     def take_undone(self, session: str) -> list[str]:
-        """Return the files in which the user has undone something of SESSION since this was asked last."""
+        """Return the files in which the user has undone something of `session` since this was asked last."""
         return [name for _, path in self._store.take_undone(session) if (name := self.name_out(path)) is not None]
 
     def forget_old(self, now: int) -> list[int]:
@@ -257,7 +257,7 @@ class Record:
         return f"{self.key}-{turn}"
 
     def number(self, identifier: str) -> int | None:
-        """Return the number of the turn that Emacs calls IDENTIFIER; None for one of another record."""
+        """Return the number of the turn that Emacs calls `identifier`; None for one of another record."""
         head, _, number = identifier.rpartition("-")
         return int(number) if head == self.key and number.isdigit() else None
 
@@ -306,7 +306,7 @@ class Record:
         return files
 
     def files(self, scope: Scope) -> list[ChangedFile]:
-        """Return what was changed in SCOPE.  RecordError."""
+        """Return what was changed in `scope`.  RecordError."""
         if scope.kind == "commit":
             return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
         turns = self._turns_in(scope)
@@ -324,7 +324,7 @@ class Record:
         return [*(self._file(net, net.path, turns) for net in with_renames(nets)), *(f for f in lost if f.kind)]
 
     def text(self, path: str, scope: Scope) -> tuple[Net, bool]:
-        """Return what became of PATH in SCOPE, and whether the disk has it as it was afterwards.  RecordError."""
+        """Return what became of `path` in `scope`, and whether the disk has it as it was afterwards.  RecordError."""
         name = self.name_in(path)
         if name is None:
             raise RecordError("the file is not below the root")
@@ -352,7 +352,7 @@ class Record:
         )
 
     def spans(self, path: str) -> tuple[list[tuple[Owned, str, bool]], tuple[str, ...]]:
-        """Return which lines of PATH are an agent's, with the turn and whether it was seen; and all marked hunks."""
+        """Return which lines of `path` are an agent's, with the turn and whether it was seen; and all marked hunks."""
         name = self.name_in(path)
         writes = [] if name is None else self._store.writes(name)
         if name is None or not writes:
@@ -375,7 +375,7 @@ class Record:
         return [(span, self.identifier(origins[span.turn] or span.turn), seen[span.turn].whole) for span in found], keys
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
-        """Note that the user has SEEN of a turn: HUNKS of the file PATH, or all of it, or of all its files."""
+        """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""
         name = None if path is None else self.name_in(path)
         for each in self._store.paths([number]) if name is None else [name]:
             row = self._seen(number, each)
@@ -400,7 +400,7 @@ class Record:
         return [turn.id for turn in rows]
 
     def _with_undos(self, turns: Sequence[int], scope: Scope) -> list[int]:
-        """Return TURNS, and in a wider SCOPE what undid them or brought them back: it is not the user's own text."""
+        """Return `turns`; in a wider `scope`, add their undos and redos, whose text is not the user's own."""
         if scope.kind == "turn":
             return list(turns)
         undone = {turn.id: turn.undone for turn in self._store.turns()}
@@ -412,7 +412,7 @@ class Record:
         return {turn: _first(turn, undone) if _depth(turn, undone) % 2 == 0 else None for turn in undone}
 
     def _net(self, path: bytes, turns: Collection[int], to_now: bool) -> Net | None:
-        """Return what TURNS come to in PATH; None where a text is not there any more."""
+        """Return what `turns` come to in `path`; None where a text is not there any more."""
         writes = self._store.writes(path)
         if to_now and writes:
             with suppress(OSError, TooLargeError):
@@ -431,7 +431,7 @@ class Record:
         return any(not self._seen(turn, path).whole for turn in turns if turn in there)
 
     def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
-        """Return NET of PATH as Emacs is told of it; its kind is "" where there is nothing to tell."""
+        """Return `net` of `path` as Emacs is told of it; its kind is "" where there is nothing to tell."""
         name = self.name_out(path)
         if net is None:
             return ChangedFile(name or "", "modified" if name else "", binary=True)
@@ -480,12 +480,12 @@ class Record:
 
 
 def _first(turn: int, undone: Mapping[int, int | None]) -> int:
-    """Return the turn that TURN and those that it undid began with."""
+    """Return the turn that `turn` and those that it undid began with."""
     return turn if (of := undone.get(turn)) is None else _first(of, undone)
 
 
 def _depth(turn: int, undone: Mapping[int, int | None]) -> int:
-    """Return how many undos TURN is away from a turn of an agent."""
+    """Return how many undos `turn` is away from a turn of an agent."""
     return 0 if (of := undone.get(turn)) is None else 1 + _depth(of, undone)
 
 

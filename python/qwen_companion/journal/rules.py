@@ -19,7 +19,7 @@ class RecordRules:
     """The rules of one root.  All but the names of secrets are read anew by `refresh`."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """ROOT is a true name."""
+        """`root` is a true name."""
         self._root = root
         self._environ = environ
         self._user = UserRules(Options(), environ)
@@ -27,7 +27,7 @@ class RecordRules:
         self.refresh()
 
     def set_options(self, options: Options, hidden: Iterable[str]) -> None:
-        """Exclude what OPTIONS say, and the files HIDDEN."""
+        """Exclude what `options` say, and the files `hidden`."""
         self._user = UserRules(options, self._environ)
         self._hidden = frozenset(hidden)
 
@@ -52,7 +52,7 @@ class RecordRules:
         return "".join(f"{line}\n" for line in found).encode("utf-8", "surrogateescape")
 
     def excluded(self, paths: Sequence[str]) -> set[str]:
-        """Return those of PATHS, absolute, that must not be recorded."""
+        """Return those of `paths`, absolute, that must not be recorded."""
         # Only a few of many names can be those of secrets, and to look closely takes 0.1 ms.
         all_names = "\n".join(paths).lower()
         likely = [fragment for fragment in _FRAGMENTS if fragment in all_names]

@@ -51,7 +51,7 @@ class StoreError(CompanionError):
 
 @dataclass(frozen=True)
 class TurnRow:
-    """A turn as it is recorded.  UNDONE is the turn that it undid.  PID and STARTED are the CLI's process."""
+    """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process."""
 
     id: int
     session: str
@@ -68,7 +68,7 @@ class TurnRow:
 
 @dataclass(frozen=True)
 class Write:
-    """PATH went from one version to another, None where there was no file.  TURN is None for somebody else's write."""
+    """The change of `path` from one version to another; None stands for no file.  `turn` is None if no agent wrote."""
 
     turn: int | None
     path: bytes
@@ -80,7 +80,7 @@ class Write:
 
 @dataclass(frozen=True)
 class SeenRow:
-    """What the user has marked of a file in a turn: all of it as long as it has DIGEST, or some hunks."""
+    """What the user has marked of a file in a turn: all of it as long as it has `digest`, or some hunks."""
 
     digest: str
     whole: bool
@@ -91,7 +91,7 @@ class Store:
     """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
 
     def __init__(self, path: str) -> None:
-        """Open the file PATH in a private directory, or make it."""
+        """Open the file `path` in a private directory, or make it."""
         self._lock = threading.RLock()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(descriptor)
@@ -144,13 +144,13 @@ class Store:
             )
 
     def get(self, digest: str) -> bytes | None:
-        """Return the bytes of DIGEST, None where they are not kept."""
+        """Return the bytes of `digest`, None where they are not kept."""
         with self.transaction() as db:
             row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
         return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
-        """Return those of DIGESTS that are not kept."""
+        """Return those of `digests` that are not kept."""
         with self.transaction() as db:
             return [
                 digest
@@ -161,7 +161,7 @@ class Store:
     # --- What lies on the disk ---
 
     def current(self, path: bytes, otherwise: Version | None) -> Version | None:
-        """Return the version of PATH that was recorded last, OTHERWISE where none was."""
+        """Return the version of `path` that was recorded last, `otherwise` where none was."""
         with self.transaction() as db:
             row = db.execute("select digest, mode from current where path = ?", (path,)).fetchone()
         return otherwise if row is None else _version(*row)
@@ -181,7 +181,7 @@ class Store:
     # --- Turns and writes ---
 
     def begin(self, turn: TurnRow) -> TurnRow:
-        """Record TURN; return it with its number."""
+        """Record `turn`; return it with its number."""
         with self.transaction() as db:
             cursor = db.execute(
                 "insert into turns(session, client, source, prompt, start, end, undone, notes, pid, started)"
@@ -192,12 +192,12 @@ class Store:
             return replace(turn, id=int(cursor.lastrowid or 0))
 
     def end(self, turn: int, time: int | None) -> None:
-        """Record that TURN ended at TIME, or with None that it goes on."""
+        """Record that `turn` ended at `time`, or with None that it goes on."""
         with self.transaction() as db:
             db.execute("update turns set end = ? where id = ?", (time, turn))
 
     def add_note(self, turn: int, note: str) -> None:
-        """Add NOTE to those of TURN, once."""
+        """Add `note` to those of `turn`, once."""
         found = self.turn(turn)
         if found is not None and note not in found.notes:
             with self.transaction() as db:
@@ -215,7 +215,7 @@ class Store:
         return None if row is None else _turn(row)
 
     def add(self, writes: Sequence[Write]) -> None:
-        """Record WRITES in this order."""
+        """Record `writes` in this order."""
         with self.transaction() as db:
             db.executemany(
                 "insert into writes(turn, path, before, before_mode, after, after_mode, tool, agent, time)"
@@ -229,7 +229,7 @@ class Store:
     def record(
         self, changes: Sequence[tuple[bytes, Version | None, Version | None]], turn: int | None, tool: str, agent: str
     ) -> None:
-        """Record CHANGES, each a path, what it was and what it is, as writes of TURN.
+        """Record `changes`, each a path, what it was and what it is, as writes of `turn`.
 
         Those of nobody's are kept only of files that an agent has written as well.
         """
@@ -239,7 +239,7 @@ class Store:
             self.set_current((path, after) for path, _, after in changes)
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
-        """Give TURN the write that made PATH what VERSION is, if one of TOOLS did so in the last few seconds."""
+        """Assign to `turn` the write of `version` to `path`, if one of `tools` made it in the last few seconds."""
         with self.transaction() as db:
             row = db.execute(
                 "select id, after, after_mode, tool from writes where path = ? and turn is not null"
@@ -252,17 +252,17 @@ class Store:
         return True
 
     def writes(self, path: bytes) -> list[Write]:
-        """Return all writes of PATH in order."""
+        """Return all writes of `path` in order."""
         with self.transaction() as db:
             return [_write(row) for row in db.execute(f"{_SELECT_WRITE} where path = ? order by id", (path,))]
 
     def is_known(self, path: bytes) -> bool:
-        """Whether a write of PATH is recorded."""
+        """Whether a write of `path` is recorded."""
         with self.transaction() as db:
             return db.execute("select 1 from writes where path = ? limit 1", (path,)).fetchone() is not None
 
     def last_writes(self, turn: int) -> dict[bytes, int]:
-        """Return the number of the last write of each path in TURN, in order of their first one."""
+        """Return the number of the last write of each path in `turn`, in order of their first one."""
         with self.transaction() as db:
             rows = db.execute(
                 "select path, max(id) from writes where turn = ? group by path order by min(id)", (turn,)
@@ -270,7 +270,7 @@ class Store:
         return {bytes(path): last for path, last in rows}
 
     def paths(self, turns: Iterable[int]) -> list[bytes]:
-        """Return the paths written in TURNS, in order of their first write."""
+        """Return the paths written in `turns`, in order of their first write."""
         found: dict[bytes, None] = {}
         with self.transaction() as db:
             for turn in turns:
@@ -281,7 +281,7 @@ class Store:
     # --- What the user has marked and undone ---
 
     def seen(self, turn: int, path: bytes) -> SeenRow:
-        """Return what is marked of PATH in TURN."""
+        """Return what is marked of `path` in `turn`."""
         with self.transaction() as db:
             row = db.execute(
                 "select digest, whole, hunks from seen where turn = ? and path = ?", (turn, path)
@@ -289,18 +289,18 @@ class Store:
         return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), tuple(json.loads(row[2])))
 
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
-        """Keep what is marked of PATH in TURN."""
+        """Keep what is marked of `path` in `turn`."""
         with self.transaction() as db:
             columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
             db.execute("insert or replace into seen values(?, ?, ?, ?, ?)", columns)
 
     def note_undone(self, session: str, turn: int, paths: Iterable[bytes]) -> None:
-        """Remember to tell the agent of SESSION that the user has undone TURN in PATHS."""
+        """Remember to tell the agent of `session` that the user has undone `turn` in `paths`."""
         with self.transaction() as db:
             db.executemany("insert or replace into undone values(?, ?, ?)", ((turn, session, path) for path in paths))
 
     def take_undone(self, session: str) -> list[tuple[int, bytes]]:
-        """Return the turns and paths to tell the agent of SESSION, and forget them."""
+        """Return the turns and paths to tell the agent of `session`, and forget them."""
         with self.transaction() as db:
             rows = db.execute(
                 "select turn, path from undone where session = ? order by turn, path", (session,)
@@ -320,12 +320,12 @@ class Store:
         return gone
 
     def discard(self, turn: int) -> None:
-        """Forget TURN, in which nothing was written."""
+        """Forget `turn`, in which nothing was written."""
         with self.transaction() as db:
             db.execute("delete from turns where id = ?", (turn,))
 
     def drop(self, turns: Sequence[int]) -> None:
-        """Forget TURNS, and all bytes that only they needed."""
+        """Forget `turns`, and all bytes that only they needed."""
         with self.transaction() as db:
             for turn in turns:
                 for table, column in (("writes", "turn"), ("seen", "turn"), ("undone", "turn"), ("turns", "id")):

@@ -26,7 +26,7 @@ class TooLargeError(CompanionError):
 
 @dataclass(frozen=True)
 class Version:
-    """A file at some time.  DIGEST is the one of git's blob with the same bytes."""
+    """A file at some time.  `digest` is the one of git's blob with the same bytes."""
 
     digest: str
     mode: int
@@ -41,7 +41,7 @@ class Loaded:
 
 
 def digest_of(data: bytes, algorithm: str = "sha1") -> str:
-    """Return the digest that git gives a blob of DATA."""
+    """Return the digest that git gives a blob of `data`."""
     digest = (hashlib.sha256 if algorithm == "sha256" else hashlib.sha1)(
         b"blob %d\0" % len(data), usedforsecurity=False
     )
@@ -50,7 +50,7 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
 
 
 def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
-    """Return what lies at PATH; None for nothing, and for what is neither a file nor a link.
+    """Return what lies at `path`; None for nothing, and for what is neither a file nor a link.
 
     Raise TooLargeError, or OSError where it cannot be read.
     """
@@ -80,7 +80,7 @@ def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Return what can be read from DESCRIPTOR, about SIZE bytes; a little more than is allowed at most."""
+    """Return what can be read from `descriptor`, about `size` bytes; a little more than is allowed at most."""
     data = os.read(descriptor, size)
     if len(data) < size - 1 or len(data) == size:
         # It is being written, or the system gave only a part.

@@ -25,7 +25,7 @@ _ARCHIVE_MEMBER = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """`spellings`: each name that led to the next one, the visited one first, the TRUE one last.
+    """`spellings`: each name that led to the next one, the visited one first, the `true` one last.
 
     `links`: the symbolic links passed on the way, each by its own true name; a link can be ignored like a file.
     """

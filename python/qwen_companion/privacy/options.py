@@ -50,7 +50,7 @@ class _Place:
 
 
 class UserRules:
-    """The options in force.  WARNINGS name what cannot be used and protects nothing."""
+    """The options in force.  `warnings` name what cannot be used and protects nothing."""
 
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
         """`environ` says what "~" is."""

@@ -150,7 +150,7 @@ def _trimmed(old: str, new: str) -> list[Edit]:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    """Return how many characters A and B have in common at the start."""
+    """Return how many characters `a` and `b` have in common at the start."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -162,5 +162,5 @@ def _common_prefix(a: str, b: str) -> int:
 
 
 def _common_suffix(a: str, b: str) -> int:
-    """Return how many characters A and B have in common at the end."""
+    """Return how many characters `a` and `b` have in common at the end."""
     return _common_prefix(a[::-1], b[::-1])

@@ -28,7 +28,7 @@ each_cli = pytest.mark.parametrize(
 
 
 def start(stage: Stage, cli: Cli) -> None:
-    """Connect; the cursor is in the terminal of CLI, with the greeting in the window above."""
+    """Connect; the cursor is in the terminal of `cli`, with the greeting in the window above."""
     stage.start_emacs(stage.sandbox.notes, stage.sandbox.greeting)
     stage.start_in_shell(cli)
 

@@ -34,7 +34,7 @@ HELP = "(qwen-companion-layer-help)"
 
 
 def start(stage: Stage, *forms: str, program: str = "qwen", **settings: Any) -> None:
-    """Start Emacs and PROGRAM in the mode that it has of its own, with SETTINGS of the user's."""
+    """Start Emacs and `program` in the mode that it has of its own, with `settings` of the user's."""
     own = copy.deepcopy(dict(QWEN_SETTINGS))
     own["tools"] = {"useRipgrep": False}
     for key, value in settings.items():
@@ -51,7 +51,7 @@ def layer_of(stage: Stage) -> Path:
 
 
 def script_subagent(stage: Stage, *turns: Answer) -> None:
-    """Script a subagent that reads the notes, does TURNS and ends."""
+    """Script a subagent that reads the notes, does `turns` and ends."""
     read = Answer(calls=(Call("read_file", {"file_path": str(stage.sandbox.notes)}),))
     stage.model.start_subagent(read, *turns, Answer("The subagent is done."))
     stage.model.say("It works for me.")
@@ -76,7 +76,7 @@ def wait_for_text(stage: Stage, path: Path, text: str) -> None:
 
 @contextmanager
 def http_server(silent: bool = False) -> Generator[tuple[int, threading.Event]]:
-    """A server of the user's own, which refuses, or if SILENT never answers: its port, and whether it was asked."""
+    """A server of the user's own, which refuses, or if `silent` never answers: its port, and whether it was asked."""
     asked, over = threading.Event(), threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

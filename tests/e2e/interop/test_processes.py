@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 
 
 def connect(stage: Stage, cli: Cli) -> None:
-    """Start CLI in a terminal of Emacs; it connects, and its model hears of the file on the screen."""
+    """Start `cli` in a terminal of Emacs; it connects, and its model hears of the file on the screen."""
     stage.start_in_shell(cli)
     stage.model.say("A greeting.")
     stage.ask("say what is open", cli)
@@ -30,7 +30,7 @@ def connect(stage: Stage, cli: Cli) -> None:
 
 
 def connect_in_frame(stage: Stage, daemon: Daemon, cli: Cli) -> None:
-    """Connect CLI in a frame of a client of DAEMON."""
+    """Connect `cli` in a frame of a client of `daemon`."""
     stage.screen.start(["sh"], stage.sandbox.project)
     daemon.wait_until(WAIT_UNTIL_READY)
     daemon.open_frame(stage.sandbox.greeting)

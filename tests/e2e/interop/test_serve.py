@@ -106,7 +106,7 @@ class House:
 
     @asynccontextmanager
     async def session(self, url: str | None = None) -> AsyncGenerator[Chat]:
-        """A new session, listened to by a client of its own, at URL or directly."""
+        """A new session, listened to by a client of its own, at `url` or directly."""
         async with self.client(url) as client:
             await client.capabilities(self.project)
             session = (await client.create_or_attach(self.project, "thread")).session_id
@@ -128,7 +128,7 @@ class Chat:
         self._iterator = aiter(stream)
 
     async def until(self, wanted: Callable[[StreamItem], bool]) -> StreamItem:
-        """Listen until an item is WANTED; return it."""
+        """Listen until an item is `wanted`; return it."""
         with anyio.fail_after(PATIENCE):
             async for item in self._iterator:
                 self.items.append(item)
@@ -137,7 +137,7 @@ class Chat:
         raise AssertionError(f"the stream has ended with {self.items[-1]}")
 
     async def event(self, kind: type[P], wanted: Callable[[P], bool] = lambda _: True) -> P:
-        """Listen until an event of KIND is WANTED; return what it says."""
+        """Listen until an event of `kind` is `wanted`; return what it says."""
 
         def is_it(item: StreamItem) -> bool:
             return isinstance(item, Frame) and isinstance(item.envelope.payload, kind) and wanted(item.envelope.payload)
@@ -360,7 +360,7 @@ async def test_a_permission_that_waits_is_still_known_after_the_connection_was_c
 
 @asynccontextmanager
 async def stalled_chat(house: House, pieces: int) -> AsyncGenerator[tuple[Chat, str, str]]:
-    """A chat that could not read while the model said 4 kB in each of PIECES; also its prompt and the text."""
+    """A chat that could not read while the model said 4 kB in each of `pieces`; also its prompt and the text."""
     text = "".join(f"<{number:04}{'x' * 4000}>" for number in range(pieces))
     house.model.answer(Answer(text, pieces=pieces))
     async with Network(house.serve.port) as network, house.session(network.url) as chat, house.client() as other:
@@ -516,7 +516,7 @@ async def test_what_a_chat_asks_for_is_there(house: House) -> None:
 
 
 def start_chat(house: House, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """`python -m qwen_companion.daemon chat ARGUMENTS` as a user starts it, with the right token."""
+    """`python -m qwen_companion.daemon chat` with `arguments` as a user starts it, with the right token."""
     return subprocess.Popen(
         [sys.executable, "-m", "qwen_companion.daemon", "--url", house.serve.url, "chat", *arguments],
         cwd=house.project,

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]:
-    """A process in DIRECTORY, in a terminal that has the LAYER or not."""
+    """A process in `directory`, in a terminal that has the `layer` or not."""
     script = "import sys; print(flush=True); sys.stdin.read()"
     environ = {**os.environ, **({VARIABLE: str(directory / FILE_NAME)} if layer else {})}
     with subprocess.Popen(
@@ -61,7 +61,7 @@ class Site:
         )
 
     async def reason(self, peer: Peer, version: str = "0.24.4") -> str:
-        """Why the CLI at PEER calls no hooks, as the user is told; then the same for the list of sessions."""
+        """Why the CLI at `peer` calls no hooks, as the user is told; then the same for the list of sessions."""
         state = SessionState(KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer), streaming=True)
         self.doors.look_after([state])
         self.doors.look_after([state])

@@ -73,7 +73,7 @@ class Agent:
         return await self.report("UserPromptSubmit", prompt=text)
 
     async def begin(self, tool: str, agent: str | None = None, **values: str) -> dict[str, Any]:
-        """Begin a call of TOOL."""
+        """Begin a call of `tool`."""
         self._calls += 1
         call = {"tool_name": tool, "tool_input": values, "tool_call_id": str(self._calls), "agent_id": agent}
         await self.report("PreToolUse", **call)
@@ -83,7 +83,7 @@ class Agent:
         await self.report("PostToolUse", **call, **fields)
 
     async def edit(self, name: str, data: bytes, agent: str | None = None) -> None:
-        """Write DATA as a tool does."""
+        """Write `data` as a tool does."""
         call = await self.begin("write_file", agent, file_path=str(Path(self.cwd) / name))
         self._project.write(name, data)
         await self.done(call)

@@ -22,12 +22,12 @@ Values = dict[str, list[str]]
 
 
 def as_bytes(values: list[str]) -> bytes:
-    """Return a text in which changes of different VALUES are far enough from each other to be merged."""
+    """Return a text in which changes of different `values` are far enough from each other to be merged."""
     return "".join(f"--\n{number}\n==\n{value}\r\n" for number, value in enumerate(values)).encode("latin-1")
 
 
 def merged(net: Net, path: Path, back: bool = False) -> bytes | None:
-    """Return the file PATH without the change NET, or with it again if it is taken BACK; None for a conflict."""
+    """Return the file `path` without the change `net`, or with it again if it is taken `back`; None for a conflict."""
     base, theirs = ("" if side is None else side.data.decode("latin-1") for side in (net.after, net.before))
     if back:
         base, theirs = theirs, base
@@ -110,7 +110,7 @@ class Model:
         assert [row.id for row in going] == [self.turn]
 
     def check(self, turn: int) -> None:
-        """Compare what TURN is said to have changed with what it has."""
+        """Compare what `turn` is said to have changed with what it has."""
         for name in FILES:
             mine = {key[1]: pair for key, pair in self.changes[turn].items() if key[0] == name and pair[0] != pair[1]}
             told = self.project.files(turn).get(name)

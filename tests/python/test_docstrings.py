@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The docstrings of our Python files are written in one way."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+CAPITALS = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
+
+
+def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions in `file`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names of the parameters of `function` in capitals, without words that are written so anyway."""
+    all_of = function.args
+    found = [*all_of.posonlyargs, *all_of.args, *all_of.kwonlyargs, *filter(None, (all_of.vararg, all_of.kwarg))]
+    return {argument.arg.upper() for argument in found} - {"CLI", "ID", "URL"}
+
+
+@pytest.mark.parametrize("directory", ["python/qwen_companion", "scripts", "demo", "tests"])
+def test_parameters_are_named_as_in_the_code(directory: str) -> None:
+    found = [
+        f"{file.relative_to(CHECKOUT)}:{function.lineno}: {word}"
+        for file in sorted((CHECKOUT / directory).rglob("*.py"))
+        for function in functions(file)
+        for word in CAPITALS.findall(ast.get_docstring(function) or "")
+        if word in parameters(function)
+    ]
+    assert found == []
