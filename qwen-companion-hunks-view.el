@@ -145,7 +145,9 @@ out, insert a button for these.  SOURCE is where the lines come from:
   (let ((start (point))
         (left (- count (qwen-companion-hunks-count-lines text))))
     (insert text)
-    (let ((end (copy-marker (point) t)))
+    (let ((end (copy-marker (point) t))
+          (sign (propertize sign 'help-echo
+                            (qwen-companion-hunks-view--sign-words source))))
       (goto-char start)
       (while (< (point) end)
         (insert sign)
@@ -161,10 +163,22 @@ out, insert a button for these.  SOURCE is where the lines come from:
     (cond
      ((> left 0)
       (qwen-companion-hunks-view-draw-button
-       (format "%d more lines: RET here shows them" left)
+       (format (if (= left 1) "1 more line: RET here shows it"
+                 "%d more lines: RET here shows them")
+               left)
        #'qwen-companion-hunks-view--show-whole))
      ((qwen-companion-hunks-unterminated-p text)
       (insert "\\ No newline at end of file\n")))))
+
+(defun qwen-companion-hunks-view--sign-words (source)
+  "Return what the sign before a line from SOURCE means, in words."
+  (pcase source
+    (`(removed ,(pred qwen-companion-hunks-change-text))
+     "Removing this line is dropped: it stays as on disk")
+    (`(removed ,_) "Removed: on disk, and not in the proposal")
+    (`(added ,_) "Added: in the proposal, and not on disk")
+    (`(dropped ,_) "Adding this line is dropped: accepting leaves it out")
+    (_ "Unchanged")))
 
 (defun qwen-companion-hunks-view--show-whole ()
   "Show all lines of the hunk at point."
@@ -213,6 +227,28 @@ To be called when the current buffer has been drawn."
   (set-buffer-modified-p nil)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
+
+;;; In words
+
+(defun qwen-companion-hunks-view-describe (difference change)
+  "Return CHANGE of DIFFERENCE as a sentence."
+  (let* ((words (lambda (verb count text)
+                  (and (> count 0)
+                       (format "%s%s: %s"
+                               verb
+                               (if (= count 1) "" (format " %d lines" count))
+                               (qwen-companion-untrusted-line text)))))
+         (limit qwen-companion-hunks-view--run-limit)
+         (line (qwen-companion-hunks-change-old change)))
+    (format "Line %d, %s." line
+            (mapconcat
+             #'identity
+             (delq nil
+                   (list (funcall words "removed" (qwen-companion-hunks-change-old-count change)
+                                  (qwen-companion-hunks-disk-lines difference change limit))
+                         (funcall words "added" (qwen-companion-hunks-proposed-count change)
+                                  (qwen-companion-hunks-proposed-lines difference change limit))))
+             "; "))))
 
 ;;; Where things are
 
@@ -467,19 +503,22 @@ Its lines are coloured again after that."
 
 (defun qwen-companion-hunks-view--mark-words (run from to face)
   "Show characters FROM to TO of the run of lines at RUN in FACE.
-Both are offsets from 0 that do not count the signs before the lines."
-  (when (< from to)
-    (save-excursion
-      (cl-flet ((place (offset)
-                  (goto-char (1+ run))
-                  (while (> offset (- (line-end-position) (point)))
-                    (setq offset (- offset (- (line-end-position) (point)) 1))
-                    (forward-line 1)
-                    (forward-char 1))
-                  (+ (point) offset)))
-        (let ((overlay (make-overlay (place from) (place to))))
-          (overlay-put overlay 'evaporate t)
-          (overlay-put overlay 'face face))))))
+Both are offsets from 0 that do not count the signs before the lines,
+which are not marked."
+  (save-excursion
+    (goto-char (1+ run))
+    (while (and (< from to) (not (eobp)))
+      (let ((size (- (line-end-position) (point))))
+        (when (< from size)
+          (let ((overlay (make-overlay (+ (point) from)
+                                       (+ (point) (min to size)))))
+            (overlay-put overlay 'evaporate t)
+            (overlay-put overlay 'face face)))
+        ;; And the newline.
+        (setq from (max 0 (- from size 1))
+              to (- to size 1))
+        (unless (eq 1 (forward-line 1))
+          (skip-chars-forward "-+" (1+ (point))))))))
 
 (provide 'qwen-companion-hunks-view)
 ;;; qwen-companion-hunks-view.el ends here

@@ -62,8 +62,9 @@ that were compared, or is nil.  STRANDED are dropped changes that cannot
 be restored because their place has changed.  CLEAN is non-nil while
 dropping is all that has changed the proposal, so that restoring all
 changes makes it unmodified.  REQUESTED-TICKS are those of a comparison
-in progress, or nil."
-  old new changes ticks stranded clean requested-ticks)
+in progress, or nil.  STEPS are what the user has done, the last step
+first, see `qwen-companion-hunks-record'."
+  old new changes ticks stranded clean requested-ticks steps)
 
 ;;; Lines
 
@@ -213,6 +214,9 @@ Dropped changes stay dropped, and split ones stay split where possible."
                 found (and old-same
                            (cl-remove-if #'qwen-companion-hunks-change-text
                                          known)))))
+    (unless old-same
+      ;; The places on disk are others now.
+      (setf (qwen-companion-hunks-steps difference) nil))
     (setf (qwen-companion-hunks-changes difference)
           ;; FOUND is in order.
           (if dropped
@@ -540,6 +544,109 @@ the parts could not be kept and dropped independently."
 (defun qwen-companion-hunks-unterminated-p (text)
   "Return non-nil when the last line of TEXT lacks its newline."
   (not (or (string-empty-p text) (string-suffix-p "\n" text))))
+
+;;; Undoing
+
+(defun qwen-companion-hunks-record (difference kind &rest arguments)
+  "Record for `qwen-companion-hunks-undo' a step that was made in DIFFERENCE.
+KIND and ARGUMENTS are
+
+  `dropped' or `restored', and each change;
+  `split', and the first part, or `cut' and the change that was made to
+  begin a hunk;
+  `edited', and (START BEFORE AFTER MODIFIED): the text AFTER from position
+  START of the proposal was BEFORE, in a buffer that was MODIFIED or not.
+
+A comparison may replace the changes by equal ones: then their places on
+disk tell them."
+  (push (cons kind (if (eq kind 'edited)
+                       arguments
+                     (mapcar (lambda (change)
+                               (cons change (qwen-companion-hunks--place change)))
+                             arguments)))
+        (qwen-companion-hunks-steps difference)))
+
+(defun qwen-companion-hunks--place (change)
+  "Return what identifies CHANGE while the text on disk stays as it is."
+  (cons (qwen-companion-hunks-change-old change)
+        (qwen-companion-hunks-change-old-count change)))
+
+(defun qwen-companion-hunks-undo (difference)
+  "Undo the last step of the user in DIFFERENCE and return it.
+Signal a `user-error' if there is none, or if the text has changed since
+in its place; that step is forgotten then.  DIFFERENCE must be up to
+date; it is outdated afterwards if the step was an edit."
+  (pcase-let* ((step (or (pop (qwen-companion-hunks-steps difference))
+                         (user-error "Nothing to undo in this review")))
+               (`(,kind . ,arguments) step)
+               (changes (qwen-companion-hunks-changes difference))
+               (at (pcase-lambda (`(,change . ,place))
+                     (or (car (memq change changes))
+                         (cl-find place changes :test #'equal
+                                  :key #'qwen-companion-hunks--place)
+                         (qwen-companion-hunks--not-undone)))))
+    (pcase kind
+      ((or 'dropped 'restored)
+       (let ((hunk (make-qwen-companion-hunks-hunk
+                    :changes (mapcar at arguments))))
+         (unless (cl-every (lambda (change)
+                             (eq (eq kind 'dropped)
+                                 (and (qwen-companion-hunks-change-text change) t)))
+                           (qwen-companion-hunks-hunk-changes hunk))
+           (qwen-companion-hunks--not-undone))
+         (if (eq kind 'dropped)
+             (qwen-companion-hunks-restore difference hunk)
+           (qwen-companion-hunks-drop difference hunk))))
+      ('cut (setf (qwen-companion-hunks-change-cut (funcall at (car arguments))) nil))
+      ('split (qwen-companion-hunks--join difference (funcall at (car arguments))))
+      ('edited
+       (pcase-let ((`((,start ,before ,after ,modified)) arguments))
+         (with-current-buffer (qwen-companion-hunks-new difference)
+           (save-excursion
+             (save-restriction
+               (widen)
+               (let ((end (+ start (length after))))
+                 (unless (and (<= end (point-max))
+                              (equal after (buffer-substring-no-properties start end)))
+                   (qwen-companion-hunks--not-undone))
+                 (undo-boundary)
+                 (goto-char start)
+                 (delete-region start end)
+                 (insert before)
+                 (undo-boundary)
+                 (set-buffer-modified-p modified))))))))
+    step))
+
+(defun qwen-companion-hunks--not-undone ()
+  "Signal that the last step cannot be undone."
+  (user-error "This cannot be undone: its place has changed since"))
+
+(defun qwen-companion-hunks--join (difference change)
+  "Join CHANGE with the one after it, from which it was split.
+Both are of DIFFERENCE."
+  (let* ((cell (memq change (qwen-companion-hunks-changes difference)))
+         (part (cadr cell))
+         (text (qwen-companion-hunks-change-text change)))
+    (unless (and part
+                 (eq (null text) (null (qwen-companion-hunks-change-text part)))
+                 (= (qwen-companion-hunks-change-end change)
+                    (qwen-companion-hunks-change-old part))
+                 (= (+ (qwen-companion-hunks-change-new change)
+                       (qwen-companion-hunks-change-new-count change))
+                    (qwen-companion-hunks-change-new part)))
+      (qwen-companion-hunks--not-undone))
+    (when text
+      (setf (qwen-companion-hunks-change-text change)
+            (concat text (qwen-companion-hunks-change-text part))
+            (qwen-companion-hunks-change-text-count change)
+            (+ (qwen-companion-hunks-change-text-count change)
+               (qwen-companion-hunks-change-text-count part))))
+    (cl-incf (qwen-companion-hunks-change-old-count change)
+             (qwen-companion-hunks-change-old-count part))
+    (cl-incf (qwen-companion-hunks-change-new-count change)
+             (qwen-companion-hunks-change-new-count part))
+    (setf (qwen-companion-hunks-change-words change) nil)
+    (setcdr cell (cddr cell))))
 
 (provide 'qwen-companion-hunks)
 ;;; qwen-companion-hunks.el ends here

@@ -182,9 +182,12 @@ They are those of its `:type', a `choice' or a boolean.")
          qwen-companion-menu--file-p))
        ("Reviews"
         ("v" "Next review" qwen-companion-review qwen-companion-proposals)
+        ("V" "Previous review" qwen-companion-review-previous qwen-companion-proposals)
         ("l" "List" qwen-companion-diffs qwen-companion-menu--ready-p)
         ("o" "Open" qwen-companion-diff-open qwen-companion-proposals)
         ("a" "Accept" qwen-companion-diff-accept qwen-companion-proposals)
+        ("y" "Accept and go to the next" qwen-companion-diff-accept-next
+         qwen-companion-proposals)
         ("k" "Reject" qwen-companion-diff-reject qwen-companion-proposals)
         ("e" "Empty the file" qwen-companion-diff-empty qwen-companion-proposals)
         ("t" "Ediff or hunks" qwen-companion-diff-switch qwen-companion-proposals)

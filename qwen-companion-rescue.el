@@ -33,6 +33,7 @@
 (require 'subr-x)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-header)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
@@ -65,20 +66,24 @@ late, or nil."
   :interactive nil
   :lighter nil
   (setq header-line-format
-        (and qwen-companion-kept-mode (qwen-companion-rescue--header))))
+        (and qwen-companion-kept-mode '((:eval (qwen-companion-rescue--header))))))
+
+(defconst qwen-companion-rescue--keys
+  '((qwen-companion-kept-apply "put into the file's buffer")
+    (qwen-companion-kept-discard "discard")
+    (qwen-companion-kept-difference "compare"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
 
 (defun qwen-companion-rescue--header ()
-  "Return the header line for the current buffer."
-  (let ((name (qwen-companion-untrusted-path
-               (qwen-companion-rescue-path qwen-companion-rescue--current))))
-    (string-replace
-     "%" "%%"
-     (format " %s put it into the file's buffer  %s discard  %s compare  %s: %s"
-             (substitute-command-keys "\\[qwen-companion-kept-apply]")
-             (substitute-command-keys "\\[qwen-companion-kept-discard]")
-             (substitute-command-keys "\\[qwen-companion-kept-difference]")
-             name
-             (qwen-companion-rescue-reason qwen-companion-rescue--current)))))
+  "Return the header line: file, why its text is kept, keys."
+  (qwen-companion-header-line
+   (qwen-companion-untrusted-text
+    (file-name-nondirectory (qwen-companion-rescue-path qwen-companion-rescue--current)))
+   `((nil . ,(let ((reason (qwen-companion-rescue-reason qwen-companion-rescue--current)))
+               ;; The rest was said when it was kept.
+               (propertize (car (split-string reason ", \\| before ")) 'face 'warning
+                           'help-echo reason)))
+     ,@(qwen-companion-header-keys qwen-companion-rescue--keys))))
 
 (defun qwen-companion-rescue-adopt (buffer rescue)
   "Keep BUFFER as that of RESCUE, a `qwen-companion-rescue', and say so."

@@ -27,6 +27,7 @@
 
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-untrusted)
 
@@ -51,12 +52,18 @@ that was between them.")
   (add-hook 'kill-buffer-query-functions
             #'qwen-companion-review-edit--query nil t)
   (setq-local buffer-offer-save t)
-  (setq header-line-format
-        (qwen-companion-untrusted-mode-line
-         (concat (substitute-command-keys
-                  " \\[qwen-companion-edit-finish] put it into the proposal  \\[qwen-companion-edit-drop] drop the edit  ")
-                 (qwen-companion-proposal-display-path
-                  (car qwen-companion-review-edit--about))))))
+  (setq header-line-format '((:eval (qwen-companion-review-edit--header)))))
+
+(defconst qwen-companion-review-edit--keys
+  '((qwen-companion-edit-finish "put it into the proposal")
+    (qwen-companion-edit-drop "drop the edit"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
+
+(defun qwen-companion-review-edit--header ()
+  "Return the header line: the file and the keys."
+  (qwen-companion-header-line
+   (qwen-companion-review-file (car qwen-companion-review-edit--about))
+   (qwen-companion-header-keys qwen-companion-review-edit--keys)))
 
 (defun qwen-companion-review-edit (proposal &optional line count at)
   "Edit COUNT lines of PROPOSAL from LINE in a buffer of their own.
@@ -124,16 +131,24 @@ prefix argument FORCE, replace them."
             (unless (or force
                         (equal text (buffer-substring-no-properties start end)))
               (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
-            (narrow-to-region start end)
-            (undo-boundary)
-            (replace-buffer-contents buffer 0.1)
-            (goto-char (point-max))
-            (let ((open (not (bolp))))
-              (widen)
-              ;; Do not join the last line with the next one.
-              (when (and open (not (eobp)))
-                (insert "\n")))
-            (undo-boundary)))))
+            (let ((before (buffer-substring-no-properties start end))
+                  (modified (buffer-modified-p)))
+              (narrow-to-region start end)
+              (undo-boundary)
+              (replace-buffer-contents buffer 0.1)
+              (goto-char (point-max))
+              (let ((open (not (bolp))))
+                (widen)
+                ;; Do not join the last line with the next one.
+                (when (and open (not (eobp)))
+                  (insert "\n")))
+              (undo-boundary)
+              (when-let* ((difference (qwen-companion-proposal-difference proposal)))
+                (qwen-companion-hunks-record
+                 difference 'edited
+                 (list (marker-position start) before
+                       (buffer-substring-no-properties start (max end (point)))
+                       modified))))))))
     (set-buffer-modified-p nil)
     (quit-window t)
     (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)

@@ -29,12 +29,15 @@
 
 ;;; Code:
 
+(require 'add-log)
 (require 'cl-lib)
 (require 'diff-mode)
+(require 'easymenu)
 (require 'outline)
 (require 'subr-x)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-merge)
@@ -68,11 +71,6 @@ With 0, adjacent changes are hunks of their own."
   "Symbol `comparing' or `failed', or nil when the hunks are valid.")
 (defvar-local qwen-companion-review-unified--status nil
   "The number of kept hunks, as shown to the user.")
-(defvar-local qwen-companion-review-unified--keys nil
-  "The keys, as shown to the user: (FIRST . OTHERS).")
-(defvar-local qwen-companion-review-unified--file-label nil
-  "The file with its project, as shown to the user.")
-
 (defvar-local qwen-companion-review-unified--timer nil
   "Timer in the buffer of a proposal that has its text compared again.")
 
@@ -82,10 +80,14 @@ With 0, adjacent changes are hunks of their own."
   (let ((map (make-sparse-keymap)))
     ;; Not that of `diff-mode', see the commentary.
     (set-keymap-parent map special-mode-map)
+    ;; Of several keys of a command the last one is shown.
     (pcase-dolist (`(,key . ,command)
                    '(("n" . qwen-companion-unified-next)
                      ("p" . qwen-companion-unified-previous)
+                     ("x" . qwen-companion-unified-drop)
                      ("k" . qwen-companion-unified-drop)
+                     ("K" . qwen-companion-unified-drop-hunk)
+                     ("o" . qwen-companion-unified-drop-others)
                      ("u" . qwen-companion-unified-restore)
                      ("s" . qwen-companion-unified-split)
                      ("e" . qwen-companion-unified-edit)
@@ -93,15 +95,54 @@ With 0, adjacent changes are hunks of their own."
                      ("w" . qwen-companion-unified-toggle-space)
                      ("+" . qwen-companion-unified-more-context)
                      ("-" . qwen-companion-unified-less-context)
+                     ("." . qwen-companion-unified-describe)
+                     ("C-c C-n" . qwen-companion-unified-accept-next)
+                     ("A" . qwen-companion-unified-accept-next)
+                     ("M-n" . qwen-companion-review)
+                     ("]" . qwen-companion-review)
+                     ("M-p" . qwen-companion-review-previous)
+                     ("[" . qwen-companion-review-previous)
+                     ("l" . qwen-companion-diffs)
                      ("TAB" . qwen-companion-diff-switch)
                      ("q" . qwen-companion-diff-bury)
+                     ("?" . qwen-companion-header-help)
                      ("C-c C-c" . qwen-companion-unified-accept)
                      ("C-c C-k" . qwen-companion-diff-reject)
                      ("C-c C-u" . qwen-companion-diff-show-unsaved)
                      ("C-c C-l" . qwen-companion-diff-toggle-line-ends)))
       (define-key map (kbd key) command))
+    (define-key map [remap undo] #'qwen-companion-unified-undo)
+    (define-key map [mouse-2] #'qwen-companion-unified-visit-clicked)
     map)
   "Keymap of a review hunk by hunk.")
+
+(easy-menu-define qwen-companion-unified-menu qwen-companion-unified-mode-map
+  "Menu of a review hunk by hunk."
+  '("Review"
+    ["Accept" qwen-companion-unified-accept]
+    ["Accept and Go to the Next" qwen-companion-unified-accept-next]
+    ["Reject" qwen-companion-diff-reject]
+    ["Put Aside" qwen-companion-diff-bury]
+    "---"
+    ["Drop the Change or Region" qwen-companion-unified-drop]
+    ["Drop the Hunk" qwen-companion-unified-drop-hunk]
+    ["Drop All Others" qwen-companion-unified-drop-others]
+    ["Bring Back" qwen-companion-unified-restore]
+    ["Split the Hunk" qwen-companion-unified-split]
+    ["Edit the Lines" qwen-companion-unified-edit]
+    ["Undo" qwen-companion-unified-undo
+     :active (qwen-companion-hunks-steps (qwen-companion-review-unified--difference))]
+    "---"
+    ["Visit the File" qwen-companion-unified-visit]
+    ["Show in Ediff" qwen-companion-diff-switch]
+    ["Your Unsaved Text" qwen-companion-diff-show-unsaved
+     :active (qwen-companion-proposal-unsaved qwen-companion-proposal-current)]
+    ["Hide Changes of White Space" qwen-companion-unified-toggle-space
+     :style toggle :selected qwen-companion-review-unified--ignore-space]
+    "---"
+    ["Next Review" qwen-companion-review]
+    ["Previous Review" qwen-companion-review-previous]
+    ["All Reviews" qwen-companion-diffs]))
 
 (define-derived-mode qwen-companion-unified-mode diff-mode "Review"
   "Major mode of a review hunk by hunk.
@@ -142,13 +183,8 @@ a hook of its own.
         (run-hooks 'qwen-companion-unified-mode-hook))
       (setq qwen-companion-proposal-current proposal
             qwen-companion-review-unified--context qwen-companion-unified-context
-            qwen-companion-review-unified--file-label (qwen-companion-review-place proposal)
-            qwen-companion-review-unified--keys
-            (cons (substitute-command-keys
-                   "\\[qwen-companion-unified-accept] accept  \\[qwen-companion-diff-reject] reject")
-                  (substitute-command-keys
-                   "\\[qwen-companion-unified-next]/\\[qwen-companion-unified-previous] next/previous  \\[qwen-companion-unified-drop] drop  \\[qwen-companion-unified-restore] bring back  \\[qwen-companion-unified-split] split  \\[qwen-companion-unified-edit] edit  \\[qwen-companion-unified-visit] source  \\[qwen-companion-unified-toggle-space] white space  \\[qwen-companion-unified-more-context]/\\[qwen-companion-unified-less-context] context  \\[qwen-companion-diff-switch] Ediff  \\[qwen-companion-diff-bury] put aside"))
-            header-line-format '(:eval (qwen-companion-review-unified--header)))
+            qwen-companion-hunks-view-note-function #'qwen-companion-review-unified--note
+            header-line-format '((:eval (qwen-companion-review-unified--header))))
       (add-hook 'kill-buffer-hook
                 #'qwen-companion-review-windows-control-killed nil t))
     buffer))
@@ -162,25 +198,25 @@ a hook of its own.
                :old (qwen-companion-proposal-disk-buffer proposal)
                :new (qwen-companion-proposal-buffer proposal))))))
 
+(defconst qwen-companion-review-unified--keys
+  '((qwen-companion-unified-accept "accept")
+    (qwen-companion-diff-reject "reject")
+    (qwen-companion-unified-drop "drop/restore" qwen-companion-unified-restore)
+    (qwen-companion-unified-next "next/previous" qwen-companion-unified-previous)
+    (qwen-companion-diff-switch "Ediff")
+    (qwen-companion-diff-bury "put aside")
+    (qwen-companion-header-help "keys"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
+
 (defun qwen-companion-review-unified--header ()
-  "Return the header line: keys, number of kept hunks, warnings and file.
-The number comes early, so that it is not pushed off the screen."
-  (qwen-companion-untrusted-mode-line
-   (format " %s  %s%s%s%s  %s  %s: proposed by %s%s"
-           (car qwen-companion-review-unified--keys)
-           qwen-companion-review-unified--status
-           (qwen-companion-review-warnings qwen-companion-proposal-current)
-           (or (qwen-companion-review-unsaved-hint "C-c C-u") "")
-           (concat (qwen-companion-review-warning-hint qwen-companion-proposal-current)
-                   (qwen-companion-review-line-ends-hint "C-c C-l")
-                   (qwen-companion-review-bidi-hint))
-           (cdr qwen-companion-review-unified--keys)
-           qwen-companion-review-unified--file-label
-           (qwen-companion-untrusted-text
-            (qwen-companion-proposal-client qwen-companion-proposal-current))
-           (if (qwen-companion-proposal-edited-p qwen-companion-proposal-current)
-               ", edited by you"
-             ""))))
+  "Return the header line: file, CLI, number of kept hunks, warnings, keys."
+  (let ((proposal qwen-companion-proposal-current))
+    (qwen-companion-header-line
+     (qwen-companion-review-file proposal)
+     `(,@(qwen-companion-review-origin-parts proposal)
+       (0 . ,qwen-companion-review-unified--status)
+       ,@(qwen-companion-review-warning-parts proposal)
+       ,@(qwen-companion-header-keys qwen-companion-review-unified--keys)))))
 
 (defun qwen-companion-review-unified--status-text ()
   "Return the number of kept hunks, or the reason why there is none."
@@ -200,19 +236,15 @@ The number comes early, so that it is not pushed off the screen."
 
 ;;; Drawing
 
-(defun qwen-companion-review-unified--draw ()
-  "Redraw all hunks, keeping point in its hunk."
+(defun qwen-companion-review-unified--draw (&optional change)
+  "Redraw all hunks, with point in that of CHANGE, by default where it is."
   (let ((inhibit-read-only t)
-        (change (when-let* ((hunk (qwen-companion-hunks-view-hunk-at (point))))
-                  (car (qwen-companion-hunks-hunk-changes hunk))))
-        (shown (count-lines (point-min) (point-max)))
-        (difference (qwen-companion-review-unified--difference)))
+        (change (or change
+                    (when-let* ((hunk (qwen-companion-hunks-view-hunk-at (point))))
+                      (car (qwen-companion-hunks-hunk-changes hunk)))))
+        (shown (count-lines (point-min) (point-max))))
     (erase-buffer)
-    (setq qwen-companion-review-unified--hunks
-          (qwen-companion-hunks-group
-           (qwen-companion-hunks-changes difference)
-           qwen-companion-review-unified--context
-           (qwen-companion-hunks-line-count (qwen-companion-hunks-old difference)))
+    (setq qwen-companion-review-unified--hunks (qwen-companion-review-unified--grouped)
           qwen-companion-review-unified--undrawn qwen-companion-review-unified--hunks)
     (qwen-companion-review-unified--mark-hidden)
     (qwen-companion-review-unified--draw-file)
@@ -226,6 +258,14 @@ The number comes early, so that it is not pushed off the screen."
                                           'qwen-companion-review-unified-line-ends t)
                        (point-min))))
     (qwen-companion-review-unified--finish-drawing)))
+
+(defun qwen-companion-review-unified--grouped ()
+  "Return the hunks as they are to be shown now."
+  (let ((difference (qwen-companion-review-unified--difference)))
+    (qwen-companion-hunks-group
+     (qwen-companion-hunks-changes difference)
+     qwen-companion-review-unified--context
+     (qwen-companion-hunks-line-count (qwen-companion-hunks-old difference)))))
 
 (defun qwen-companion-review-unified--finish-drawing ()
   "Finish drawing: update status, bidi display and window points."
@@ -325,6 +365,69 @@ The lines are comments, not a part of the diff."
           (add-text-properties
            start (point)
            '(face shadow qwen-companion-review-unified-stranded t)))))))
+
+;;; What hunks are in
+
+(defconst qwen-companion-review-unified--mode-limit 100000
+  "Characters above which a text is not searched by its major mode.")
+
+(defconst qwen-companion-review-unified--mode-seconds 0.005
+  "Seconds that a major mode gets to name what the hunks of a text are in.")
+
+(defvar-local qwen-companion-review-unified--places nil
+  "What the hunks are in: (TICK SECONDS . ALIST) for the disk side at TICK.
+ALIST has names by line; SECONDS is what the major mode has taken.")
+
+(defun qwen-companion-review-unified--note (difference hunk)
+  "Return the words in the head of HUNK of DIFFERENCE: place and state."
+  (let ((place (qwen-companion-review-unified--place difference hunk)))
+    (concat
+     (and place
+          (concat " " (propertize place 'face '(diff-function diff-hunk-header))))
+     (and (qwen-companion-hunks-dropped-p hunk)
+          (propertize (substitute-command-keys " dropped, \\[qwen-companion-unified-restore] brings it back")
+                      'face 'warning)))))
+
+(defun qwen-companion-review-unified--place (difference hunk)
+  "Return the name of the definition that HUNK of DIFFERENCE is in, or nil."
+  (let* ((old (qwen-companion-hunks-old difference))
+         (tick (buffer-chars-modified-tick old))
+         (line (qwen-companion-hunks-change-old
+                (car (qwen-companion-hunks-hunk-changes hunk)))))
+    (unless (eql tick (car qwen-companion-review-unified--places))
+      (setq qwen-companion-review-unified--places (list tick 0)))
+    (pcase-let* ((`(,_ ,seconds . ,known) qwen-companion-review-unified--places)
+                 (place (assq line known)))
+      (unless place
+        (let ((start (float-time)))
+          (setq place (cons line
+                            (with-current-buffer old
+                              (save-excursion
+                                (save-restriction
+                                  (widen)
+                                  (qwen-companion-hunks-goto line)
+                                  (or (and (< seconds qwen-companion-review-unified--mode-seconds)
+                                           (qwen-companion-review-unified--definition))
+                                      (qwen-companion-review-unified--unindented-line)))))))
+          (setf (nth 1 qwen-companion-review-unified--places)
+                (+ seconds (- (float-time) start))))
+        (push place (nthcdr 2 qwen-companion-review-unified--places)))
+      (cdr place))))
+
+(defun qwen-companion-review-unified--definition ()
+  "Return the name of the definition at point by the major mode, or nil."
+  (when (< (buffer-size) qwen-companion-review-unified--mode-limit)
+    (when-let* ((name (ignore-errors (save-match-data (add-log-current-defun)))))
+      (qwen-companion-untrusted-line name))))
+
+(defun qwen-companion-review-unified--unindented-line ()
+  "Return the last line before point that begins with a letter, or nil.
+That is what diff(1) and git show for a function."
+  (when (and (derived-mode-p 'prog-mode)
+             (re-search-backward "^[[:alpha:]$_]" (max (point-min) (- (point) 20000)) t))
+    (qwen-companion-untrusted-line
+     (buffer-substring-no-properties
+      (point) (min (line-end-position) (+ (point) 60))))))
 
 ;;; Following the texts
 
@@ -505,34 +608,130 @@ AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
     (qwen-companion-diff-toggle-line-ends qwen-companion-proposal-current)
     t))
 
-(defun qwen-companion-unified-drop ()
-  "Drop the hunk at point: accepting will leave it out.
-\\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] restores it."
+(defun qwen-companion-review-unified--changes-at-point (&optional whole)
+  "Return the list of what a command at point is to act on.
+With an active region these are those that have lines in it; on a changed
+line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
+  (let ((hunk (or (and (use-region-p) (not whole))
+                  (qwen-companion-review-unified--hunk-at-point))))
+    (pcase (and (not whole)
+                (if (use-region-p)
+                    'region
+                  (qwen-companion-hunks-view-source-at (point))))
+      ('region
+       (qwen-companion-review-unified--ensure-ready)
+       (or (qwen-companion-review-unified--changes-between (region-beginning) (region-end))
+           (user-error "There is no change in the region")))
+      (`(,(or 'removed 'added 'dropped) ,change . ,_) (list change))
+      (_ (qwen-companion-hunks-hunk-changes hunk)))))
+
+(defun qwen-companion-review-unified--changes-between (start end)
+  "Return the list of what has lines between START and END."
+  (let (changes)
+    (while (< start end)
+      (pcase (get-text-property start 'qwen-companion-hunks-view-source)
+        (`(,(or 'removed 'added 'dropped) ,change)
+         (unless (memq change changes)
+           (push change changes))))
+      (setq start (next-single-property-change
+                   start 'qwen-companion-hunks-view-source nil end)))
+    (nreverse changes)))
+
+(defun qwen-companion-review-unified--drop (picked &optional at)
+  "Drop each change in PICKED, and show that.
+Point goes to the change AT, by default the first of these."
+  (let ((difference (qwen-companion-review-unified--difference)))
+    (qwen-companion-hunks-drop
+     difference (make-qwen-companion-hunks-hunk :changes picked))
+    (apply #'qwen-companion-hunks-record difference 'dropped picked)
+    (qwen-companion-review-unified--show-changed picked at)))
+
+(defun qwen-companion-review-unified--restore (picked)
+  "Restore each change in PICKED, and show that."
+  (let ((difference (qwen-companion-review-unified--difference)))
+    (qwen-companion-hunks-restore
+     difference (make-qwen-companion-hunks-hunk :changes picked))
+    (apply #'qwen-companion-hunks-record difference 'restored picked)
+    (qwen-companion-review-unified--show-changed picked)))
+
+(defun qwen-companion-unified-drop (&optional whole)
+  "Drop the change at point, or those in the region.
+Accepting leaves them out.  On the head of a hunk or an unchanged line,
+or if WHOLE is non-nil, drop all of the hunk.
+\\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] restores it, \\[undo] undoes the last step."
   (interactive)
   (unless (qwen-companion-review-unified--set-line-ends t)
-    (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
-      (when (qwen-companion-hunks-dropped-p hunk)
-        (user-error "This hunk is dropped already; u brings it back"))
-      (qwen-companion-hunks-drop (qwen-companion-review-unified--difference) hunk)
-      (qwen-companion-review-unified--show-changed hunk))))
+    (let ((changes (cl-remove-if #'qwen-companion-hunks-change-text
+                                 (qwen-companion-review-unified--changes-at-point whole))))
+      (unless changes
+        (user-error "This is dropped already; u brings it back"))
+      (qwen-companion-review-unified--drop changes))))
+
+(defun qwen-companion-unified-drop-hunk ()
+  "Drop the whole hunk at point."
+  (interactive)
+  (qwen-companion-unified-drop t))
+
+(defun qwen-companion-unified-drop-others ()
+  "Drop everything but the change at point, or those in the region."
+  (interactive)
+  (let* ((here (qwen-companion-review-unified--changes-at-point))
+         (others (cl-remove-if (lambda (change)
+                                 (or (memq change here)
+                                     (qwen-companion-hunks-change-text change)))
+                               (qwen-companion-hunks-changes
+                                (qwen-companion-review-unified--difference)))))
+    (unless others
+      (user-error "There is no other change to drop"))
+    (qwen-companion-review-unified--drop others (car here))))
 
 (defun qwen-companion-unified-restore ()
-  "Restore the hunk at point, which is dropped."
+  "Bring back the change at point, or those in the region, which are dropped.
+On the head of a hunk, or on an unchanged line, bring back all of it."
   (interactive)
   (unless (qwen-companion-review-unified--set-line-ends nil)
-    (let ((hunk (qwen-companion-review-unified--hunk-at-point)))
-      (unless (qwen-companion-hunks-dropped-p hunk)
-        (user-error "This hunk is not dropped; k drops it"))
-      (qwen-companion-hunks-restore (qwen-companion-review-unified--difference) hunk)
-      (qwen-companion-review-unified--show-changed hunk))))
+    (let ((changes (cl-remove-if-not #'qwen-companion-hunks-change-text
+                                     (qwen-companion-review-unified--changes-at-point))))
+      (unless changes
+        (user-error "This is not dropped; k drops it"))
+      (qwen-companion-review-unified--restore changes))))
 
-(defun qwen-companion-review-unified--show-changed (hunk)
-  "Update the display after HUNK was dropped or restored."
-  (if (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
-      (progn
-        (qwen-companion-hunks-view-redraw hunk (list hunk))
-        (qwen-companion-review-unified--update-status))
-    (qwen-companion-review-unified--update qwen-companion-proposal-current))
+(defun qwen-companion-unified-undo ()
+  "Undo the last step in this review: dropping, bringing back, splitting, editing.
+Again, undo the one before it.  What was accepted is not undone by this."
+  (interactive)
+  (qwen-companion-review-unified--ensure-ready)
+  (pcase-let* ((difference (qwen-companion-review-unified--difference))
+               (`(,kind . ,arguments) (qwen-companion-hunks-undo difference)))
+    (qwen-companion-review-unified--show-changed
+     (and (memq kind '(dropped restored)) (mapcar #'car arguments)))
+    (message "Undone: %s" (pcase kind
+                            ('dropped "dropping")
+                            ('restored "bringing back")
+                            ('edited "the edit")
+                            (_ "the split")))))
+
+(defun qwen-companion-review-unified--show-changed (picked &optional at)
+  "Update the display after a step with each change in PICKED.
+If these are all of the hunk at point, and it is a hunk still, draw only
+that anew.  Else point goes to the change AT, by default the first of
+PICKED."
+  (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
+    (deactivate-mark)
+    (cond
+     ((not (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference)))
+      (qwen-companion-review-unified--update qwen-companion-proposal-current))
+     ((and hunk
+           (equal picked (qwen-companion-hunks-hunk-changes hunk))
+           (= (length qwen-companion-review-unified--hunks)
+              (length (qwen-companion-review-unified--grouped))))
+      (when (cdr picked)
+        ;; To the head: what undoes this acts on all of it there.
+        (qwen-companion-hunks-view-goto-change (car picked)))
+      (qwen-companion-hunks-view-redraw hunk (list hunk))
+      (qwen-companion-review-unified--update-status))
+     (t
+      (qwen-companion-review-unified--draw (or at (car picked))))))
   (run-hooks 'qwen-companion-proposal-changed-hook))
 
 (defun qwen-companion-unified-split ()
@@ -557,11 +756,14 @@ On an unchanged line between two changes, split between these."
                (unless (and (= 0 removed added) (eq change (car changes)))
                  (if (= 0 removed added)
                      change
-                   (qwen-companion-hunks-split difference change
-                                               removed added))))))))
+                   (prog1 (qwen-companion-hunks-split difference change
+                                                      removed added)
+                     (qwen-companion-hunks-record difference 'split change)))))))))
     (when (or (null begin) (eq begin (car changes)))
       (user-error "Nothing to split off: go to a line after the first change of the hunk"))
-    (setf (qwen-companion-hunks-change-cut begin) t)
+    (unless (qwen-companion-hunks-change-cut begin)
+      (setf (qwen-companion-hunks-change-cut begin) t)
+      (qwen-companion-hunks-record difference 'cut begin))
     (qwen-companion-review-unified--split-hunk hunk begin)))
 
 (defun qwen-companion-review-unified--split-hunk (hunk begin)
@@ -626,6 +828,36 @@ Without context, each change is a hunk."
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ensure-ready))
   (qwen-companion-diff-accept qwen-companion-proposal-current))
+
+(defun qwen-companion-unified-accept-next ()
+  "Accept the proposal as shown, and go to the next review if there is one."
+  (interactive)
+  (unless (eq qwen-companion-review-unified--state 'failed)
+    (qwen-companion-review-unified--ensure-ready))
+  (qwen-companion-diff-accept-next qwen-companion-proposal-current))
+
+(defun qwen-companion-unified-visit-clicked (event)
+  "Visit the line that EVENT clicked on in the file."
+  (interactive "e")
+  (mouse-set-point event)
+  (qwen-companion-unified-visit))
+
+(defun qwen-companion-unified-describe ()
+  "Say the hunk at point in words, for ears and for eyes that see no colours."
+  (interactive)
+  (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
+         (difference (qwen-companion-review-unified--difference))
+         (place (qwen-companion-review-unified--place difference hunk)))
+    (message
+     "%s" (concat
+           (format "Hunk %d of %d%s, %s.  "
+                   (1+ (cl-position hunk qwen-companion-review-unified--hunks))
+                   (length qwen-companion-review-unified--hunks)
+                   (if place (format " in %s" place) "")
+                   (if (qwen-companion-hunks-dropped-p hunk) "dropped" "kept"))
+           (mapconcat (lambda (change)
+                        (qwen-companion-hunks-view-describe difference change))
+                      (qwen-companion-hunks-hunk-changes hunk) "  ")))))
 
 (defun qwen-companion-unified-visit ()
   "Visit the line at point in the file, in another window.

@@ -30,9 +30,11 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-header)
 (require 'qwen-companion-options)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
@@ -112,6 +114,7 @@ The header lines of the buffers update themselves; see
 (defvar qwen-companion-review-buffer-mode-map
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-diff-accept)
+    (define-key map (kbd "C-c C-n") #'qwen-companion-diff-accept-next)
     (define-key map (kbd "C-c C-k") #'qwen-companion-diff-reject)
     (define-key map (kbd "C-c C-u") #'qwen-companion-diff-show-unsaved)
     (define-key map (kbd "C-c C-l") #'qwen-companion-diff-toggle-line-ends)
@@ -187,8 +190,7 @@ not seen that either."
       (let ((modified (buffer-modified-p)))
         (qwen-companion-review--set-mode path)
         (set-buffer-modified-p modified))
-      (qwen-companion-review--set-header
-       (format "proposed by %s" (qwen-companion-proposal-client proposal))))))
+      (qwen-companion-review--set-header "proposed"))))
 
 (defun qwen-companion-review--loses-text-p (proposal)
   "Return non-nil when the CLI of PROPOSAL could not decode all of the file.
@@ -220,44 +222,58 @@ names the file of another one."
      (qwen-companion-proposal-style proposal) proposal)
     (run-hooks 'qwen-companion-proposal-changed-hook)))
 
-(defun qwen-companion-review-bidi-hint ()
-  "Return the header line's warning of reordered text, or nil.
+(defun qwen-companion-review--bidi-warning (proposal)
+  "Return the warning that PROPOSAL has reordered text, or nil.
 Search only a text that had such characters when the review began."
-  (let ((proposal qwen-companion-proposal-current))
-    (when-let* (((qwen-companion-proposal-bidi proposal))
-                (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                             (qwen-companion-untrusted-bidi-control))))
-      (concat "  " (propertize (format "reordered text (U+%04X)" character)
-                               'face 'warning)))))
-
-(defun qwen-companion-review-line-ends-hint (key)
-  "Return the header line's part about line ends, with KEY to toggle them."
-  (when-let* ((text (qwen-companion-proposal-line-end-summary qwen-companion-proposal-current)))
-    (concat "  " key " " (propertize text 'face 'warning))))
+  (when-let* (((qwen-companion-proposal-bidi proposal))
+              (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                           (qwen-companion-untrusted-bidi-control))))
+    (format "reordered text (U+%04X)" character)))
 
 ;;; What a review says
 
-(defun qwen-companion-review--loss-hint (proposal)
-  "Return the header line's warning that PROPOSAL loses text."
-  (if (qwen-companion-proposal-lossy proposal)
-      (propertize "  loses text (U+FFFD)" 'face 'warning)
-    ""))
+(defun qwen-companion-review-warning-parts (proposal)
+  "Return the warnings about accepting PROPOSAL.
+They are parts of `qwen-companion-header-line' that are never left out,
+some with the key that does something about it."
+  (mapcar
+   (pcase-lambda (`(,warning . ,command))
+     (cons nil (when warning
+                 (let ((warning (propertize (qwen-companion-untrusted-text warning)
+                                            'face 'warning)))
+                   (if command
+                       (qwen-companion-header-key command warning)
+                     warning)))))
+   `((,(and (qwen-companion-proposal-lossy proposal) "loses text (U+FFFD)"))
+     (,(qwen-companion-proposal-warning proposal))
+     (,(qwen-companion-proposal-note proposal))
+     (,(and (qwen-companion-proposal-edited-p proposal)
+            (qwen-companion-proposal-unwritten-before proposal)
+            (format "%s may fail to write your edits"
+                    (qwen-companion-proposal-client proposal))))
+     (,(qwen-companion-review--bidi-warning proposal))
+     (,(qwen-companion-review--unsaved-words proposal) . qwen-companion-diff-show-unsaved)
+     (,(qwen-companion-proposal-line-end-summary proposal) . qwen-companion-diff-toggle-line-ends))))
 
-(defun qwen-companion-review-warnings (proposal)
-  "Return the header line's warnings about accepting PROPOSAL.
-They are short: the keys leave little room."
-  (concat
-   (qwen-companion-review--loss-hint proposal)
-   (mapconcat
-    (lambda (warning)
-      (propertize (concat "  " (qwen-companion-untrusted-text warning)) 'face 'warning))
-    (delq nil
-          (list (qwen-companion-proposal-note proposal)
-                (and (qwen-companion-proposal-edited-p proposal)
-                     (qwen-companion-proposal-unwritten-before proposal)
-                     (format "%s may fail to write your edits"
-                             (qwen-companion-proposal-client proposal)))))
-    "")))
+(defun qwen-companion-review-origin-parts (proposal)
+  "Return where PROPOSAL comes from, as parts of `qwen-companion-header-line'.
+These are its CLI, whether the user has edited it, its project, and which
+of the CLI's open proposals it is."
+  (let* ((root (qwen-companion-roots-of default-directory))
+         (turn (qwen-companion-review-of-session proposal))
+         (count (length turn)))
+    `((2 . ,(format "by %s" (qwen-companion-untrusted-text
+                             (qwen-companion-proposal-client proposal))))
+      (1 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
+      (30 . ,(and root (format "in %s" (qwen-companion-untrusted-path
+                                       (file-name-nondirectory root)))))
+      (1 . ,(and (> count 1)
+                 (format "%d of %d" (1+ (cl-position proposal turn)) count))))))
+
+(defun qwen-companion-review-of-session (proposal)
+  "Return the open proposals of the session of PROPOSAL, oldest first."
+  (cl-remove (qwen-companion-proposal-session proposal) (qwen-companion-proposals)
+             :key #'qwen-companion-proposal-session :test-not #'equal))
 
 ;;; The disk side
 
@@ -310,7 +326,7 @@ Only the disk side changes, never a proposed text."
       (set-buffer-modified-p nil)
       (qwen-companion-review--set-header "on disk, changed meanwhile")
       (setf (qwen-companion-proposal-note proposal)
-            "the file has changed since")
+            "changed since")
       (force-mode-line-update t)
       (qwen-companion-review-refresh (qwen-companion-proposal-style proposal)
                                    proposal))))
@@ -321,7 +337,7 @@ Only the disk side changes, never a proposed text."
     (unless (equal stamp (qwen-companion-proposal-stamp proposal))
       (setf (qwen-companion-proposal-stamp proposal) stamp
             (qwen-companion-proposal-note proposal)
-            "the file was written since"))
+            "written since"))
     (setf (qwen-companion-proposal-checked proposal) stamp)))
 
 (defun qwen-companion-review--check-disk (proposal)
@@ -334,54 +350,48 @@ That happens once for each change: accepting again accepts."
       (user-error "%s was written after this was proposed, and accepting may overwrite that; look at the review, or accept again to do so"
                   (qwen-companion-proposal-display-path proposal)))))
 
-(defun qwen-companion-review-place (proposal)
-  "Return the file name of PROPOSAL relative to its project, with the project.
+(defun qwen-companion-review-file (proposal)
+  "Return the file name of PROPOSAL relative to its project.
 If a link leads to another file that matters, return that file's name."
   (let ((path (qwen-companion-proposal-path proposal))
         (real (qwen-companion-proposal-real proposal))
         (root (qwen-companion-roots-of default-directory)))
     (cond
      (real (qwen-companion-untrusted-path real))
-     (root (format "%s [%s]"
-                   (qwen-companion-untrusted-path (file-relative-name path root))
-                   (qwen-companion-untrusted-path (file-name-nondirectory root))))
+     (root (qwen-companion-untrusted-path (file-relative-name path root)))
      (t (qwen-companion-proposal-display-path proposal)))))
 
 (defun qwen-companion-review-warning-hint (proposal)
-  "Return the header line's warning about the file of PROPOSAL."
+  "Return the warning about the file of PROPOSAL, to follow other text."
   (if-let* ((warning (qwen-companion-proposal-warning proposal)))
       (concat "  " (propertize warning 'face 'warning))
     ""))
 
-(defun qwen-companion-review--set-header (text)
-  "Set the header line of the current buffer to keys, warnings, file and TEXT.
-The keys come first, so that a long name does not push them off the
-screen.  The parts about edits and unsaved text update themselves."
-  (setq header-line-format
-        (list (substitute-command-keys
-               " \\[qwen-companion-diff-accept] accept  \\[qwen-companion-diff-reject] reject")
-              `(:eval (qwen-companion-review-unsaved-hint
-                       ,(substitute-command-keys
-                         "\\[qwen-companion-diff-show-unsaved]")))
-              `(:eval (qwen-companion-review-line-ends-hint
-                       ,(substitute-command-keys
-                         "\\[qwen-companion-diff-toggle-line-ends]")))
-              ;; The disk side omits these to have room for the file name.
-              '(:eval (if buffer-read-only
-                          (qwen-companion-review--loss-hint qwen-companion-proposal-current)
-                        (qwen-companion-untrusted-mode-line
-                         (qwen-companion-review-warnings qwen-companion-proposal-current))))
-              '(:eval (qwen-companion-review-bidi-hint))
-              (qwen-companion-untrusted-mode-line
-               (qwen-companion-review-warning-hint qwen-companion-proposal-current))
-              (qwen-companion-untrusted-mode-line
-               (format "  %s: %s"
-                       (qwen-companion-review-place qwen-companion-proposal-current)
-                       (qwen-companion-untrusted-text text)))
-              '(:eval (when (and (not buffer-read-only) (buffer-modified-p))
-                        ", edited by you"))
-              '(:eval (when (qwen-companion-review--outdated-p)
-                        ", which has changed since")))))
+(defconst qwen-companion-review--side-keys
+  '((qwen-companion-diff-accept "accept")
+    (qwen-companion-diff-reject "reject"))
+  "Keys in the header lines of the sides, see `qwen-companion-header-keys'.")
+
+(defvar-local qwen-companion-review--side nil
+  "What the current buffer, a side of a review, holds, in words.")
+
+(defun qwen-companion-review--set-header (side)
+  "Set the header line of the current buffer to say that it is SIDE."
+  (setq qwen-companion-review--side side
+        header-line-format '((:eval (qwen-companion-review--header))))
+  (force-mode-line-update))
+
+(defun qwen-companion-review--header ()
+  "Return the header line of a side: file, which side, warnings, keys."
+  (let ((proposal qwen-companion-proposal-current))
+    (qwen-companion-header-line
+     (format "%s: %s%s" (qwen-companion-review-file proposal)
+             (qwen-companion-untrusted-text qwen-companion-review--side)
+             (if (qwen-companion-review--outdated-p) ", which has changed since" ""))
+     `(,@(unless buffer-read-only
+           (qwen-companion-review-origin-parts proposal))
+       ,@(qwen-companion-review-warning-parts proposal)
+       ,@(qwen-companion-header-keys qwen-companion-review--side-keys)))))
 
 ;;; Unsaved text of the user's
 
@@ -438,14 +448,10 @@ Text that is no longer unsaved may be on disk now."
       (force-mode-line-update t)
       (run-hooks 'qwen-companion-proposal-changed-hook))))
 
-(defun qwen-companion-review-unsaved-hint (key)
-  "Return the header line's part about unsaved text, with KEY to show it."
-  (let ((proposal qwen-companion-proposal-current))
-    (cond
-     ((qwen-companion-proposal-unsaved-copy proposal)
-      (format "  %s without your text" key))
-     ((qwen-companion-proposal-unsaved proposal)
-      (concat "  " key " " (propertize "your unsaved text" 'face 'warning))))))
+(defun qwen-companion-review--unsaved-words (proposal)
+  "Return the warning of unsaved text of the file of PROPOSAL, or nil."
+  (cond ((qwen-companion-proposal-unsaved-copy proposal) "without your unsaved text")
+        ((qwen-companion-proposal-unsaved proposal) "your unsaved text")))
 
 (defun qwen-companion-review--outdated-p ()
   "Return non-nil when the current buffer is an outdated copy of unsaved text."
@@ -530,7 +536,8 @@ only, and only for a moment."
                 (interactive)
                 (message "qwen-companion: the review of %s has ended before you answered"
                          (qwen-companion-proposal-display-path proposal)))))
-    (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject))
+    (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-accept-next
+                       qwen-companion-diff-reject))
       (dolist (key (where-is-internal command (list qwen-companion-review-buffer-mode-map)))
         (define-key map key late)))
     (run-at-time qwen-companion-review--late-key-seconds nil (set-transient-map map))))
@@ -919,25 +926,54 @@ names the file of another one.  See `qwen-companion-diff-style'."
             'unified))
     (qwen-companion-diff-open proposal)))
 
-(defun qwen-companion-review--next ()
-  "Return the proposal that follows the one of the current buffer, or nil."
-  (let ((all (qwen-companion-proposals)))
-    (if-let* ((here (memq qwen-companion-proposal-current all)))
-        (or (cadr here) (car all))
-      (or (car (qwen-companion-review-of-terminal (current-buffer)))
-          (qwen-companion-review-shown)
-          (car all)))))
+(defun qwen-companion-review--grouped ()
+  "Return the open proposals, those of one session together.
+The sessions are in the order of their oldest proposals."
+  (apply #'append
+         (mapcar #'cdr (seq-group-by #'qwen-companion-proposal-session
+                                     (qwen-companion-proposals)))))
+
+(defun qwen-companion-review--after (proposal &optional back)
+  "Return the open proposal after PROPOSAL, or with BACK the one before it.
+After the last one comes the first.  If PROPOSAL is not open, return nil."
+  (let* ((all (if back
+                  (reverse (qwen-companion-review--grouped))
+                (qwen-companion-review--grouped)))
+         (here (memq proposal all)))
+    (and here (or (cadr here) (car all)))))
 
 ;;;###autoload
-(defun qwen-companion-review ()
+(defun qwen-companion-review (&optional back)
   "Go to the next open proposal.
-From a review, go to the one that came after it, and from the last to
-the first.  From a terminal, go to the oldest proposal of its CLI; from
-elsewhere to the one on the screen, else to the oldest."
+From a review, go to the next one of its CLI, then to those of other
+CLIs, and from the last to the first.  From a terminal, go to the oldest
+proposal of its CLI; from elsewhere to the one on the screen, else to
+the oldest.  With BACK non-nil, go to the one before."
   (interactive)
   (qwen-companion-diff-open
-   (or (qwen-companion-review--next)
+   (or (qwen-companion-review--after qwen-companion-proposal-current back)
+       (car (qwen-companion-review-of-terminal (current-buffer)))
+       (qwen-companion-review-shown)
+       (car (qwen-companion-proposals))
        (user-error "Nothing to review: no proposal waits"))))
+
+;;;###autoload
+(defun qwen-companion-review-previous ()
+  "Go to the open proposal before this one, see `qwen-companion-review'."
+  (interactive)
+  (qwen-companion-review t))
+
+;;;###autoload
+(defun qwen-companion-diff-accept-next (&optional file)
+  "Accept a proposal with your edits and go to the next one, if any waits.
+Act on the proposal of the current buffer, else on the only one; FILE
+names the file of another one."
+  (interactive (list (qwen-companion-review--read "Accept")))
+  (let* ((proposal (qwen-companion-review--find file "accept"))
+         (next (qwen-companion-review--after proposal)))
+    (qwen-companion-diff-accept proposal)
+    (unless (eq next proposal)
+      (qwen-companion-diff-open next))))
 
 ;;; Keys in terminals
 

@@ -71,7 +71,7 @@ def test_the_text_of_a_killed_cli_is_applied_in_its_buffer(stage: Stage) -> None
     stage.screen.keys("C-x", "b")
     stage.screen.type(KEPT)
     stage.screen.keys("Enter")
-    screen = stage.screen.wait_for("C-c C-c put it into the file's buffer")
+    screen = stage.screen.wait_for("C-c C-c put into the file's buffer")
     assert "C-c C-k discard" in screen
     stage.screen.keys("C-c", "C-c")
     assert_text_is_in_the_buffer(stage)

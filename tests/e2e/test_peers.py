@@ -78,9 +78,10 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
     stage.wait_for_review()
     assert f"Qwen Code {VERSION} proposes a change" in stage.emacs.buffer_text("*Messages*")
     header = stage.emacs.text(
-        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (format-mode-line header-line-format))'
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*"'
+        " (format-mode-line header-line-format nil (get-buffer-window) (current-buffer)))"
     )
-    assert header.endswith(f"greeting.py [project]: proposed by Qwen Code {VERSION}")
+    assert header.startswith(f" greeting.py: proposed  by Qwen Code {VERSION}  ")
     stage.model.say("All done.")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_for("All done.")

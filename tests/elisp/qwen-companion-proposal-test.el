@@ -329,7 +329,7 @@ is kept."
                "the proposal of gemini for it still waits"
                (qwen-companion-test-messages (qwen-companion-diff-accept first))))
       (with-current-buffer (qwen-companion-proposal-buffer second)
-        (should (string-match-p "another one, by qwen, was accepted  .*proposed by gemini"
+        (should (string-match-p "proposed  by gemini  .*another one, by qwen, was accepted"
                                 (qwen-companion-test-header)))
         (should (equal "three\n" (buffer-string))))
       ;; Once it is written, the other is compared with that.
@@ -652,14 +652,15 @@ that of the unified review."
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E\\n\\u001B[31m.txt")
                                 (qwen-companion-test-header)))
-        (should (string-match-p "by %%b %%d\\'" (qwen-companion-test-header)))
+        (should (string-match-p "by %%b %%d  " (qwen-companion-test-header)))
         (should (string-match-p (regexp-quote "%b%n%s\\u202E\\n\\u001B[31m.txt")
                                 (buffer-name))))
       (qwen-companion-proposal-test--edit proposal "mine\n")
       (qwen-companion-proposal-on-close
        (list :id (qwen-companion-proposal-id proposal)))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E") header-line-format))))))
+        (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E")
+                                (qwen-companion-test-header)))))))
 
 (ert-deftest qwen-companion-proposal-test-what-reorders-text-is-shown ()
   "Characters that make a line look like another are seen as codes."
@@ -814,7 +815,7 @@ The CLI writes both one after the other, and nothing is amiss."
                                  (qwen-companion-proposal-disk-buffer second)
                                (buffer-string))))
               (should (string-match-p
-                       "reject  lacks changes accepted before  a\\.txt"
+                       "a\\.txt.*  lacks changes accepted before  .*reject"
                        (qwen-companion-test-header
                         (qwen-companion-proposal-buffer second))))
               (qwen-companion-proposal-test--accept second)
@@ -859,7 +860,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-review--prepare second)
       (qwen-companion-proposal-test--edit second "mine\n")
       (should (string-match-p
-               "  qwen may fail to write your edits  a\\.txt.*, edited by you\\'"
+               "a\\.txt.*  edited by you.*  qwen may fail to write your edits  "
                (qwen-companion-test-header (qwen-companion-proposal-buffer second))))
       (should
        (string-match-p
@@ -1021,7 +1022,7 @@ The CLI writes both one after the other, and nothing is amiss."
                               (qwen-companion-proposal-disk-buffer proposal)
                             (buffer-string)))))
       (should (> refreshed 0))
-      (should (string-match-p "the file has changed since"
+      (should (string-match-p "changed since"
                               (qwen-companion-test-header
                                (qwen-companion-proposal-buffer proposal))))
       (should (string-match-p
@@ -1041,7 +1042,7 @@ The CLI writes both one after the other, and nothing is amiss."
         (if shown
             (progn
               (qwen-companion-review--prepare proposal)
-              (should (string-match-p "the file was written since"
+              (should (string-match-p "written since"
                                       (qwen-companion-test-header
                                        (qwen-companion-proposal-buffer proposal)))))
           (should-error (qwen-companion-diff-accept proposal) :type 'user-error))

@@ -377,11 +377,12 @@
                       "sub/%e\n\u202e.txt" "two\n" :client "Qwen %p Code 0.24.4")))
       (qwen-companion-review-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
-        (should (string-suffix-p
-                 (format "sub/%%%%e\\n\\u202E.txt [%s]: proposed by Qwen %%%%p Code 0.24.4" project)
+        (should (string-prefix-p
+                 (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code 0.24.4  in %s  "
+                         project)
                  (qwen-companion-test-header)))
         (insert "mine")
-        (should (string-suffix-p ", edited by you" (qwen-companion-test-header)))
+        (should (string-match-p "  edited by you  " (qwen-companion-test-header)))
         (undo-boundary)
         (primitive-undo 1 buffer-undo-list)))))
 

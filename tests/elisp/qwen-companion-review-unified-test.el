@@ -146,6 +146,193 @@ A text that is nil removes the line."
     (qwen-companion-review-unified-test--press "u")
     (should (string-match-p "^@@ -9,4 \\+11,4 @@$" (buffer-string)))))
 
+(defmacro qwen-companion-review-unified-test-with-joined (&rest body)
+  "Run BODY in a review of one hunk with changes at 2, 5 and 8; `proposal'."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
+     (let ((proposal (qwen-companion-review-unified-test--review
+                      "1\nTWO\n3\n4\nFIVE\n6\n7\nEIGHT\n9\n")))
+       (cl-flet ((text () (string-replace "\n" "" (qwen-companion-review-unified-test--text proposal))))
+         (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+         ,@body))))
+
+(ert-deftest qwen-companion-review-unified-test-one-change-of-a-joined-hunk ()
+  "Three lines between changes join them; a key on one is about that one."
+  (qwen-companion-review-unified-test-with-joined
+    (dolist (key '("k" "x"))
+      (goto-char (point-min))
+      (search-forward "+FIVE")
+      (qwen-companion-review-unified-test--press key)
+      (should (equal "1TWO34567EIGHT9" (text)))
+      (should (looking-at "@@ .* dropped"))
+      (search-forward "+FIVE")
+      (qwen-companion-review-unified-test--press "u")
+      (should (equal "1 of 1 hunk kept" (qwen-companion-review-unified-test--count)))
+      (should (equal "1TWO34FIVE67EIGHT9" (text))))
+    ;; On the head, or by `K', the whole hunk.
+    (qwen-companion-review-unified-test--press "g")
+    (search-forward "+FIVE")
+    (qwen-companion-review-unified-test--press "K")
+    (should (equal "123456789" (text)))
+    (should (looking-at "@@ "))
+    (qwen-companion-review-unified-test--press "u")
+    (should (equal "1TWO34FIVE67EIGHT9" (text)))
+    (search-forward "+FIVE")
+    (qwen-companion-review-unified-test--press "o")
+    (should (equal "1234FIVE6789" (text)))
+    (should-error (qwen-companion-review-unified-test--press "o") :type 'user-error)
+    (should (looking-at "@@ "))))
+
+(ert-deftest qwen-companion-review-unified-test-a-region ()
+  "All changes that have lines in it are dropped, and brought back."
+  (qwen-companion-review-unified-test-with-joined
+    (let ((transient-mark-mode t))
+      (dolist (step '(("k" . "1TWO3456789") ("u" . "1TWO34FIVE67EIGHT9")))
+        (goto-char (point-min))
+        (search-forward "\n+FIVE")
+        (push-mark (line-beginning-position) t t)
+        (search-forward "\n-8\n")
+        (qwen-companion-review-unified-test--press (car step))
+        (should (equal (cdr step) (text)))
+        (should-not mark-active))
+      (goto-char (point-min))
+      (push-mark (line-beginning-position 2) t t)
+      (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error))))
+
+(ert-deftest qwen-companion-review-unified-test-undo ()
+  "Of everything that was done in the review, step by step, as it was shown."
+  (qwen-companion-review-unified-test-with-joined
+    (let (seen)
+      (cl-flet ((do (line &rest keys)
+                  (push (cons (text) (qwen-companion-review-unified-test--count)) seen)
+                  (goto-char (point-min))
+                  (search-forward line)
+                  (apply #'qwen-companion-review-unified-test--press keys)))
+        (do "+FIVE" "k")
+        (do "+FIVE" "u")
+        (do "+FIVE" "s")
+        (do "+TWO" "K")
+        (do "+EIGHT" "e")
+        (goto-char (point-min))
+        (search-forward "EIGHT")
+        (insert "een\nnineteen")
+        (qwen-companion-review-unified-test--press "C-c C-c")
+        (should (equal "12345FIVE67EIGHTeennineteen9" (string-replace "34FIVE" "345FIVE" (text))))
+        (dolist (before seen)
+          (qwen-companion-review-unified-test--press "C-/")
+          (should (equal before
+                         (cons (text) (qwen-companion-review-unified-test--count)))))
+        (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)
+        (qwen-companion-review-unified-test--press "g")))
+    ;; An edit alone, undone, was none.
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (set-buffer-modified-p nil))
+    (qwen-companion-review-unified-test--press "e")
+    (insert "mine")
+    (qwen-companion-review-unified-test--press "C-c C-c")
+    (should (qwen-companion-proposal-edited-p proposal))
+    (qwen-companion-review-unified-test--press "C-/")
+    (should-not (qwen-companion-proposal-edited-p proposal))))
+
+(ert-deftest qwen-companion-review-unified-test-undo-spares-what-has-changed ()
+  "A step is not undone where something else has changed the text meanwhile."
+  (qwen-companion-review-unified-test-with-joined
+    (qwen-companion-review-unified-test--press "e")
+    (goto-char (point-min))
+    (insert "mine")
+    (qwen-companion-review-unified-test--press "C-c C-c")
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (goto-char (point-min))
+      (insert "other\n"))
+    (qwen-companion-review-unified-test--press "g")
+    (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)
+    (should (equal "othermine1TWO34FIVE67EIGHT9" (text)))
+    ;; After the file has changed too, its lines are other ones.
+    (qwen-companion-review-unified-test--press "k")
+    (write-region "1\n2\n3\n" nil "a.txt" nil 'silent)
+    (qwen-companion-review-file-written (expand-file-name "a.txt"))
+    (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)))
+
+(ert-deftest qwen-companion-review-unified-test-hunks-say-what-they-are-in ()
+  "By the major mode where that is cheap, else as git does."
+  (qwen-companion-review-unified-test-with
+      '(("a.el" "(defun one ()\n  \"Text.\"\n  1)\n") ("b.txt" "One\n two\n"))
+    (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el")
+    (should (looking-at "@@ -1,3 \\+1,3 @@ one$"))
+    (qwen-companion-review-unified-test--press "k")
+    (should (looking-at "@@ -1,3 \\+1,3 @@ one dropped, u brings it back$"))
+    (qwen-companion-diff-reject)
+    (let ((qwen-companion-review-unified--mode-seconds 0))
+      (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el"))
+    (should (looking-at "@@ -1,3 \\+1,3 @@"))
+    (qwen-companion-diff-reject)
+    ;; There are no functions in it.
+    (qwen-companion-review-unified-test--review "One\n 2\n" "b.txt")
+    (should (looking-at "@@ -1,2 \\+1,2 @@$"))))
+
+(ert-deftest qwen-companion-review-unified-test-in-words ()
+  "Each sign says what it is, and a hunk can be read as a sentence."
+  (qwen-companion-review-unified-test-with-joined
+    (pcase-dolist (`(,line ,words)
+                   '((" 1" "Unchanged") ("-2" "Removed") ("+TWO" "Added")))
+      (goto-char (point-min))
+      (search-forward (concat "\n" line))
+      (should (string-prefix-p words (get-text-property (line-beginning-position) 'help-echo))))
+    (should (string-match-p
+             "Hunk 1 of 1, kept\\.  Line 2, removed: 2; added: TWO\\.  Line 5, removed: 5; added: FIVE\\."
+             (qwen-companion-test-messages
+               (qwen-companion-review-unified-test--press "."))))
+    (qwen-companion-review-unified-test--press "K")
+    (goto-char (point-min))
+    (search-forward "+TWO")
+    (should (string-search "dropped" (get-text-property (line-beginning-position) 'help-echo)))
+    (should (string-search "Hunk 1 of 1, dropped."
+                           (qwen-companion-test-messages
+                             (qwen-companion-review-unified-test--press "."))))))
+
+(ert-deftest qwen-companion-review-unified-test-keys-are-told ()
+  "Ours come first, those that are in the header can be clicked."
+  (qwen-companion-review-unified-test-with-joined
+    (save-window-excursion
+      (qwen-companion-review-unified-test--press "?")
+      (with-current-buffer (help-buffer)
+        (goto-char (point-min))
+        (should (looking-at "n +Go to the next hunk"))
+        (should (search-forward-regexp "^x, k\\|^k, x" nil t))
+        (kill-buffer)))
+    (let* ((header (qwen-companion-review-unified--header))
+           (key (lookup-key (get-text-property (string-search "drop" header) 'keymap header)
+                            [header-line mouse-1])))
+      (search-forward "+FIVE")
+      (funcall-interactively key (list 'mouse-1 (list (selected-window) 'header-line '(0 . 0) 0)))
+      (should (equal "1TWO34567EIGHT9" (text))))))
+
+(ert-deftest qwen-companion-review-unified-test-from-file-to-file ()
+  "Reviews of one CLI belong together; one key accepts and goes on."
+  (qwen-companion-review-unified-test-with
+      '(("a.txt" "one\n") ("b.txt" "one\n") ("c.txt" "one\n"))
+    (dolist (proposed '(("a.txt" "s") ("b.txt" "other") ("c.txt" "s")))
+      (qwen-companion-test-propose (car proposed) "two\n" :session (cadr proposed)))
+    (qwen-companion-diff-open "a.txt")
+    (cl-flet ((shown () (set-buffer (window-buffer))
+                (substring (qwen-companion-review-unified--header) 1 6)))
+      (should (equal "a.txt" (shown)))
+      (should (string-search "  1 of 2  " (qwen-companion-review-unified--header)))
+      (pcase-dolist (`(,key ,file) '(("M-n" "c.txt") ("]" "b.txt") ("]" "a.txt")
+                                     ("M-p" "b.txt") ("[" "c.txt") ("[" "a.txt")))
+        (qwen-companion-review-unified-test--press key)
+        (should (equal (list key file) (list key (shown)))))
+      (qwen-companion-review-unified-test--press "A")
+      (should (equal "c.txt" (shown)))
+      (should-not (string-search " of 2  " (qwen-companion-review-unified--header)))
+      (qwen-companion-review-unified-test--press "C-c C-n")
+      (should (equal "b.txt" (shown)))
+      (qwen-companion-review-unified-test--press "A")
+      (should-not (qwen-companion-proposals))
+      (should (equal '(accepted accepted accepted)
+                     (mapcar (lambda (payload) (plist-get payload :outcome))
+                             (qwen-companion-test-sent 'outcome)))))))
+
 (ert-deftest qwen-companion-review-unified-test-accept-what-remains ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "C-c C-c")
@@ -675,19 +862,41 @@ A text that is nil removes the line."
     (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
 
 (ert-deftest qwen-companion-review-unified-test-header ()
-  "The keys first, then the count; the file, the CLI and unsaved text are said."
+  "First what is reviewed, then what to beware of, and then the keys."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (cl-flet ((header () (qwen-companion-review-unified--header)))
-      (should (string-prefix-p " C-c C-c accept  C-c C-k reject  1 of 1 hunk kept  n/p "
-                               (header)))
-      (should (string-match-p "a\\.txt \\[.*\\]: proposed by qwen\\'" (header)))
+      (should (string-match-p
+               "\\` a\\.txt  by qwen  1 of 1 hunk kept  C-c C-c accept  C-c C-k reject  k/u drop/restore .*  \\? keys\\'"
+               (header)))
       (with-current-buffer (find-file-noselect "a.txt")
         (insert "mine"))
       (qwen-companion-review-check-unsaved)
-      (should (string-match-p "C-c C-u your unsaved text" (header)))
+      (should (string-match-p "kept  C-c C-u your unsaved text" (header)))
       (with-current-buffer "a.txt"
         (set-buffer-modified-p nil)))))
+
+(ert-deftest qwen-companion-review-unified-test-warnings-fit-into-eighty-columns ()
+  "Keys are left out for them, the file's name loses its beginning; `?' stays longest."
+  (qwen-companion-review-unified-test-with nil
+    (set-frame-size (selected-frame) 80 24)
+    (let* ((file "a/directory/of/a/long/name/and/a/file.txt")
+           (proposal (qwen-companion-review-unified-test--review "two\n" file))
+           (warnings '("loses text (U+FFFD)" "runs at the next commit"
+                       "changed since")))
+      (should (string-match-p (regexp-quote (concat " " file "  by qwen  ")) 
+                              (qwen-companion-review-unified--header)))
+      (should (string-suffix-p "  ? keys" (qwen-companion-review-unified--header)))
+      (setf (qwen-companion-proposal-lossy proposal) t
+            (qwen-companion-proposal-warning proposal) (nth 1 warnings)
+            (qwen-companion-proposal-note proposal) (nth 2 warnings))
+      (dolist (buffer (list (current-buffer) (qwen-companion-proposal-buffer proposal)))
+        (set-window-buffer nil buffer)
+        (set-buffer buffer)
+        (let ((header (qwen-companion-test-header)))
+          (should (<= (string-width header) (window-width)))
+          (dolist (warning warnings)
+            (should (string-search warning header))))))))
 
 (ert-deftest qwen-companion-review-unified-test-header-warns ()
   "Of text that would be lost, and of a file that was written meanwhile."
@@ -701,7 +910,7 @@ A text that is nil removes the line."
         (write-region "tea\n" nil "a.txt" nil 'silent)
         (set-file-times "a.txt" (time-add nil 5))
         (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
-        (should (string-match-p "loses text (U\\+FFFD)  the file has changed since"
+        (should (string-match-p "loses text (U\\+FFFD)  changed since"
                                 (header)))
         ;; Nothing warns of a proposal without these.
         (qwen-companion-diff-reject proposal)

@@ -1,0 +1,133 @@
+;;; qwen-companion-header.el --- Header lines that fit, and their keys  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A header line says first what the buffer shows and what to beware of, then
+;; which keys there are.  Where a window is too narrow, what matters least is
+;; left out; a warning never is.  A key can be clicked, and is the one that
+;; works in the buffer, whatever other keymaps are active there.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-untrusted)
+
+(defun qwen-companion-header-line (name parts)
+  "Return a header line, escaped for the mode line, that fits its window.
+It begins with NAME.  PARTS are (WEIGHT . TEXT) in the order in which
+they are shown; a TEXT that is nil or empty is none.  While there is no
+room, leave out the part with the greatest WEIGHT, of several the last;
+one whose WEIGHT is nil stays.  If even those do not fit, NAME loses its
+beginning.  A buffer that is not in the selected window has all parts."
+  (let* ((parts (cl-remove-if (lambda (part) (member (cdr part) '(nil ""))) parts))
+         (width (and (eq (window-buffer) (current-buffer))
+                     (- (window-width) 2)))
+         (length (lambda (part) (+ 2 (string-width (cdr part)))))
+         (rest (lambda () (cl-reduce #'+ parts :key length))))
+    (when width
+      (while (when-let* (((> (+ (string-width name) (funcall rest)) width))
+                         (weights (delq nil (mapcar #'car parts)))
+                         (least (cl-find (apply #'max weights) parts
+                                         :key #'car :from-end t)))
+               (setq parts (delq least parts))))
+      (let ((room (max 8 (- width (funcall rest)))))
+        (when (> (string-width name) room)
+          (setq name (concat "…" (substring name (- (length name) (1- room))))))))
+    (qwen-companion-untrusted-mode-line
+     (concat " " name
+             (mapconcat (lambda (part) (concat "  " (cdr part))) parts "")))))
+
+;;; Keys
+
+(defun qwen-companion-header-key (command label &optional other)
+  "Return the key of COMMAND in the current buffer and LABEL, to be clicked.
+OTHER is a second command whose key is shown as well, as in \"n/p\"."
+  (let ((map (make-sparse-keymap))
+        (push (lambda (event)
+                (interactive "e")
+                (select-window (posn-window (event-start event)))
+                (call-interactively command))))
+    (define-key map [header-line mouse-1] push)
+    (define-key map [header-line mouse-2] push)
+    (propertize
+     (concat (substitute-command-keys (format "\\[%s]" command))
+             (when other
+               (concat "/" (substitute-command-keys (format "\\[%s]" other))))
+             " " label)
+     'mouse-face 'mode-line-highlight
+     'help-echo (format "mouse-1: %s" (qwen-companion-header--first-line command))
+     'keymap map)))
+
+(defun qwen-companion-header--first-line (command)
+  "Return the first line of the documentation of COMMAND."
+  (car (split-string (or (documentation command) "") "\n")))
+
+(defvar-local qwen-companion-header--keys nil
+  "The keys shown in this buffer: ((KEYS . STATE) . PARTS).
+STATE is Evil's, which decides what keys work.")
+
+(defun qwen-companion-header-keys (keys)
+  "Return KEYS as parts of `qwen-companion-header-line'.
+KEYS are (COMMAND LABEL [OTHER]), the most important first, see
+`qwen-companion-header-key'; the last one, the key to all others, stays
+longest."
+  (let ((for (cons keys (bound-and-true-p evil-state))))
+    (unless (equal for (car qwen-companion-header--keys))
+      (setq qwen-companion-header--keys
+            (cons for
+                  (cl-loop for (key . more) on keys
+                           for weight from 11
+                           collect (cons (if more weight 10)
+                                         (apply #'qwen-companion-header-key key))))))
+    (cdr qwen-companion-header--keys)))
+
+;;; All keys
+
+(defun qwen-companion-header--commands (map)
+  "Return the commands that MAP binds itself, in the order of definition."
+  (let (commands)
+    (letrec ((add (lambda (event binding)
+                    (cond ((eq event 'menu-bar))
+                          ((keymapp binding) (map-keymap-internal add binding))
+                          ((commandp binding) (push binding commands))))))
+      (map-keymap-internal add map))
+    (delete-dups commands)))
+
+(defun qwen-companion-header-help ()
+  "Show the keys of this buffer with what each does."
+  (interactive)
+  (let* ((map (symbol-value (intern (format "%s-map" major-mode))))
+         (lines (cl-loop for command in (qwen-companion-header--commands map)
+                         for keys = (mapconcat
+                                     #'key-description
+                                     (cl-remove-if #'mouse-event-p
+                                                   (where-is-internal command)
+                                                   :key (lambda (key) (aref key 0)))
+                                     ", ")
+                         unless (string-empty-p keys)
+                         collect (format "%-16s %s\n" keys
+                                         (qwen-companion-header--first-line command)))))
+    (with-help-window (help-buffer)
+      (mapc #'princ lines)
+      (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.\n")))))
+
+(provide 'qwen-companion-header)
+;;; qwen-companion-header.el ends here
