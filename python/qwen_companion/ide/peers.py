@@ -10,7 +10,9 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import psutil
@@ -115,18 +117,26 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
 
 def _holder(connection: Connection) -> psutil.Process | None:
     """Return the process at the client's end; ask the newest first, since most CLIs have just been started."""
+    if KERNEL_TELLS:
+        found = client_socket(connection)
+        if found is None or found.inode == 0:
+            return None
+        holds = partial(_has_open, f"socket:[{found.inode}]")
+    else:
+        holds = partial(_has_connection, connection)
     own = os.getpid()
-    pids = sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
-    if not KERNEL_TELLS:
-        return next((process for pid in pids if (process := _process_holding(pid, connection))), None)
-    found = client_socket(connection)
-    if found is None or found.inode == 0:
-        return None
-    pid = next((pid for pid in pids if _has_open(pid, f"socket:[{found.inode}]")), None)
-    return None if pid is None else psutil.Process(pid)
+    for pid in sorted(psutil.pids(), key=lambda pid: (pid == own, -pid)):
+        if holds(pid):
+            # A child of the caller has its descriptors too, for a moment or for good.
+            while (parent := parent_of(pid)) != own and holds(parent):
+                pid = parent
+            # Such a child may have ended by now: its parent comes later.
+            with suppress(psutil.NoSuchProcess):
+                return psutil.Process(pid)
+    return None
 
 
-def _has_open(pid: int, target: str) -> bool:
+def _has_open(target: str, pid: int) -> bool:
     """Return whether one of the descriptors of `pid` leads to `target`, as /proc shows it."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
@@ -143,13 +153,13 @@ def _target(link: str) -> str | None:
         return None
 
 
-def _process_holding(pid: int, connection: Connection) -> psutil.Process | None:
+def _has_connection(connection: Connection, pid: int) -> bool:
+    """Return whether `pid` is a process of this user with the client's end of `connection`."""
     try:
         process = psutil.Process(pid)
-        ours = _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
-        return process if ours else None
+        return _is_ours(process) and any(_joins(item, connection) for item in process.net_connections("tcp"))
     except psutil.Error:
-        return None
+        return False
 
 
 def _joins(item: Any, connection: Connection) -> bool:

@@ -224,6 +224,21 @@ def test_the_search_does_not_grow_with_the_connections_open(server: Server, monk
         assert len([path for path in looked_at if path.startswith(f"/proc/{os.getpid()}/")]) < 300
 
 
+@pytest.mark.skipif(BASH is None, reason="no bash to make a program of")
+@pytest.mark.parametrize("kernel_tells", [module.KERNEL_TELLS, False])
+def test_a_child_with_the_descriptors_of_its_parent_is_not_the_caller(
+    server: Server, tmp_path: Path, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each child has them until it runs a program of its own: its end would end the session."""
+    assert BASH is not None
+    monkeypatch.setattr(module, "KERNEL_TELLS", kernel_tells)
+    os.mkfifo(tmp_path / "forked")
+    fork = 'exec 3<>"/dev/tcp/127.0.0.1/$TEST_PORT"; (echo >forked; read -r <&3) & read -r <&3; wait'
+    process, connection = server.run(BASH, "-c", fork, cwd=tmp_path)
+    assert (tmp_path / "forked").read_text() == "\n"
+    assert who(connection).peer.pid == process.pid
+
+
 def test_a_connection_nobody_holds_any_more(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
         connection = server.accept()
