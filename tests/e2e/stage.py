@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from client import Client
 from clis import QWEN, Cli
 from editor import Emacs, lisp_string
 from sandbox import CHECKOUT, Sandbox
@@ -67,6 +68,7 @@ class Stage:
         self.serve = Serve(self.sandbox, environment)
         """A daemon of somebody else, which the fixture `serve` starts; it goes on for the next tests."""
         self._cli: _RunningCli | None = None
+        self._clients: list[Client] = []
 
     def __enter__(self) -> Stage:
         return self
@@ -75,6 +77,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._disconnect_clients()
             # Told to end it takes five seconds, with a session open.
             self.serve.kill()
             self.screen.close()
@@ -90,6 +93,7 @@ class Stage:
         """
         if not self.emacs.running or not self.model.reset():
             return False
+        self._disconnect_clients()
         # While it is busy, its files stay.
         if self._cli is not None and not self._reset_cli(self._cli):
             self._cli = None
@@ -155,6 +159,7 @@ class Stage:
     def end(self) -> None:
         """End Emacs as a user does; nothing of the companion or of the CLI may be left."""
         if self.emacs.running:
+            self._disconnect_clients()
             self.serve.kill()
             self.emacs.quit()
             self.sandbox.wait_for_end(keep=("tmux: server", "tmux: client"))
@@ -198,6 +203,17 @@ class Stage:
         self.screen.wait_for("Type your message")
         self.screen.wait_for("Qwen[1]")
         self._cli = _RunningCli(QWEN, "*qwen: project*", options)
+
+    def connect_client(self) -> Client:
+        """Connect a client that takes the place of a CLI, until the test ends; returns when Emacs shows it."""
+        client = Client(self.sandbox)
+        self._clients.append(client)
+        self.screen.wait_for("Qwen[1]")
+        return client
+
+    def _disconnect_clients(self) -> None:
+        while self._clients:
+            self._clients.pop().disconnect()
 
     def end_cli(self) -> None:
         """End the CLI of an earlier test, if one has left it."""

@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Buffers follow what the real CLI writes, with and without a review, and nothing that was typed is lost."""
+"""Buffers follow what is written, with and without a review, and nothing that was typed is lost."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clis import QWEN
 from editor import lisp_string
 from sandbox import GREETING, NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("reviews")
+pytestmark = pytest.mark.reuses_stage("client")
 
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
 FILES = 2000
 VISITED = 200
-
-
-# The CLI writes and runs commands without asking anybody, and its prompt says so.
-FREE = '(setq qwen-companion-approval-mode "yolo")'
-FREE_QWEN = replace(QWEN, input_start=r"^\* +")
 
 
 def in_buffer(path: Path, form: str) -> str:
@@ -53,20 +46,19 @@ def windows(screen: str) -> list[str]:
 
 def test_an_accepted_proposal_is_one_undo_step(stage: Stage) -> None:
     path = stage.sandbox.greeting
+    new = "# New.\n" + EDITED.replace("world", "everybody")
     stage.start_emacs(path)
-    stage.script_change(path, "# New.\n" + EDITED.replace("world", "everybody"))
-    stage.model.say("All done.")
-    stage.start_cli()
+    client = stage.connect_client()
     stage.emacs.eval(
         in_buffer(
             path, '(progn (goto-char (point-min)) (set-window-point (get-buffer-window) (search-forward "def main")))'
         )
     )
-    stage.ask("change the greeting")
-    stage.wait_for_review()
+    client.propose(path, new)
+    stage.screen.wait_for("C-c C-c accept")
     stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
-    wait_for_text(stage, path, "# New.\n" + EDITED.replace("world", "everybody"))
+    assert client.write_accepted(path) == new
+    wait_for_text(stage, path, new)
     before_point = in_buffer(path, "(buffer-substring 1 (window-point (get-buffer-window)))")
     assert stage.emacs.text(before_point).endswith("\ndef main")
     assert stage.emacs.eval(in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")) == "(nil t)"
@@ -81,7 +73,7 @@ def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     git(stage, "add", ".")
     git(stage, "commit", "--quiet", "-m", "A book")
     stage.start_emacs(stage.sandbox.notes)
-    stage.start_cli()
+    stage.connect_client()
     narrow = '(progn (search-forward "pears") (narrow-to-region (line-beginning-position) (point)))'
     stage.emacs.eval(in_buffer(stage.sandbox.notes, narrow))
     # One window shows the beginning, with one chapter unfolded, the other one the end.
@@ -104,40 +96,13 @@ def test_folds_windows_and_narrowing_stay(stage: Stage) -> None:
     assert stage.emacs.text(in_buffer(stage.sandbox.notes, "(buffer-string)")) == "plums"
 
 
-def test_writes_without_a_review_are_followed(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting, stage.sandbox.notes, forms=(FREE,))
-    stage.start_cli()
-    # The CLI refuses commands in which it sees that they edit a file that it has not read.
-    (stage.sandbox.project / "change.sh").write_text("sed -i s/pears/plums/ notes.txt\n")
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.model.call("run_shell_command", command="sh change.sh", is_background=False)
-    stage.model.say("All done.")
-    stage.ask("change both", FREE_QWEN)
-    stage.screen.wait_for("All done.")
-    wait_for_text(stage, stage.sandbox.greeting, EDITED)
-    wait_for_text(stage, stage.sandbox.notes, NEW_NOTES)
-    for path in (stage.sandbox.greeting, stage.sandbox.notes):
-        state = in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")
-        assert stage.emacs.eval(state) == "(nil t)"
-    stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
-    stage.model.say("It is gone.")
-    stage.ask("delete the list", FREE_QWEN)
-    stage.screen.wait_for("It is gone.")
-    stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
-    stage.emacs.eval('(switch-to-buffer-other-window "notes.txt")')
-    stage.screen.wait_for(re.compile(r"Qwen\[1\].* deleted"))
-    assert stage.emacs.buffer_text("notes.txt") == NEW_NOTES
-
-
 def test_unsaved_text_is_merged(stage: Stage) -> None:
     path = stage.sandbox.greeting
-    stage.start_emacs(path, forms=(FREE,))
-    stage.start_cli()
+    stage.start_emacs(path)
+    stage.connect_client()
+    stage.emacs.wait_until(in_buffer(path, "qwen-companion-follow--link"))
     stage.emacs.eval(in_buffer(path, '(progn (goto-char (point-max)) (insert "# mine\\n"))'))
-    stage.script_change(path, EDITED)
-    stage.model.say("All done.")
-    stage.ask("change the greeting", FREE_QWEN)
-    stage.screen.wait_for("All done.")
+    path.write_text(EDITED)
     wait_for_text(stage, path, EDITED + "# mine\n")
     assert stage.emacs.eval(in_buffer(path, "(list (buffer-modified-p) (verify-visited-file-modtime))")) == "(t t)"
     assert path.read_text() == EDITED
@@ -145,10 +110,7 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
     stage.emacs.eval(
         in_buffer(path, '(progn (goto-char (point-min)) (search-forward "good day") (replace-match "ahoy"))')
     )
-    stage.script_change(path, EDITED.replace("good day", "good evening"))
-    stage.model.say("Once more.")
-    stage.ask("again", FREE_QWEN)
-    stage.screen.wait_for("Once more.")
+    path.write_text(EDITED.replace("good day", "good evening"))
     stage.emacs.wait_until(in_buffer(path, "(bound-and-true-p smerge-mode)"))
     text = stage.emacs.buffer_text(path.name)
     for line in ("<<<<<<< yours\n", '"ahoy "', "||||||| before\n", '"good day "', "=======\n", '"good evening "'):
@@ -181,16 +143,13 @@ def test_a_branch_switch_is_followed(stage: Stage) -> None:
         git(stage, "add", ".")
         git(stage, "commit", "--quiet", "-m", branch)
     git(stage, "checkout", "--quiet", "before")
-    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    stage.start_emacs(stage.sandbox.greeting)
     stage.emacs.eval(
         f"(dotimes (number {VISITED})"
         f" (find-file-noselect (format {lisp_string(str(directory) + '/%d.txt')} (* 10 number))))",
     )
-    stage.start_cli()
-    stage.model.call("run_shell_command", command="git checkout --quiet after", is_background=False)
-    stage.model.say("All done.")
-    stage.ask("go to the other branch", FREE_QWEN)
-    stage.screen.wait_for("All done.")
+    stage.connect_client()
+    git(stage, "checkout", "--quiet", "after")
     stage.emacs.wait_until(
         "(cl-loop for buffer in (buffer-list)"
         ' always (or (not (string-match-p "/many/" (or (buffer-file-name buffer) "")))'

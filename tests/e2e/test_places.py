@@ -7,20 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from client import Client
 from editor import lisp_string
 from sandbox import NOTES
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("reviews")
+pytestmark = pytest.mark.reuses_stage("client")
 
 NEW_NOTES = NOTES.replace("pears", "plums")
 
 
-def accept(stage: Stage) -> None:
-    """Wait for the review, accept it, and wait until the CLI has written."""
-    stage.wait_for_review()
+def propose(stage: Stage, path: Path, text: str) -> Client:
+    """Propose TEXT for the file PATH, and wait for the review."""
+    client = stage.connect_client()
+    client.propose(path, text)
+    stage.screen.wait_for("Qwen[1!1]")
+    stage.screen.wait_for("C-c C-c accept")
+    return client
+
+
+def accept(stage: Stage, client: Client, path: Path) -> None:
+    """Accept the proposal for PATH, and wait until what is then written is followed."""
     stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    client.write_accepted(path)
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
     assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
 
@@ -36,12 +45,9 @@ def assert_shows(stage: Stage, name: str, text: str) -> None:
 def test_a_buffer_that_waits_for_its_file_and_directory(stage: Stage) -> None:
     file = stage.sandbox.project / "doc" / "plans" / "first.txt"
     stage.start_emacs(file)
+    client = propose(stage, file, "one\ntwo\n")
     assert not file.parent.parent.exists()
-    stage.model.call("write_file", file_path=str(file), content="one\ntwo\n")
-    stage.model.say("All done.")
-    stage.start_cli()
-    stage.ask("make a plan")
-    accept(stage)
+    accept(stage, client, file)
     assert file.read_text() == "one\ntwo\n"
     assert_shows(stage, file.name, "one\ntwo\n")
     # Emacs asks nothing when it is saved: it knows the file and its directory.
@@ -60,20 +66,15 @@ def test_a_file_behind_a_link(stage: Stage, visited: str, proposed: str) -> None
     link.symlink_to(target.name)
     files: dict[str, Path] = {"link": link, "target": target}
     stage.start_emacs(files[visited], forms=("(setq vc-follow-symlinks nil)",))
-    stage.script_change(files[proposed], NEW_NOTES)
-    stage.model.say("All done.")
-    stage.start_cli()
-    stage.screen.keys("C-x", "o", "M->")
+    stage.screen.keys("M->")
     stage.screen.type("unsaved")
-    stage.screen.keys("C-x", "o")
-    stage.ask("change the notes")
-    stage.wait_for_review()
+    client = propose(stage, files[proposed], NEW_NOTES)
     assert stage.emacs.buffer_text(f"*qwen-companion disk: {files[proposed].name}*") == NOTES
     # It is known that both names are one file.
     assert "your unsaved text" in stage.screen.capture()
     stage.emacs.eval(f'(with-current-buffer "{files[visited].name}" (revert-buffer t t))')
     stage.screen.wait_gone("your unsaved text")
-    accept(stage)
+    accept(stage, client, files[proposed])
     assert target.read_text() == NEW_NOTES
     assert link.is_symlink()
     assert_shows(stage, files[visited].name, NEW_NOTES)
@@ -85,14 +86,7 @@ def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> No
     link = stage.sandbox.project / "link.txt"
     link.symlink_to(profile)
     stage.start_emacs(stage.sandbox.notes)
-    stage.script_change(link, NEW_NOTES)
-    stage.model.say("All done.")
-    stage.start_cli()
-    stage.ask("change the notes")
-    # The CLI sees where the link leads, and asks before it reads that.
-    stage.screen.wait_for("Do you want to proceed?")
-    stage.screen.keys("Enter")
-    stage.wait_for_review()
+    client = propose(stage, link, NEW_NOTES)
     warning = "can run code (shell); a link out of the workspace to "
     # Emacs's home directory is that of the sandbox.
     assert warning + "~/.profile" in stage.emacs.buffer_text("*Messages*")
@@ -100,7 +94,6 @@ def test_a_link_out_of_the_project_to_a_file_that_shells_run(stage: Stage) -> No
     stage.emacs.command("qwen-companion-diff-switch")
     stage.screen.wait_for("of 1 hunk kept  can run code (shell)")
     stage.screen.wait_for(f"+++ b/{profile}")
-    stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
+    accept(stage, client, link)
     assert profile.read_text() == NEW_NOTES
     assert link.is_symlink()

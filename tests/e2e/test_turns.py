@@ -354,3 +354,20 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     kept = stage.emacs.buffer_text("*qwen-companion kept: greeting.py*")
     assert kept == before.replace('"good day "', '"hi "').replace('"moon"', '"sun"') + "# mine\n"
     stage.emacs.eval("(qwen-companion-kept-discard)")
+
+
+# It needs a CLI of its own.
+@pytest.mark.ends_stage
+def test_no_reviews_at_all(stage: Stage) -> None:
+    """The CLI asks in its terminal only, and writes what is answered there."""
+    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
+    stage.script_change(stage.sandbox.greeting, EDITED)
+    stage.start_cli()
+    stage.ask("change the greeting")
+    stage.screen.wait_for("Yes, allow once")
+    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
+    stage.model.say("All done.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]

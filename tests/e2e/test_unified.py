@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reviews hunk by hunk, on the real CLI: what is dropped is not written, and both front ends show one proposal."""
+"""Reviews hunk by hunk: what is dropped is not written, and both front ends show one proposal."""
 
 from __future__ import annotations
 
 import pytest
 
+from client import Client
 from display import display
 from editor import draws_windows
 from sandbox import GREETING
 from stage import Stage
 
-pytestmark = pytest.mark.reuses_stage("reviews")
+pytestmark = pytest.mark.reuses_stage("client")
 
 OLD = "".join(f"line {number}\n" for number in range(1, 41))
 NEW = OLD.replace("line 5\n", "line five\n").replace("line 20\n", "").replace("line 35\n", "line 35\nline 35a\n")
@@ -18,77 +19,74 @@ UNIFIED = "(setq qwen-companion-diff-style 'unified)"
 HUNKS = "*qwen-companion hunks: list.txt*"
 
 
-def open_review(stage: Stage) -> None:
-    """Let the model propose three changes of a list, and go to the review."""
+def open_review(stage: Stage) -> Client:
+    """Propose three changes of a list, and go to the review."""
     path = stage.sandbox.project / "list.txt"
     path.write_text(OLD)
     stage.start_emacs(path, forms=(UNIFIED,))
-    stage.script_change(path, NEW)
-    stage.start_cli()
-    stage.ask("change the list")
+    client = stage.connect_client()
+    client.propose(path, NEW)
     stage.screen.wait_for("Qwen[1!1]")
     stage.screen.wait_for("3 of 3 hunks kept")
-    stage.model.say("All done.")
-    # The terminal has stayed selected.
-    assert stage.emacs.visible_buffers() == [HUNKS, "*qwen: project*"]
+    # The file has stayed selected.
+    assert stage.emacs.visible_buffers() == [HUNKS, "list.txt"]
+    assert stage.emacs.eval("(buffer-name (window-buffer))") == '"list.txt"'
     stage.emacs.command("qwen-companion-diff-open")
+    return client
 
 
-def accept(stage: Stage, expected: str) -> None:
+def accept(stage: Stage, client: Client, expected: str) -> None:
+    """Accept the proposal, whose text must be EXPECTED, by the keys; returns when Emacs shows what is then written."""
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("All done.")
-    assert (stage.sandbox.project / "list.txt").read_text() == expected
-    assert stage.emacs.visible_buffers() == ["list.txt", "*qwen: project*"]
+    assert client.write_accepted(stage.sandbox.project / "list.txt") == expected
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("list.txt") == expected, "the buffer as on disk")
+    assert stage.emacs.visible_buffers() == ["list.txt"]
 
 
 def test_what_is_dropped_is_not_written(stage: Stage) -> None:
-    open_review(stage)
+    client = open_review(stage)
     stage.screen.keys("n", "k")
     stage.screen.wait_for("2 of 3 hunks kept")
     stage.screen.wait_for("dropped, u brings it back")
-    accept(stage, NEW.replace("line 19\n", "line 19\nline 20\n"))
-    results = [result for _ in range(3) for result in stage.model.next_request().tool_results]
-    assert "User modified" in results[-1]
+    accept(stage, client, NEW.replace("line 19\n", "line 19\nline 20\n"))
 
 
 def test_to_ediff_and_back_by_one_key(stage: Stage) -> None:
-    open_review(stage)
+    client = open_review(stage)
     stage.screen.keys("k")
     stage.screen.wait_for("2 of 3 hunks kept")
     stage.screen.keys("Tab")
     stage.screen.wait_for("*Ediff Control Panel*")
-    assert "*qwen: project*" in stage.emacs.visible_buffers()
     # The dropped one is none for Ediff; its second one is dropped there.
     stage.screen.keys("n", "a", "Tab")
     stage.screen.wait_for("1 of 2 hunks kept")
     stage.screen.keys("u")
     stage.screen.wait_for("2 of 2 hunks kept")
-    accept(stage, NEW.replace("line 35a\n", ""))
+    accept(stage, client, NEW.replace("line 35a\n", ""))
 
 
 def test_lines_are_edited_in_the_mode_of_the_file(stage: Stage) -> None:
-    open_review(stage)
+    client = open_review(stage)
     stage.screen.keys("e")
     stage.screen.wait_for("put it into the proposal")
     stage.screen.type("first", seen="firstline 2")
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("+firstline 2")
-    accept(stage, NEW.replace("line 2\n", "firstline 2\n", 1))
+    accept(stage, client, NEW.replace("line 2\n", "firstline 2\n", 1))
 
 
 def test_it_is_answered_in_the_terminal(stage: Stage) -> None:
     """The review closes; what was dropped in it is kept, since the CLI writes its own text."""
-    open_review(stage)
+    client = open_review(stage)
+    path = stage.sandbox.project / "list.txt"
     stage.screen.keys("k")
     stage.screen.wait_for("2 of 3 hunks kept")
-    stage.screen.keys("C-x", "o")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("All done.")
-    stage.screen.wait_gone("hunks kept")
-    assert stage.emacs.visible_buffers() == ["list.txt", "*qwen: project*"]
-    assert (stage.sandbox.project / "list.txt").read_text() == NEW
     kept = NEW.replace("line five\n", "line 5\n")
+    assert client.close(path) == kept
+    path.write_text(NEW)
+    stage.screen.wait_gone("hunks kept")
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("list.txt") == NEW, "the buffer as on disk")
+    assert stage.emacs.visible_buffers() == ["list.txt"]
     assert stage.emacs.buffer_text("*qwen-companion kept: list.txt*") == kept
     stage.emacs.eval('(with-current-buffer "*qwen-companion kept: list.txt*" (qwen-companion-kept-discard))')
 
@@ -126,19 +124,3 @@ def test_in_a_window_with_colours(stage: Stage) -> None:
         stage.emacs.wait_until("(null (qwen-companion-proposals))")
         assert stage.emacs.visible_buffers() == ["greeting.py"]
         stage.end()
-
-
-def test_no_reviews_at_all(stage: Stage) -> None:
-    """The CLI asks in its terminal only, and writes what is answered there."""
-    changed = GREETING.replace('"hello "', '"good day "')
-    stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
-    stage.script_change(stage.sandbox.greeting, changed)
-    stage.start_cli()
-    stage.ask("change the greeting")
-    stage.screen.wait_for("Yes, allow once")
-    assert stage.emacs.eval("(qwen-companion-proposals)") == "nil"
-    stage.model.say("All done.")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("All done.")
-    assert stage.sandbox.greeting.read_text() == changed
-    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
