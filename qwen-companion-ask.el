@@ -21,7 +21,7 @@
 
 ;; `qwen-companion-ask' opens a prompt for a CLI from anywhere, with what is at
 ;; point quoted in it: the region, an error, a hunk, marked files.  `C-c C-c'
-;; sends it to the CLI's terminal, in which nothing is selected or scrolled.
+;; sends it to the CLI; its terminal is neither selected nor scrolled.
 ;; A prompt that is not sent stays: in its buffer, or in the history.
 
 ;;; Code:
@@ -32,6 +32,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -89,10 +90,6 @@ quote."
 
 ;;; The prompt buffer
 
-(defvar qwen-companion-ask-history nil
-  "Prompts that were sent or left, by project: an alist (ROOT . PROMPTS).
-The newest is first.  To keep it, add it to `savehist-additional-variables'.")
-
 (defvar-local qwen-companion-ask--root nil
   "Directory that the prompt in this buffer is about.")
 
@@ -102,23 +99,22 @@ The newest is first.  To keep it, add it to `savehist-additional-variables'.")
 (defvar-local qwen-companion-ask--draft nil
   "The unsent prompt, while the history is shown.")
 
-(defun qwen-companion-ask--remember (root prompt)
-  "Put PROMPT first in the history of ROOT, unless it is blank."
-  (unless (string-blank-p prompt)
-    (let ((prompts (delete prompt (alist-get root qwen-companion-ask-history
-                                             nil nil #'equal))))
-      (setf (alist-get root qwen-companion-ask-history nil nil #'equal)
-            (seq-take (cons prompt prompts)
-                      (if (natnump history-length) history-length 100))))))
-
 (defun qwen-companion-ask--forget-buffer ()
   "Keep the prompt of the current buffer, which is being killed, in the history."
-  (qwen-companion-ask--remember qwen-companion-ask--root (string-trim (buffer-string))))
+  (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim (buffer-string))))
+
+(defun qwen-companion-ask--keep-drafts ()
+  "Keep what is in all prompt buffers in the history: Emacs is ending."
+  (dolist (buffer (buffer-list))
+    (when (buffer-local-value 'qwen-companion-ask--root buffer)
+      (with-current-buffer buffer
+        (qwen-companion-ask--forget-buffer)))))
 
 (defvar qwen-companion-ask-mode-map
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c C-c") #'qwen-companion-ask-submit)
     (define-key map (kbd "C-c C-k") #'qwen-companion-ask-put-aside)
+    (define-key map (kbd "C-c C-b") #'qwen-companion-ask-take-back)
     (define-key map (kbd "M-p") #'qwen-companion-ask-previous)
     (define-key map (kbd "M-n") #'qwen-companion-ask-next)
     map)
@@ -133,12 +129,13 @@ The newest is first.  To keep it, add it to `savehist-additional-variables'.")
   (when qwen-companion-ask-mode
     (setq header-line-format
           (substitute-command-keys
-           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  @ completes files"))
+           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ completes files"))
     (setq-local completion-category-defaults
                 (cons '(qwen-companion-file (styles substring))
                       completion-category-defaults))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
-    (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)))
+    (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
+    (add-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts)))
 
 (defun qwen-companion-ask--buffer (root)
   "Return the prompt buffer for ROOT, made if there is none."
@@ -173,16 +170,25 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
   (let* ((root (qwen-companion-ask--current-root))
          (quotation (and (not bare) (qwen-companion-ask--quotation root))))
     (deactivate-mark)
-    (pop-to-buffer (qwen-companion-ask--buffer root)
-                   '((display-buffer-reuse-window display-buffer-below-selected)
-                     (window-height . 12)))
-    (goto-char (point-max))
+    (qwen-companion-ask--show root)
     (when quotation
-      (unless (bolp)
-        (insert "\n"))
-      (insert quotation)
-      (unless (bolp)
-        (insert "\n")))))
+      (qwen-companion-ask--insert quotation))))
+
+(defun qwen-companion-ask--show (root)
+  "Select the prompt buffer for ROOT."
+  (pop-to-buffer (qwen-companion-ask--buffer root)
+                 '((display-buffer-reuse-window display-buffer-below-selected)
+                   (window-height . 12)))
+  (goto-char (point-max)))
+
+(defun qwen-companion-ask--insert (text)
+  "Insert TEXT on lines of its own at the end of the prompt in this buffer."
+  (goto-char (point-max))
+  (unless (bolp)
+    (insert "\n"))
+  (insert text)
+  (unless (bolp)
+    (insert "\n")))
 
 (defvar qwen-companion-ask--minibuffer-history nil
   "The history of the project whose prompt is read in the minibuffer.")
@@ -195,20 +201,21 @@ See `qwen-companion-ask' for what is quoted."
    (let ((root (qwen-companion-ask--current-root)))
      (qwen-companion-ask--sessions)
      (list (read-string "Ask: " nil
-                        (let ((prompts (alist-get root qwen-companion-ask-history
-                                                  nil nil #'equal)))
-                          (setq qwen-companion-ask--minibuffer-history prompts)
+                        (progn
+                          (setq qwen-companion-ask--minibuffer-history
+                                (qwen-companion-prompts-of root))
                           'qwen-companion-ask--minibuffer-history)))))
   (when (string-blank-p prompt)
     (user-error "The prompt is empty"))
   (let* ((root (qwen-companion-ask--current-root))
          (quotation (qwen-companion-ask--quotation root)))
-    (qwen-companion-ask--send-to
-     (qwen-companion-ask--choose root)
-     (if quotation
-         (concat (string-trim-right quotation) "\n" prompt)
-       prompt))
-    (qwen-companion-ask--remember root prompt)))
+    (message "%s"
+             (qwen-companion-prompts-send
+              (qwen-companion-ask--choose root) root
+              (if quotation
+                  (concat (string-trim-right quotation) "\n" prompt)
+                prompt)))
+    (qwen-companion-prompts-remember root prompt)))
 
 ;;; Sending
 
@@ -256,18 +263,6 @@ One that works in ROOT is preferred to others."
                  nil t)
                 table))))
 
-(defun qwen-companion-ask--send-to (session prompt)
-  "Send PROMPT to SESSION, which is in a terminal of this Emacs."
-  (let ((terminal (qwen-companion-terminal-session-buffer session)))
-    (when (eq 'asking (qwen-companion-cli-state-activity
-                       (qwen-companion-session-state session)))
-      (user-error "The CLI asks something in %s; answer that first"
-                  (buffer-name terminal)))
-    (qwen-companion-terminal-send-prompt terminal prompt)
-    (message "Sent to %s in %s"
-             (qwen-companion-untrusted-text (qwen-companion-session-client session))
-             (buffer-name terminal))))
-
 (defun qwen-companion-ask--require ()
   "Signal a `user-error' outside of a prompt buffer."
   (unless qwen-companion-ask-mode
@@ -280,12 +275,51 @@ One that works in ROOT is preferred to others."
   (let ((prompt (string-trim (buffer-substring-no-properties (point-min) (point-max)))))
     (when (string-empty-p prompt)
       (user-error "The prompt is empty"))
-    (qwen-companion-ask--send-to (qwen-companion-ask--choose qwen-companion-ask--root)
-                                 prompt)
-    (qwen-companion-ask--remember qwen-companion-ask--root prompt)
-    (erase-buffer)
-    (setq qwen-companion-ask--place nil)
-    (quit-window)))
+    (let ((done (qwen-companion-prompts-send
+                 (qwen-companion-ask--choose qwen-companion-ask--root)
+                 qwen-companion-ask--root prompt)))
+      (erase-buffer)
+      (setq qwen-companion-ask--place nil)
+      (quit-window)
+      (message "%s" done))))
+
+;;;###autoload
+(defun qwen-companion-ask-take-back ()
+  "Take back a prompt that waits until a CLI has ended its turn.
+It comes into the prompt buffer of its project, to be changed, sent again
+or left.  Where several wait, choose one: they are in their order."
+  (interactive)
+  (let* ((waiting (or (qwen-companion-prompts-waiting)
+                      (user-error "No prompt waits; all are sent")))
+         (choices (cl-loop for (buffer root text) in waiting
+                           for number from 1
+                           collect (list (format "%d %s" number
+                                                 (truncate-string-to-width
+                                                  (string-join (split-string text) " ")
+                                                  80 nil nil t))
+                                         buffer root text)))
+         (choice (if (cdr choices)
+                     (assoc (qwen-companion-ask--read-waiting choices) choices)
+                   (car choices))))
+    (pcase-let ((`(,_ ,buffer ,root ,text) choice))
+      (unless (qwen-companion-prompts-take-back buffer text)
+        (user-error "That prompt has just been sent"))
+      (qwen-companion-ask--show root)
+      (qwen-companion-ask--insert text))))
+
+(defun qwen-companion-ask--read-waiting (choices)
+  "Return the name of that of CHOICES, (NAME BUFFER . _), which the user takes."
+  (let ((completion-extra-properties
+         (list :annotation-function
+               (lambda (text)
+                 (format "  %s" (buffer-name (cadr (assoc text choices))))))))
+    (completing-read
+     "Take back: "
+     (lambda (string predicate action)
+       (if (eq action 'metadata)
+           '(metadata (display-sort-function . identity) (cycle-sort-function . identity))
+         (complete-with-action action choices string predicate)))
+     nil t)))
 
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.
@@ -298,8 +332,7 @@ One that works in ROOT is preferred to others."
   "Show the COUNTth previous prompt of the project."
   (interactive "p")
   (qwen-companion-ask--require)
-  (let* ((prompts (alist-get qwen-companion-ask--root qwen-companion-ask-history
-                             nil nil #'equal))
+  (let* ((prompts (qwen-companion-prompts-of qwen-companion-ask--root))
          (place (+ (or qwen-companion-ask--place -1) (or count 1))))
     (when (>= place (length prompts))
       (user-error "No prompt before this one"))

@@ -34,6 +34,8 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
+(declare-function qwen-companion-prompts-waiting "qwen-companion-prompts" (&optional buffer))
+
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
 KIND is one of `asks' (a CLI asks in its terminal), `done' (its turn has
@@ -143,10 +145,18 @@ SLOTS are further ones of `qwen-companion-event'."
                             (or (qwen-companion-cli-state-since before) 0))
                          1000)))
          (when (and qwen-companion-attention-seconds
-                    (>= seconds qwen-companion-attention-seconds))
+                    (>= seconds qwen-companion-attention-seconds)
+                    ;; It goes on with the next prompt.
+                    (not (qwen-companion-attention--prompt-waits-p session)))
            (qwen-companion-attention--tell
             'done session (format "is done after %s" (qwen-companion-layer-duration seconds))
             :seconds seconds)))))))
+
+(defun qwen-companion-attention--prompt-waits-p (session)
+  "Return non-nil when a prompt waits for SESSION to end its turn."
+  (when-let* (((featurep 'qwen-companion-prompts))
+              (buffer (qwen-companion-terminal-session-buffer session)))
+    (qwen-companion-prompts-waiting buffer)))
 
 (defun qwen-companion-attention--proposed (proposal)
   "Tell of PROPOSAL, which has come."

@@ -45,6 +45,7 @@
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
@@ -1611,9 +1612,9 @@ Those whose line is not there are shown below the heading of the file."
 
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
-It is pasted into the CLI's terminal and sent.  If the CLI runs in no
-terminal of this Emacs, copy the prompt instead, so that you can paste
-it."
+While the CLI works they wait, see `qwen-companion-ask-take-back'.  If it
+runs in no terminal of this Emacs, copy the prompt instead, so that you
+can paste it."
   (interactive nil qwen-companion-changes-mode)
   (unless qwen-companion-changes--comments
     (user-error "There are no comments; c notes one on the line at point"))
@@ -1626,13 +1627,11 @@ it."
           (kill-new prompt)
           (message "The CLI is in no terminal of this Emacs: %d comment%s copied, paste %s there"
                    count (if (= count 1) "" "s") (if (= count 1) "it" "them")))
-      (when (eq 'asking (qwen-companion-cli-state-activity
-                         (qwen-companion-session-state session)))
-        (user-error "The CLI is asking something in %s; answer that first"
-                    (buffer-name terminal)))
-      (qwen-companion-terminal-send-prompt terminal prompt)
-      (message "%d comment%s sent to %s" count (if (= count 1) "" "s")
-               (buffer-name terminal)))
+      (let ((done (qwen-companion-prompts-send
+                   session (qwen-companion-changes--comment-root
+                            (car qwen-companion-changes--comments))
+                   prompt)))
+        (message "%d comment%s: %s" count (if (= count 1) "" "s") done)))
     (setq qwen-companion-changes--comments nil)
     (remove-overlays nil nil 'qwen-companion-changes-comment t)
     (qwen-companion-changes--update-header)))

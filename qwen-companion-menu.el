@@ -177,6 +177,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("n" "Next that waits for you" qwen-companion-next-waiting)
         ("w" "Write a prompt" qwen-companion-ask)
         ("W" "Ask at once" qwen-companion-ask-send qwen-companion-backend-sessions)
+        ("b" "Take back a prompt that waits" qwen-companion-ask-take-back
+         qwen-companion-backend-sessions)
         ("i" "What CLIs are told" qwen-companion-context)
         ("h" "Hide or show this file" qwen-companion-toggle-exclusion
          qwen-companion-menu--file-p))

@@ -46,7 +46,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define qwen-companion-session-changes SessionChanges
   sessions gone)
 (qwen-companion-messages-define qwen-companion-session SessionState
-  id client version pid directory ancestors streaming state no-hooks)
+  id client version pid directory family ancestors streaming state no-hooks)
 (qwen-companion-messages-define qwen-companion-cli-state CliState
   activity since prompt question mode model tokens context subagents)
 (qwen-companion-messages-define qwen-companion-file-visited FileVisited
@@ -81,6 +81,10 @@ its key, nil where there is none."
   client request size ms called failed)
 (qwen-companion-messages-define qwen-companion-notice Notice
   text)
+(qwen-companion-messages-define qwen-companion-recorded-sessions RecordedSessions
+  id sessions)
+(qwen-companion-messages-define qwen-companion-recorded-session RecordedSession
+  id time prompt)
 (qwen-companion-messages-define qwen-companion-journal-turns TurnChanges
   reset turns gone)
 (qwen-companion-messages-define qwen-companion-turn TurnChange

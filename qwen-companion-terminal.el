@@ -191,6 +191,12 @@ Control characters in it, which could end the paste, are left out."
 (defvar-local qwen-companion-terminal-directory nil
   "Directory in which the CLI of this terminal buffer was started.")
 
+(defvar-local qwen-companion-terminal-prompt-file nil
+  "File from which the CLI of this terminal buffer reads prompts, nil for none.")
+
+(defvar qwen-companion-terminal--prompt-files 0
+  "How many files of prompts have been named.")
+
 (defvar qwen-companion-terminal-opened-hook nil
   "Hook run in the buffer of a terminal in which a CLI has been started.")
 
@@ -239,6 +245,31 @@ Signal a `user-error' that says what is missing when there is no program."
           (when qwen-companion-approval-mode
             (list "--approval-mode" qwen-companion-approval-mode))))
 
+(defconst qwen-companion-terminal--prompt-file-version "0.15.10"
+  "The first version of Qwen Code that reads prompts from a file.")
+
+(defun qwen-companion-terminal--reads-prompts-p (program)
+  "Return non-nil when PROGRAM is a Qwen Code with the option `--input-file'.
+Another would not start with the option for it.  The version is that in
+the description of the package of which PROGRAM is a link."
+  (let* ((true (file-truename (or (executable-find program) program)))
+         (description (expand-file-name "package.json" (file-name-directory true))))
+    (and (file-readable-p description)
+         (with-temp-buffer
+           (insert-file-contents description nil 0 2000)
+           (and (re-search-forward "\"name\": *\"@qwen-code/qwen-code\"" nil t)
+                (re-search-forward "\"version\": *\"\\([0-9.]+\\)" nil t)
+                (version<= qwen-companion-terminal--prompt-file-version
+                           (string-trim-right (match-string 1) "\\.")))))))
+
+(defun qwen-companion-terminal--new-prompt-file (program)
+  "Return a name for the prompt file of PROGRAM, nil if it has none.
+The file is not there yet: what is there when the CLI starts is skipped."
+  (when-let* ((spool (qwen-companion-backend-spool))
+              ((qwen-companion-terminal--reads-prompts-p program)))
+    (expand-file-name (format "prompts-%d" (cl-incf qwen-companion-terminal--prompt-files))
+                      spool)))
+
 (defun qwen-companion-terminal--kind ()
   "Return the terminal emulator to use, `vterm' or `term'."
   (or qwen-companion-terminal
@@ -254,11 +285,14 @@ Kill the terminals there whose CLI has ended."
          (name (generate-new-buffer-name
                 (qwen-companion-terminal--name directory)))
          (command (qwen-companion-terminal-command))
+         (file (qwen-companion-terminal--new-prompt-file (car command)))
+         (command (append command (and file (list "--input-file" file))))
          (buffer (if (eq (qwen-companion-terminal--kind) 'vterm)
                      (qwen-companion-terminal--vterm name command)
                    (qwen-companion-terminal--term name command))))
     (with-current-buffer buffer
-      (setq qwen-companion-terminal-directory directory)
+      (setq qwen-companion-terminal-directory directory
+            qwen-companion-terminal-prompt-file file)
       (run-hooks 'qwen-companion-terminal-opened-hook))))
 
 (defun qwen-companion-terminal--vterm (name command)

@@ -76,6 +76,7 @@
 (declare-function qwen-companion-chat-permissions-lighter
                   "qwen-companion-chat-permissions" ())
 (declare-function qwen-companion-daemon-lighter "qwen-companion-daemon" ())
+(declare-function qwen-companion-prompts-sessions-changed "qwen-companion-prompts" ())
 
 (defun qwen-companion--lighter ()
   "Return the text for the mode line: state, CLIs, proposals, unsaved text.
@@ -173,6 +174,8 @@ character, so each part with properties of its own is a string."
     (qwen-companion-attention-sessions-changed
      before (qwen-companion-backend-sessions)))
   (qwen-companion-follow-update)
+  (when (featurep 'qwen-companion-prompts)
+    (qwen-companion-prompts-sessions-changed))
   (qwen-companion-session-list-refresh)
   (qwen-companion-inspector-changed)
   nil)
@@ -258,6 +261,7 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
 (autoload 'qwen-companion-ask "qwen-companion-ask" nil t)
 (autoload 'qwen-companion-ask-send "qwen-companion-ask" nil t)
+(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" nil t)
 (autoload 'qwen-companion-changes "qwen-companion-changes" nil t)
 (autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" nil t)
 (autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)

@@ -23,6 +23,8 @@ from qwen_companion.domain import SessionState, Settings, Snapshot
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
 from qwen_companion.doors.layer import Installed
+from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.recorded_sessions import recorded_sessions
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
@@ -40,13 +42,16 @@ from qwen_companion.emacs.messages import (
     HookAnswers,
     Incoming,
     JournalCall,
+    ListRecorded,
     Merge,
     Merged,
     Notice,
+    Prompt,
     ProposalClose,
     ProposalOpen,
     ProposalOrphan,
     Published,
+    RecordedSessions,
     ReviewOutcome,
     Roots,
     Serving,
@@ -59,7 +64,7 @@ from qwen_companion.emacs.messages import (
     Watch,
 )
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError
+from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, MessageError, PromptError
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.peers import ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, Proposals
@@ -225,6 +230,9 @@ class Companion:
         self._roots_changed = anyio.Event()
         self._files: tuple[str, ...] = ()
         self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
+        self._terminal_calls, self._terminal_calls_left = anyio.create_memory_object_stream[Prompt | ListRecorded](
+            math.inf
+        )
         self._server: McpServer | None = None
         self._text_limit: int | None = None
         self._services = anyio.create_task_group()
@@ -244,7 +252,11 @@ class Companion:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
         watch_input(input_descriptor, self._emacs_gone)
-        streams = (self._requests, self._requests_left, self._daemon_calls, self._daemon_calls_left)
+        streams = (
+            *(self._requests, self._requests_left),
+            *(self._terminal_calls, self._terminal_calls_left),
+            *(self._daemon_calls, self._daemon_calls_left),
+        )
         try:
             with ExitStack() as stack:
                 for stream in streams:
@@ -270,6 +282,7 @@ class Companion:
                     jobs.start_soon(self._look_after_layer)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._answer_requests)
+                    jobs.start_soon(self._serve_terminals)
                     jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
@@ -332,6 +345,8 @@ class Companion:
             self._requests.send_nowait(message)
         elif isinstance(message, JournalCall):
             self._journal.take(message)
+        elif isinstance(message, Prompt | ListRecorded):
+            self._terminal_calls.send_nowait(message)
         elif isinstance(message, ToolsOffered):
             self._offer_tools(message)
         elif isinstance(message, ToolAnswer):
@@ -512,6 +527,20 @@ class Companion:
                 self._bridge.tell(request.failed())
             except EmacsUnavailableError:
                 pass
+
+    async def _serve_terminals(self) -> None:
+        """Hand prompts over and list recorded conversations, one after the other."""
+        async for call in self._terminal_calls_left:
+            if isinstance(call, Prompt):
+                try:
+                    await to_thread.run_sync(
+                        append_prompt, self._spool.directory, call.file, call.text, abandon_on_cancel=True
+                    )
+                except PromptError as error:
+                    self._bridge.tell(Notice("warning", f"{error}; the prompt is in the history"))
+            else:
+                found = await to_thread.run_sync(recorded_sessions, os.environ, call.directory, abandon_on_cancel=True)
+                self._bridge.tell(RecordedSessions(call.id, found))
 
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)

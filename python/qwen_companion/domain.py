@@ -90,6 +90,15 @@ class CliState:
 
 
 @dataclass(frozen=True)
+class RecordedSession:
+    """A conversation that a CLI has recorded: its `id`, the `time` of its last change and its first `prompt`."""
+
+    id: str
+    time: int
+    prompt: str
+
+
+@dataclass(frozen=True)
 class HookAnswer:
     """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 

@@ -20,6 +20,10 @@ class SpoolError(CompanionError):
     """A text could not be handed over by private file."""
 
 
+class PromptError(CompanionError):
+    """A prompt could not be put where a CLI reads it."""
+
+
 class EmacsUnavailableError(CompanionError):
     """A call to Emacs is not answered; base of the reasons below."""
 

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Final
+
 import pytest
 
+from model_types import Answer
 from stage import Stage
 
 pytestmark = pytest.mark.reuses_stage("context")
@@ -122,9 +126,65 @@ def test_a_prompt_is_written_from_the_file(stage: Stage) -> None:
     stage.screen.type("What is this?")
     stage.model.say("A greeting.")
     stage.screen.keys("C-c", "C-c")
-    stage.screen.wait_for("Sent to Qwen Code")
+    stage.screen.wait_for("Sent to *qwen: project*")
     stage.screen.wait_for("A greeting.")
     prompt = stage.model.next_request().prompt
     assert "greeting.py, lines 1-2:\n```python\n# A small program to talk about.\n" in prompt
     assert "What is this?" in prompt
     assert stage.emacs.eval("(buffer-name (window-buffer (selected-window)))") == '"greeting.py"'
+
+
+WATCH: Final = """
+(setq test-events nil
+      qwen-companion-attention-seconds 0
+      qwen-companion-attention-functions
+      (list (lambda (event) (setq test-events (append test-events (list (qwen-companion-event-kind event)))))))
+"""
+
+
+def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
+    """Each is a turn of its own; one that waits can be taken back; what is half typed in the terminal stays."""
+    stage.start_emacs(stage.sandbox.greeting, forms=(f"(progn {WATCH})",))
+    stage.start_cli()
+    working = threading.Event()
+    stage.model.answer(Answer("I began and ended.", halfway=working))
+    # Typed at once: it may not watch its file yet.
+    to_other_window(stage)
+    stage.emacs.eval('(qwen-companion-ask-send "begin")')
+    assert "begin" in stage.model.next_request().prompt
+    # It says so before it asks the model.
+    assert stage.emacs.eval("(qwen-companion-layer-activity)") == "working"
+    stage.screen.wait_for(" working")
+    to_other_window(stage)
+    stage.screen.type("half a thought")
+    to_other_window(stage)
+    numbers = ("one", "two", "three", "four", "five")
+    for number in (*numbers, "six"):
+        stage.emacs.eval(f'(qwen-companion-ask-send "number {number}")')
+    stage.screen.wait_for("6 prompts wait until its turn is over")
+    stage.emacs.command("qwen-companion-ask-take-back")
+    stage.screen.wait_for("Take back:")
+    stage.screen.type("6")
+    stage.screen.keys("Tab", "Enter")
+    stage.screen.wait_for("*qwen prompt: project*")
+    assert "number six" in stage.emacs.buffer_text("*qwen prompt: project*")
+    for number in numbers:
+        stage.model.say(f"Number {number}, I see.")
+    working.set()
+    for number in numbers:
+        prompt = stage.model.next_request().prompt
+        assert f"number {number}" in prompt
+        assert [other for other in (*numbers, "six") if f"number {other}" in prompt] == [number]
+    stage.screen.wait_for("Number five, I see.")
+    stage.screen.wait_for("half a thought")
+    # The user has not looked at the terminal; between two prompts that waited it has not called for attention.
+    stage.emacs.wait_until("(null (qwen-companion-layer-activity))")
+    assert stage.emacs.eval("test-events") == "(done)"
+    # Now at the terminal: nothing calls for attention.
+    stage.emacs.eval('(progn (setq test-events nil) (select-window (get-buffer-window "*qwen: project*")) nil)')
+    stage.model.say("A whole one now.")
+    stage.screen.keys("Enter")
+    assert "half a thought" in stage.model.next_request().prompt
+    stage.screen.wait_for("A whole one now.")
+    stage.emacs.wait_until("(null (qwen-companion-layer-activity))")
+    assert stage.emacs.eval("test-events") == "nil"

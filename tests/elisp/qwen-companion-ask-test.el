@@ -25,7 +25,7 @@
   (declare (indent 0) (debug t))
   `(qwen-companion-test-with-files '(("a.py" "import os\n\ndef f():\n    return 1\n")
                                      ("b c.txt" "one\n"))
-     (let ((qwen-companion-ask-history nil)
+     (let ((qwen-companion-prompts-history nil)
            (root (directory-file-name default-directory)))
        (ignore root)
        (save-window-excursion
@@ -140,7 +140,7 @@ The function `typed' returns what a terminal has got."
       (with-current-buffer "a.py"
         (qwen-companion-ask-send "And now?"))
       (should (equal '("*one*" "a.py, line 1\nAnd now?") (car typed)))
-      (should (equal "And now?" (cadr (assoc root qwen-companion-ask-history)))))))
+      (should (equal "And now?" (cadr (assoc root qwen-companion-prompts-history)))))))
 
 (ert-deftest qwen-companion-ask-test-chooses-a-cli ()
   "The one that works here; with several, the user chooses."
@@ -161,7 +161,7 @@ The function `typed' returns what a terminal has got."
           (should (equal "*one*" (caar typed))))))))
 
 (ert-deftest qwen-companion-ask-test-nothing-is-lost ()
-  "Without a CLI, or while it asks, the prompt stays; killed, it is in the history."
+  "Without a CLI the prompt stays; killed, or when Emacs ends, it is in the history."
   (qwen-companion-ask-test--with
     (find-file "a.py")
     (qwen-companion-ask t)
@@ -169,16 +169,41 @@ The function `typed' returns what a terminal has got."
     (qwen-companion-ask-test--with-terminals '()
       (should-error (qwen-companion-ask-submit) :type 'user-error)
       (should (equal "Long thoughts" (qwen-companion-ask-test--prompt))))
-    (qwen-companion-ask-test--with-terminals '("one")
-      (plist-put (car sessions) :state '(:activity asking))
-      (should-error (qwen-companion-ask-submit) :type 'user-error)
-      (should-not typed)
-      (should (equal "Long thoughts" (qwen-companion-ask-test--prompt))))
     (kill-buffer)
     (find-file "a.py")
     (qwen-companion-ask t)
     (qwen-companion-ask-previous)
-    (should (equal "Long thoughts" (qwen-companion-ask-test--prompt)))))
+    (should (equal "Long thoughts" (qwen-companion-ask-test--prompt)))
+    (erase-buffer)
+    (insert "Last words")
+    (qwen-companion-ask--keep-drafts)
+    (should (equal '("Last words" "Long thoughts") (qwen-companion-prompts-of root)))))
+
+(ert-deftest qwen-companion-ask-test-takes-back-what-waits ()
+  (qwen-companion-ask-test--with
+    (qwen-companion-ask-test--with-terminals '("one")
+      (find-file "a.py")
+      (should-error (qwen-companion-ask-take-back) :type 'user-error)
+      (plist-put (car sessions) :state '(:activity working :since 1))
+      (unwind-protect
+          (progn
+            (dolist (prompt '("First" "Second" "Third"))
+              (qwen-companion-ask t)
+              (insert prompt)
+              (qwen-companion-ask-submit))
+            (let (offered)
+              (cl-letf (((symbol-function 'completing-read)
+                         (lambda (_prompt table &rest _)
+                           (setq offered (all-completions "" table))
+                           "2 Second")))
+                (qwen-companion-ask-take-back))
+              (should (equal '("1 First" "2 Second" "3 Third") offered)))
+            (should (equal "Second\n" (qwen-companion-ask-test--prompt)))
+            (should (equal '("First" "Third")
+                           (mapcar (lambda (waiting) (nth 2 waiting))
+                                   (qwen-companion-prompts-waiting))))
+            (should-not typed))
+        (kill-buffer "*one*")))))
 
 (ert-deftest qwen-companion-ask-test-completes-files ()
   "By any part of their names."

@@ -598,9 +598,11 @@ A text that is nil removes the line."
                                                 :id))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))
-            (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)
-            (setq session (plist-put session :state '(:activity idle)))
             (qwen-companion-changes-test-press "C-c C-c")
+            (should-not sent)
+            (should (qwen-companion-prompts-waiting terminal))
+            (setq session (plist-put session :state '(:activity idle)))
+            (qwen-companion-prompts-sessions-changed)
             (should (equal '("\e[200~Comments on your changes:\n\na.txt:20\n> +twenty\nNo.[201~\n\e[201~")
                            sent))
             (qwen-companion-test-wait-for (cdr sent))

@@ -27,6 +27,7 @@ from qwen_companion.domain import (
     KnownProposal,
     KnownSession,
     Peer,
+    RecordedSession,
     SessionState,
     Settings,
     Snapshot,
@@ -297,6 +298,22 @@ JournalCall = (
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`."""
+
+    file: str
+    text: Text
+
+
+@dataclass(frozen=True)
+class ListRecorded:
+    """`list-recorded`: asks which conversations were recorded in `directory`; answered by `recorded-sessions`."""
+
+    id: int
+    directory: str
+
+
+@dataclass(frozen=True)
 class ToolsOffered:
     """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
@@ -338,6 +355,8 @@ Incoming = (
     | ReviewOutcome
     | Compare
     | Merge
+    | Prompt
+    | ListRecorded
     | ToolsOffered
     | ToolAnswer
     | Stop
@@ -442,6 +461,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "journal-wrote": partial(from_plist, JournalWrote),
     "journal-busy": partial(from_plist, JournalBusy),
     "journal-forget": partial(from_plist, JournalForget),
+    "prompt": partial(from_plist, Prompt),
+    "list-recorded": partial(from_plist, ListRecorded),
     "stop": partial(from_plist, Stop),
     "ping": partial(from_plist, Ping),
     "tools": partial(from_plist, ToolsOffered),
@@ -761,6 +782,15 @@ class TurnChange:
     turn: Turn
     files: tuple[ChangedFile, ...]
     gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecordedSessions(Notification):
+    """`recorded-sessions`: the answer to the request ID, the newest conversation first."""
+
+    method = "recorded-sessions"
+    id: int
+    sessions: Sequence[RecordedSession]
 
 
 @dataclass(frozen=True)

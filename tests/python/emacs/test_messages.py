@@ -18,6 +18,7 @@ from qwen_companion.domain import (
     KnownProposal,
     KnownSession,
     Peer,
+    RecordedSession,
     SessionState,
     Settings,
     Snapshot,
@@ -50,14 +51,17 @@ from qwen_companion.emacs.messages import (
     JournalTexts,
     JournalWatch,
     JournalWrote,
+    ListRecorded,
     Merge,
     Merged,
     Notice,
     Outgoing,
+    Prompt,
     ProposalClose,
     ProposalOpen,
     ProposalOrphan,
     Published,
+    RecordedSessions,
     ReviewOutcome,
     Roots,
     Serving,
@@ -373,6 +377,8 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     state = SessionState(known, True, state=CliState(), no_hooks="why")
     sessions = as_dict(loads(dumps(SessionChanges((state,)).payload(spool))))
     excluded = as_dict(loads(dumps(ExclusionList((Exclusion("/a", "rule", "i"),)).payload(spool))))
+    recorded = RecordedSessions(1, (RecordedSession("a", 4, "first"),))
+    conversation = as_dict(as_dict(loads(dumps(recorded.payload(spool))))["sessions"][0])
     answered = as_dict(loads(dumps(HookAnswers("i", (HookAnswer("Stop", "", "none", 1, 0),)).payload(spool))))
     turn = TurnChange(Turn("1", "/r", "s", "c", "hooks", "p", 0), (ChangedFile("/r/a", "added"),))
     turns = as_dict(loads(dumps(TurnChanges((turn,)).payload(spool))))
@@ -384,6 +390,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
         "ChangedFile": set(as_dict(as_dict(turns["turns"][0])["files"][0])),
         "SessionState": set(as_dict(sessions["sessions"][0])),
         "CliState": set(as_dict(as_dict(sessions["sessions"][0])["state"])),
+        "RecordedSession": set(conversation),
         "HookAnswer": set(as_dict(answered["answers"][0])),
         "Exclusion": set(as_dict(excluded["exclusions"][0])),
         **{
@@ -398,6 +405,7 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
                 ProposalOpen("p", "i", "c", "/a", "d", "text"),
                 ProposalClose("p", True),
                 FileVisited("/a"),
+                recorded,
                 ProposalOrphan("p"),
                 Delivered("p"),
                 Compared(1, None),
@@ -417,3 +425,12 @@ def test_emacs_reads_only_keys_that_are_written(spool: Spool) -> None:
     read = {cls: set(keys.split()) for cls, keys in defined}
     assert len(read) == len(defined) > 10
     assert {cls: keys - written[cls] for cls, keys in read.items() if not keys <= written[cls]} == {}
+
+
+def test_prompts_and_recorded_conversations(spool: Spool) -> None:
+    text = spool.write("long")
+    assert incoming("prompt", f'(:file "/s/f" :text-file "{text}")', spool) == Prompt("/s/f", "long")
+    assert incoming("list-recorded", '(:id 3 :directory "/d")', spool) == ListRecorded(3, "/d")
+    answer = as_dict(outgoing(RecordedSessions(3, [RecordedSession("a", 4, "first")]), spool))
+    assert answer["id"] == 3
+    assert [as_dict(item) for item in answer["sessions"]] == [{"id": "a", "time": 4, "prompt": "first"}]

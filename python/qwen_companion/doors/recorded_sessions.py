@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The conversations that Qwen Code has recorded and can go on with, see its option `--resume`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, cast
+
+from qwen_companion.domain import RecordedSession
+from qwen_companion.doors.conditions import user_settings_file
+
+MOST = 200
+"""How many are returned at most."""
+
+_LINES = 20
+"""Among how many lines of a recording the first prompt is looked for."""
+
+_LINE_BYTES = 64 * 1024
+"""How much of a line is read; a longer one, with an image in it, is not understood."""
+
+_PROMPT = 120
+"""How much of a prompt is returned, in characters."""
+
+
+def recorded_sessions(environ: Mapping[str, str], directory: str) -> list[RecordedSession]:
+    """Return the conversations that were recorded in `directory`, the newest first; wait for the disk."""
+    home = os.path.dirname(user_settings_file(environ))
+    # Other directories may have the same name there.
+    place = os.path.join(home, "projects", re.sub(r"[^a-zA-Z0-9]", "-", directory), "chats")
+    try:
+        with os.scandir(place) as entries:
+            files = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".jsonl")]
+    except OSError:
+        return []
+    found = (_read(path, round(1000 * time), directory) for time, path in sorted(files, reverse=True))
+    return list(islice((session for session in found if session is not None), MOST))
+
+
+def _read(path: str, time: int, directory: str) -> RecordedSession | None:
+    """Return the conversation in the file at `path`; None if it is not one of `directory`, or has no prompt."""
+    try:
+        with open(path, "rb") as file:
+            for line in islice(iter(lambda: file.readline(_LINE_BYTES), b""), _LINES):
+                entry = _entry(line)
+                if entry.get("cwd") not in (None, directory):
+                    return None
+                identifier, prompt = entry.get("sessionId"), _prompt(entry)
+                if isinstance(identifier, str) and prompt:
+                    return RecordedSession(identifier, time, prompt)
+    except OSError:
+        pass
+    return None
+
+
+def _entry(line: bytes) -> Mapping[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
+
+
+def _prompt(entry: Mapping[str, Any]) -> str:
+    """Return the beginning of the prompt in `entry`, on one line; "" if it is none."""
+    message = entry.get("message")
+    if entry.get("type") != "user" or not isinstance(message, dict):
+        return ""
+    parts = cast("Mapping[str, Any]", message).get("parts")
+    texts = [cast("Mapping[str, Any]", part).get("text") for part in _list(parts) if isinstance(part, dict)]
+    words = " ".join(text for text in texts if isinstance(text, str))
+    return " ".join(words[: 10 * _PROMPT].split())[:_PROMPT]
+
+
+def _list(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -1,0 +1,270 @@
+;;; qwen-companion-prompts.el --- Sending prompts to CLIs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Sends prompts to the CLIs in terminals of this Emacs.  A CLI that was
+;; started to read prompts from a file gets them there, and what is half typed
+;; in its terminal stays; another gets them pasted.
+;;
+;; Where a CLI tells what it does, a prompt that comes while it works waits
+;; here: each becomes a turn of its own, in the order in which they came, and
+;; until then can be taken back.  The CLI itself would join them into one.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-spool)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+;;; History
+
+(defvar qwen-companion-prompts-history nil
+  "Prompts that were sent or left, by project: an alist (ROOT . PROMPTS).
+The newest is first.  With `savehist-mode' on it is kept.")
+
+(defvar savehist-additional-variables)
+
+(defun qwen-companion-prompts-of (root)
+  "Return what was sent or left in the project ROOT, newest first."
+  (alist-get root qwen-companion-prompts-history nil nil #'equal))
+
+(defun qwen-companion-prompts-remember (root prompt)
+  "Put PROMPT first in the history of ROOT, unless it is blank."
+  (unless (string-blank-p prompt)
+    (when (bound-and-true-p savehist-mode)
+      (add-to-list 'savehist-additional-variables 'qwen-companion-prompts-history))
+    (setf (alist-get root qwen-companion-prompts-history nil nil #'equal)
+          (seq-take (cons prompt (remove prompt (qwen-companion-prompts-of root)))
+                    (if (natnump history-length) history-length 100)))))
+
+;;; What waits
+
+(defconst qwen-companion-prompts--begin-seconds 5
+  "Seconds after which a prompt that the CLI has not begun with holds up no other.
+Of a command with a slash, most CLIs do not tell that they have begun.")
+
+(defconst qwen-companion-prompts--hooks-seconds 10
+  "Seconds for which a prompt waits for a CLI that has just started to report.")
+
+(defconst qwen-companion-prompts--retry-seconds 2
+  "Seconds between two looks at a terminal in which something is typed.")
+
+(cl-defstruct (qwen-companion-prompts--prompt
+               (:constructor qwen-companion-prompts--make-prompt)
+               (:copier nil))
+  "A prompt that waits: its TEXT, about the project ROOT.
+TIME is when it came, in milliseconds since the epoch.  With ANYWAY it is
+sent even if the turn before it is cancelled."
+  text root time anyway)
+
+(defvar-local qwen-companion-prompts--waiting nil
+  "The prompts that wait for the CLI in this terminal buffer, oldest first.")
+
+(defvar-local qwen-companion-prompts--sent nil
+  "When the last prompt was sent to the CLI in this terminal buffer.
+In milliseconds since the epoch; nil when the CLI has begun with it.")
+
+(defvar-local qwen-companion-prompts--timer nil
+  "Timer that goes on with what waits in this terminal buffer.")
+
+(defun qwen-companion-prompts-waiting (&optional buffer)
+  "Return what waits, oldest first, each as (TERMINAL-BUFFER ROOT TEXT).
+With BUFFER, return those that wait for the CLI in that terminal only."
+  (cl-loop for terminal in (if buffer (list buffer) (buffer-list))
+           nconc (mapcar (lambda (prompt)
+                           (list terminal
+                                 (qwen-companion-prompts--prompt-root prompt)
+                                 (qwen-companion-prompts--prompt-text prompt)))
+                         (buffer-local-value 'qwen-companion-prompts--waiting terminal))))
+
+(defun qwen-companion-prompts-take-back (buffer text)
+  "Remove the prompt TEXT from those that wait for the CLI in BUFFER.
+Return nil when it does not wait any more."
+  (with-current-buffer buffer
+    (when-let* ((prompt (seq-find (lambda (prompt)
+                                    (equal text (qwen-companion-prompts--prompt-text prompt)))
+                                  qwen-companion-prompts--waiting)))
+      (setq qwen-companion-prompts--waiting
+            (remq prompt qwen-companion-prompts--waiting))
+      t)))
+
+;;; Sending
+
+(defun qwen-companion-prompts-send (session root text &optional anyway)
+  "Send the prompt TEXT about the project ROOT to the CLI SESSION.
+While the CLI works the prompt waits.  If the turn is cancelled meanwhile
+it is not sent, unless ANYWAY is non-nil.  Return what has been done, as
+text for the echo area.  Signal a `user-error' where that cannot be done."
+  (let* ((buffer (or (qwen-companion-terminal-session-buffer session)
+                     (user-error "This CLI is in no terminal of this Emacs")))
+         (name (buffer-name buffer))
+         (state (qwen-companion-session-state session)))
+    (cond
+     ((or (qwen-companion-cli-state-activity state)
+          (qwen-companion-prompts--starting-p session buffer))
+      (qwen-companion-prompts-remember root text)
+      (with-current-buffer buffer
+        (setq qwen-companion-prompts--waiting
+              (append qwen-companion-prompts--waiting
+                      (list (qwen-companion-prompts--make-prompt
+                             :text text :root root :time (qwen-companion-prompts--now)
+                             :anyway anyway))))
+        (qwen-companion-prompts--update session)
+        (pcase (length qwen-companion-prompts--waiting)
+          (0 (format "Sent to %s" name))
+          (count (format "%s: %d %s %s"
+                         name count (if (= count 1) "prompt waits" "prompts wait")
+                         (if (eq 'asking (qwen-companion-cli-state-activity state))
+                             "until its question is answered and its turn is over"
+                           "until its turn is over"))))))
+     ((and (qwen-companion-prompts--typed-p session buffer)
+           (not (y-or-n-p (format "Something is typed in %s; paste the prompt behind it? "
+                                  name))))
+      (user-error "Not sent: something is typed in %s" name))
+     (t
+      (qwen-companion-prompts-remember root text)
+      (qwen-companion-terminal-send-prompt buffer text)
+      (format "Sent to %s" name)))))
+
+(defun qwen-companion-prompts--starting-p (session buffer)
+  "Return non-nil while SESSION in BUFFER has not yet told that it is ready.
+Prompts that come to its file before are lost."
+  (and (qwen-companion-prompts--file buffer)
+       (not (qwen-companion-session-no-hooks session))
+       (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))
+
+(defun qwen-companion-prompts--file (buffer)
+  "Return the prompt file of the CLI in BUFFER, or nil.
+It is of no use any more when the mode has been off meanwhile."
+  (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))
+              (spool (qwen-companion-backend-spool)))
+    (and (equal spool (file-name-directory file))
+         file)))
+
+(defun qwen-companion-prompts--typed-p (session buffer)
+  "Return non-nil when something is typed to SESSION in its terminal BUFFER.
+Qwen Code and Gemini CLI show an invitation where nothing is."
+  (and (qwen-companion-session-family session)
+       (with-current-buffer buffer
+         (save-excursion
+           (goto-char (point-max))
+           (not (search-backward "Type your message"
+                                 (line-beginning-position (- (frame-height))) t))))))
+
+(defun qwen-companion-prompts--update (session)
+  "Send what waits for SESSION if it can be sent; called in its terminal buffer."
+  (let* ((state (qwen-companion-session-state session))
+         (activity (qwen-companion-cli-state-activity state)))
+    (when (and qwen-companion-prompts--sent
+               (> (or (qwen-companion-cli-state-since state) 0)
+                  qwen-companion-prompts--sent))
+      (setq qwen-companion-prompts--sent nil))
+    (when (eq activity 'cancelled)
+      (qwen-companion-prompts--drop-cancelled (qwen-companion-cli-state-since state)))
+    (when qwen-companion-prompts--waiting
+      (cond
+       ((qwen-companion-prompts--starting-p session (current-buffer))
+        (qwen-companion-prompts--later qwen-companion-prompts--hooks-seconds
+                                       #'qwen-companion-prompts--paste-all))
+       ((and (memq activity '(idle cancelled))
+             (not qwen-companion-prompts--sent))
+        (qwen-companion-prompts--send-next session))))))
+
+(defun qwen-companion-prompts--send-next (session)
+  "Send the first that waits for SESSION, in its terminal buffer."
+  (let ((text (qwen-companion-prompts--prompt-text (car qwen-companion-prompts--waiting)))
+        (file (qwen-companion-prompts--file (current-buffer))))
+    (if (and (not file) (qwen-companion-prompts--typed-p session (current-buffer)))
+        (qwen-companion-prompts--later qwen-companion-prompts--retry-seconds
+                                       #'qwen-companion-prompts--update)
+      (pop qwen-companion-prompts--waiting)
+      (setq qwen-companion-prompts--sent (qwen-companion-prompts--now))
+      (if file
+          (qwen-companion-backend-call
+           'prompt (append (list :file file) (qwen-companion-spool-pack text)))
+        (qwen-companion-terminal-send-prompt (current-buffer) text))
+      (qwen-companion-prompts--later qwen-companion-prompts--begin-seconds
+                                     #'qwen-companion-prompts--begun))))
+
+(defun qwen-companion-prompts--drop-cancelled (time)
+  "Forget what has waited in this terminal for a turn that was cancelled at TIME."
+  (let ((dropped (seq-filter (lambda (prompt)
+                               (and (not (qwen-companion-prompts--prompt-anyway prompt))
+                                    (< (qwen-companion-prompts--prompt-time prompt) time)))
+                             qwen-companion-prompts--waiting)))
+    (when dropped
+      (setq qwen-companion-prompts--waiting
+            (seq-difference qwen-companion-prompts--waiting dropped #'eq))
+      (message "qwen-companion: the turn was cancelled: %s not sent, see the history in M-x qwen-companion-ask"
+               (if (cdr dropped)
+                   (format "%d prompts that waited were" (length dropped))
+                 "a prompt that waited was")))))
+
+(defun qwen-companion-prompts--now ()
+  "Return the time in milliseconds since the epoch."
+  (floor (* 1000 (float-time))))
+
+(defun qwen-companion-prompts--later (seconds function)
+  "Call FUNCTION in this buffer with its session after SECONDS, if it lives."
+  (when qwen-companion-prompts--timer
+    (cancel-timer qwen-companion-prompts--timer))
+  (setq qwen-companion-prompts--timer
+        (run-at-time seconds nil #'qwen-companion-prompts--call-in
+                     (current-buffer) function)))
+
+(defun qwen-companion-prompts--call-in (buffer function)
+  "Call FUNCTION in BUFFER with the session of that terminal, if there is one."
+  (when-let* (((buffer-live-p buffer))
+              (session (seq-find (lambda (session)
+                                   (eq buffer (qwen-companion-terminal-session-buffer session)))
+                                 (qwen-companion-backend-sessions))))
+    (with-current-buffer buffer
+      (funcall function session))))
+
+(defun qwen-companion-prompts--begun (session)
+  "Wait no longer for SESSION to begin with the last prompt."
+  (setq qwen-companion-prompts--sent nil)
+  (qwen-companion-prompts--update session))
+
+(defun qwen-companion-prompts--paste-all (session)
+  "Paste what waits for SESSION, which has not told that it is ready."
+  (when-let* (((qwen-companion-prompts--starting-p session (current-buffer)))
+              (prompts qwen-companion-prompts--waiting))
+    (setq qwen-companion-prompts--waiting nil)
+    (qwen-companion-terminal-send-prompt
+     (current-buffer)
+     (mapconcat #'qwen-companion-prompts--prompt-text prompts "\n\n"))))
+
+(defun qwen-companion-prompts-sessions-changed ()
+  "Send what waits for CLIs which have ended their turn."
+  (when-let* ((buffers (delete-dups (mapcar #'car (qwen-companion-prompts-waiting)))))
+    (dolist (session (qwen-companion-backend-sessions))
+      (when-let* ((buffer (car (memq (qwen-companion-terminal-session-buffer session)
+                                     buffers))))
+        (with-current-buffer buffer
+          (qwen-companion-prompts--update session))))))
+
+(provide 'qwen-companion-prompts)
+;;; qwen-companion-prompts.el ends here

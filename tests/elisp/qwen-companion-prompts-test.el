@@ -1,0 +1,152 @@
+;;; qwen-companion-prompts-test.el --- Tests of sending prompts  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; Which way a prompt goes to a CLI, when, and what becomes of those that wait.
+
+;;; Code:
+
+(require 'ert)
+(require 'cl-lib)
+(require 'qwen-companion)
+(require 'qwen-companion-prompts)
+(require 'qwen-companion-test-helper)
+
+(defmacro qwen-companion-prompts-test--with (state &rest body)
+  "Run BODY with a CLI in STATE, a property list, which reads prompts from a file.
+`sent' is the list of what it has got, newest first, each with the way.
+The function `become' gives it another activity, since now or TIME."
+  (declare (indent 1) (debug t))
+  `(with-temp-buffer
+     (let* ((buffer (current-buffer))
+            (sent nil)
+            (session (list :id "one" :client "Qwen Code" :family 'qwen :state ,state))
+            (qwen-companion-prompts-history nil)
+            (qwen-companion-terminal-prompt-file "/spool/prompts-1"))
+       (setq-local qwen-companion-terminal-prompt-file "/spool/prompts-1")
+       (insert "> Type your message\n")
+       (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                  (lambda () (list session)))
+                 ((symbol-function 'qwen-companion-terminal-session-buffer)
+                  (lambda (_session) buffer))
+                 ((symbol-function 'qwen-companion-backend-spool) (lambda () "/spool/"))
+                 ((symbol-function 'qwen-companion-backend-call)
+                  (lambda (method payload)
+                    (should (eq 'prompt method))
+                    (should (equal "/spool/prompts-1" (plist-get payload :file)))
+                    (push (list 'file (plist-get payload :text)) sent)
+                    t))
+                 ((symbol-function 'qwen-companion-terminal-send-prompt)
+                  (lambda (_buffer text) (push (list 'paste text) sent))))
+         (cl-flet ((send (text &optional anyway)
+                     (qwen-companion-prompts-send session "/root" text anyway))
+                   (become (activity)
+                     ;; In another millisecond than what was before.
+                     (sleep-for 0.002)
+                     (plist-put session :state
+                                (list :activity activity
+                                      :since (qwen-companion-prompts--now)))
+                     (qwen-companion-prompts-sessions-changed)))
+           (ignore #'send #'become)
+           (unwind-protect
+               (progn ,@body)
+             (when qwen-companion-prompts--timer
+               (cancel-timer qwen-companion-prompts--timer))))))))
+
+(ert-deftest qwen-companion-prompts-test-each-is-a-turn-in-order ()
+  (qwen-companion-prompts-test--with '(:activity idle :since 1)
+    (should (equal "Sent to" (substring (send "one") 0 7)))
+    ;; It is still idle: the prompt takes its time to come to it.
+    (should (string-match-p "1 prompt waits" (send "two")))
+    (send "three")
+    (should (equal '((file "one")) sent))
+    (become 'working)
+    (become 'asking)
+    (should (equal '((file "one")) sent))
+    (become 'idle)
+    (qwen-companion-prompts-sessions-changed)
+    (should (equal '((file "two") (file "one")) sent))
+    (become 'working)
+    (become 'idle)
+    (should (equal '((file "three") (file "two") (file "one")) sent))
+    (should-not (qwen-companion-prompts-waiting))
+    (should (equal '("three" "two" "one") (qwen-companion-prompts-of "/root")))))
+
+(ert-deftest qwen-companion-prompts-test-a-command-holds-up-nothing ()
+  "A CLI does not tell that it has begun with a command of its own."
+  (qwen-companion-prompts-test--with '(:activity idle :since 1)
+    (let ((qwen-companion-prompts--begin-seconds 0))
+      (send "/memory show")
+      (send "next")
+      (qwen-companion-test-wait-for (equal '((file "next") (file "/memory show")) sent)))))
+
+(ert-deftest qwen-companion-prompts-test-a-cancelled-turn-drops-what-waits ()
+  (qwen-companion-prompts-test--with '(:activity working :since 1)
+    (send "two")
+    (send "instead" t)
+    (let ((messages (qwen-companion-test-messages
+                      (become 'working)
+                      (become 'cancelled))))
+      (should (string-match-p "a prompt that waited was not sent" messages)))
+    (should (equal '((file "instead")) sent))
+    (should-not (qwen-companion-prompts-waiting))
+    (should (member "two" (qwen-companion-prompts-of "/root")))
+    ;; What comes after it is sent.
+    (become 'working)
+    (become 'cancelled)
+    (send "again")
+    (should (equal '(file "again") (car sent)))))
+
+(ert-deftest qwen-companion-prompts-test-waits-for-a-cli-that-starts ()
+  "What comes to the file before the CLI watches it is lost."
+  (qwen-companion-prompts-test--with nil
+    (send "one")
+    (should-not sent)
+    (become 'idle)
+    (should (equal '((file "one")) sent)))
+  (qwen-companion-prompts-test--with nil
+    (let ((qwen-companion-prompts--hooks-seconds 0))
+      (send "one")
+      (send "two")
+      (qwen-companion-test-wait-for (equal '((paste "one\n\ntwo")) sent)))))
+
+(ert-deftest qwen-companion-prompts-test-without-hooks-it-is-pasted ()
+  "Not behind what is typed, unless the user wants that."
+  (qwen-companion-prompts-test--with nil
+    (plist-put session :no-hooks "they are off")
+    (send "one")
+    (should (equal '((paste "one")) sent))
+    (erase-buffer)
+    (insert "> half a thou")
+    (cl-letf (((symbol-function 'y-or-n-p) #'ignore))
+      (should-error (send "two") :type 'user-error))
+    (should (equal '((paste "one")) sent))
+    (should-not (member "two" (qwen-companion-prompts-of "/root")))
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (send "two"))
+    (should (equal '(paste "two") (car sent)))
+    ;; Of another program that is not known.
+    (plist-put session :family nil)
+    (send "three")
+    (should (equal '(paste "three") (car sent)))))
+
+(ert-deftest qwen-companion-prompts-test-nothing-is-pasted-behind-what-is-typed ()
+  "Without a file, what waits is pasted when the turn is over and nothing is typed."
+  (qwen-companion-prompts-test--with '(:activity working :since 1)
+    (setq-local qwen-companion-terminal-prompt-file nil)
+    (send "one")
+    (erase-buffer)
+    (insert "> half a thou")
+    (let ((qwen-companion-prompts--retry-seconds 0))
+      (become 'idle)
+      (should-not sent)
+      (erase-buffer)
+      (insert "> Type your message")
+      (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
+
+(provide 'qwen-companion-prompts-test)
+;;; qwen-companion-prompts-test.el ends here
