@@ -38,6 +38,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-problems)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -326,7 +327,7 @@ buffer.  The chat is the one used last; with a prefix argument, choose."
   (interactive (if (use-region-p)
                    (list (region-beginning) (region-end))
                  (list (point-min) (point-max))))
-  (unless (or (bound-and-true-p flymake-mode) (bound-and-true-p flycheck-mode))
+  (unless (qwen-companion-problems-checked-p)
     (user-error "Neither Flymake nor Flycheck is on in this buffer"))
   (qwen-companion-chat-send--insert
    (or (qwen-companion-quote-diagnostics start end (qwen-companion-chat-send--workspace))

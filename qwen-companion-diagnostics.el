@@ -18,12 +18,13 @@
 ;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
 ;;; Commentary:
 
-;; What flymake, and flycheck where it is used, say about a file, in one
-;; form: eglot and lsp-mode report through them.
+;; After an edit by an agent, a file that a buffer visits is checked anew,
+;; even where no window shows it, and the model is told of the problems that
+;; the edit has added.  Problems are compared by their words and not by their
+;; places, as lines move.
 ;;
-;; After an edit by an agent, the file is checked anew even where no window
-;; shows it, and what the edit has added is for the model.  Problems are
-;; compared by what they say and not by where they are: lines move.
+;; With a prompt, the model is told of unsaved text and of errors in the file
+;; in focus.
 
 ;;; Code:
 
@@ -33,143 +34,25 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-problems)
 (require 'qwen-companion-tools)
 
-(declare-function flymake-diagnostic-backend "flymake" (diag) t)
-(declare-function flymake-diagnostic-beg "flymake" (diag) t)
-(declare-function flymake-diagnostic-text "flymake" (diag) t)
-(declare-function flymake-diagnostic-type "flymake" (cl-x) t)
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
-(declare-function flymake-reporting-backends "flymake" ())
-(declare-function flymake-running-backends "flymake" ())
 (declare-function flymake-start "flymake" (&optional deferred force))
 (declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
 (declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
-(declare-function flycheck-running-p "ext:flycheck" ())
-(declare-function flycheck-error-line "ext:flycheck" (error))
-(declare-function flycheck-error-column "ext:flycheck" (error))
-(declare-function flycheck-error-level "ext:flycheck" (error))
-(declare-function flycheck-error-message "ext:flycheck" (error))
-(declare-function flycheck-error-checker "ext:flycheck" (error))
-
-(cl-defstruct (qwen-companion-diagnostics-problem
-               (:constructor qwen-companion-diagnostics--make-problem)
-               (:copier nil))
-  "What a checker says about a place in the current buffer.
-SEVERITY is `error', `warning' or `note'; LINE and COLUMN count from 1."
-  severity line column source message)
-
-(defconst qwen-companion-diagnostics--severities '(error warning note)
-  "The severities, the worst one first.")
-
-;;; What is known
-
-(defun qwen-companion-diagnostics-checked-p ()
-  "Return non-nil when flymake or flycheck is on in the current buffer."
-  (or (bound-and-true-p flymake-mode)
-      (bound-and-true-p flycheck-mode)))
-
-(defun qwen-companion-diagnostics-waiting-p ()
-  "Return non-nil when a check of the current buffer has not reported."
-  (or (and (bound-and-true-p flymake-mode)
-           (let ((running (flymake-running-backends)))
-             (or (null running)
-                 (cl-set-difference running (flymake-reporting-backends)))))
-      (and (bound-and-true-p flycheck-mode)
-           (flycheck-running-p))))
-
-(defun qwen-companion-diagnostics-problems (&optional start end)
-  "Return the problems in the current buffer, the worst first, then by line.
-With START and END, positions, return those between them."
-  (save-restriction
-    (widen)
-    (sort (append (and (bound-and-true-p flymake-mode)
-                       (mapcar #'qwen-companion-diagnostics--of-flymake
-                               (flymake-diagnostics start end)))
-                  (and (bound-and-true-p flycheck-mode)
-                       (qwen-companion-diagnostics--all-of-flycheck start end)))
-          #'qwen-companion-diagnostics--before-p)))
-
-(defun qwen-companion-diagnostics--before-p (a b)
-  "Return non-nil when the problem A is to be listed before B."
-  (let ((rank-a (qwen-companion-diagnostics--rank a))
-        (rank-b (qwen-companion-diagnostics--rank b)))
-    (if (= rank-a rank-b)
-        (< (qwen-companion-diagnostics-problem-line a)
-           (qwen-companion-diagnostics-problem-line b))
-      (< rank-a rank-b))))
-
-(defun qwen-companion-diagnostics--rank (problem)
-  "Return the place of the severity of PROBLEM, 0 for the worst."
-  (cl-position (qwen-companion-diagnostics-problem-severity problem)
-               qwen-companion-diagnostics--severities))
-
-(defun qwen-companion-diagnostics--of-flymake (diagnostic)
-  "Return the flymake DIAGNOSTIC as a problem."
-  (let* ((level (qwen-companion-diagnostics--level
-                 (flymake-diagnostic-type diagnostic)))
-         (start (flymake-diagnostic-beg diagnostic))
-         (backend (flymake-diagnostic-backend diagnostic)))
-    (qwen-companion-diagnostics--make-problem
-     :severity (cond ((>= level (get 'flymake-error 'severity)) 'error)
-                     ((>= level (get 'flymake-warning 'severity)) 'warning)
-                     (t 'note))
-     :line (line-number-at-pos start t)
-     :column (save-excursion (goto-char start)
-                             (1+ (- start (line-beginning-position))))
-     :source (and (symbolp backend) backend
-                  (replace-regexp-in-string
-                   "-?flymake-?\\(?:backend\\)?" "" (symbol-name backend)))
-     :message (flymake-diagnostic-text diagnostic))))
-
-(defun qwen-companion-diagnostics--level (type)
-  "Return the severity of the flymake TYPE, a number."
-  (let ((types nil))
-    (while (and type (not (memq type types)) (not (get type 'severity)))
-      (push type types)
-      (setq type (get type 'flymake-category)))
-    (get (if (and type (get type 'severity)) type 'flymake-error)
-         'severity)))
-
-(defun qwen-companion-diagnostics--all-of-flycheck (start end)
-  "Return flycheck's problems on the lines from START to END, nil for all."
-  (let ((problems (mapcar #'qwen-companion-diagnostics--of-flycheck
-                          (bound-and-true-p flycheck-current-errors))))
-    (if (not start)
-        problems
-      (let ((first (line-number-at-pos start))
-            (last (line-number-at-pos end)))
-        (cl-remove-if-not
-         (lambda (problem)
-           (<= first (qwen-companion-diagnostics-problem-line problem) last))
-         problems)))))
-
-(defun qwen-companion-diagnostics--of-flycheck (error)
-  "Return the flycheck ERROR as a problem."
-  (qwen-companion-diagnostics--make-problem
-   :severity (pcase (flycheck-error-level error)
-               ('error 'error) ('warning 'warning) (_ 'note))
-   :line (or (flycheck-error-line error) 1)
-   :column (flycheck-error-column error)
-   :source (symbol-name (flycheck-error-checker error))
-   :message (or (flycheck-error-message error) "")))
-
-(defun qwen-companion-diagnostics-place (problem path)
-  "Return PROBLEM in the file PATH as a part of an answer."
-  (qwen-companion-tools-place
-   path
-   (qwen-companion-diagnostics-problem-line problem)
-   (qwen-companion-diagnostics-problem-column problem)
-   (string-join
-    (delq nil
-          (list (symbol-name (qwen-companion-diagnostics-problem-severity problem))
-                (let ((source (qwen-companion-diagnostics-problem-source problem)))
-                  (and source (not (string-empty-p source)) source))
-                (qwen-companion-diagnostics-problem-message problem)))
-    " ")))
 
 ;;; What an edit has caused
+
+(defun qwen-companion-diagnostics-place (problem path &optional limit)
+  "Return PROBLEM in the file PATH as a part of an answer.
+Its message is cut after LIMIT characters when that is non-nil."
+  (qwen-companion-tools-place
+   path
+   (qwen-companion-problem-line problem)
+   (qwen-companion-problem-column problem)
+   (qwen-companion-problems-text problem limit)))
 
 (defconst qwen-companion-diagnostics--wait 1.3
   "Seconds in which checkers may report after an edit.
@@ -199,8 +82,8 @@ That cannot wait, as the file is about to change."
     (with-current-buffer buffer
       (setq qwen-companion-diagnostics--before
             (cons (buffer-chars-modified-tick)
-                  (cons (not (qwen-companion-diagnostics-waiting-p))
-                        (qwen-companion-diagnostics-problems))))))
+                  (cons (not (qwen-companion-problems-pending-p))
+                        (qwen-companion-problems))))))
   nil)
 
 (defun qwen-companion-diagnostics--buffer (path)
@@ -208,7 +91,7 @@ That cannot wait, as the file is about to change."
   (unless (file-remote-p path)
     (when-let* ((buffer (let ((file-name-handler-alist nil))
                           (find-buffer-visiting path))))
-      (and (with-current-buffer buffer (qwen-companion-diagnostics-checked-p))
+      (and (with-current-buffer buffer (qwen-companion-problems-checked-p))
            (not (qwen-companion-privacy-secret-p buffer))
            buffer))))
 
@@ -255,22 +138,22 @@ or after `qwen-companion-diagnostics--wait' seconds."
                    (setq first (qwen-companion-diagnostics--raw)))
                  (if (or (>= (float-time) end)
                          (and started
-                              (not (qwen-companion-diagnostics-waiting-p))
+                              (not (qwen-companion-problems-pending-p))
                               (or (not (qwen-companion-diagnostics--late-p))
                                   (not (equal first (qwen-companion-diagnostics--raw))))))
                      (funcall finish
                               (and started
                                    (qwen-companion-diagnostics--added
                                     (cddr before)
-                                    (qwen-companion-diagnostics-problems))))
+                                    (qwen-companion-problems))))
                    (run-at-time qwen-companion-diagnostics--poll nil #'look)))))))
       (look))))
 
 (defun qwen-companion-diagnostics--key (problem)
   "Return the key of PROBLEM, equal for the same one before an edit."
-  (list (qwen-companion-diagnostics-problem-severity problem)
-        (qwen-companion-diagnostics-problem-source problem)
-        (qwen-companion-diagnostics-problem-message problem)))
+  (list (qwen-companion-problem-severity problem)
+        (qwen-companion-problem-source problem)
+        (qwen-companion-problem-message problem)))
 
 (defun qwen-companion-diagnostics--added (before after)
   "Return those of the problems AFTER that are not among those BEFORE."
@@ -283,22 +166,13 @@ or after `qwen-companion-diagnostics--wait' seconds."
                   after)))
 
 (defun qwen-companion-diagnostics--wanted (problems)
-  "Return those of PROBLEMS that the user wants models to be told, cut."
-  (mapcar
+  "Return those of PROBLEMS that the user wants models to be told."
+  (cl-remove-if-not
    (lambda (problem)
-     (let ((message (qwen-companion-diagnostics-problem-message problem))
-           (copy (copy-sequence problem)))
-       (when (> (length message) qwen-companion-diagnostics--message-limit)
-         (setf (qwen-companion-diagnostics-problem-message copy)
-               (concat (substring message 0 qwen-companion-diagnostics--message-limit)
-                       "...")))
-       copy))
-   (cl-remove-if-not
-    (lambda (problem)
-      (pcase qwen-companion-tell-problems
-        ('all t)
-        ('errors (eq 'error (qwen-companion-diagnostics-problem-severity problem)))))
-    problems)))
+     (pcase qwen-companion-tell-problems
+       ('all t)
+       ('errors (eq 'error (qwen-companion-problem-severity problem)))))
+   problems))
 
 (defun qwen-companion-diagnostics--new-problems (arguments)
   "Return what to tell a model after its edit of the file in ARGUMENTS."
@@ -324,7 +198,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
   (when problems
     (let ((more (- (length problems) qwen-companion-diagnostics--most)))
       (append (mapcar (lambda (problem)
-                        (qwen-companion-diagnostics-place problem path))
+                        (qwen-companion-diagnostics-place
+                         problem path qwen-companion-diagnostics--message-limit))
                       (seq-take problems qwen-companion-diagnostics--most))
               (and (> more 0) (list (format "(%d more.)" more)))
               (and note (list note))))))
@@ -345,11 +220,11 @@ or after `qwen-companion-diagnostics--wait' seconds."
      (when (and active qwen-companion-tell-problems
                 (not (qwen-companion-privacy-secret-p active)))
        (with-current-buffer active
-         (when (qwen-companion-diagnostics-checked-p)
+         (when (qwen-companion-problems-checked-p)
            (qwen-companion-diagnostics--listed
             (cl-remove 'error (qwen-companion-diagnostics--wanted
-                               (qwen-companion-diagnostics-problems))
-                       :key #'qwen-companion-diagnostics-problem-severity
+                               (qwen-companion-problems))
+                       :key #'qwen-companion-problem-severity
                        :test-not #'eq)
             buffer-file-name)))))))
 

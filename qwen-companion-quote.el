@@ -26,7 +26,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'qwen-companion-diagnostics)
+(require 'qwen-companion-problems)
 
 ;;; Names of files
 
@@ -96,18 +96,16 @@ The file is named relative to ROOT, the text is that of the buffer."
 (defun qwen-companion-quote-diagnostics (start end root)
   "Return the problems from START to END, a line for each; nil for none.
 The file is named relative to ROOT."
-  (when-let* ((problems (qwen-companion-diagnostics-problems start end)))
+  (when-let* ((problems (qwen-companion-problems start end)))
     (let ((title (qwen-companion-quote-title root)))
-      (mapconcat
-       (lambda (problem)
-         (format "%s:%d: %s: %s\n" title
-                 (qwen-companion-diagnostics-problem-line problem)
-                 (qwen-companion-diagnostics-problem-severity problem)
-                 (string-join
-                  (split-string (qwen-companion-diagnostics-problem-message problem)
-                                "[\n\t ]+" t)
-                  " ")))
-       problems ""))))
+      (mapconcat (lambda (problem)
+                   (format "%s:%d:%s %s\n" title
+                           (qwen-companion-problem-line problem)
+                           (if-let* ((column (qwen-companion-problem-column problem)))
+                               (format "%d:" column)
+                             "")
+                           (qwen-companion-problems-text problem)))
+                 problems ""))))
 
 (provide 'qwen-companion-quote)
 ;;; qwen-companion-quote.el ends here

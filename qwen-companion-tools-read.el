@@ -31,6 +31,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-problems)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-untrusted)
 
@@ -307,7 +308,7 @@ It takes a part of a name for that."
   (with-current-buffer buffer
     (mapcar (lambda (problem)
               (qwen-companion-diagnostics-place problem buffer-file-name))
-            (qwen-companion-diagnostics-problems))))
+            (qwen-companion-problems))))
 
 (defun qwen-companion-tools-read--compile-problems ()
   "Return the problems that the last compilation has reported."
@@ -356,17 +357,17 @@ It takes a part of a name for that."
           "The last compilation has reported no problem.")))
    (path
     (with-current-buffer (qwen-companion-tools-buffer path)
-      (unless (qwen-companion-diagnostics-checked-p)
+      (unless (qwen-companion-problems-checked-p)
         (user-error "Nothing checks %s in Emacs; run a checker yourself" path))
       (or (qwen-companion-tools-read--file-problems (current-buffer))
-          (if (qwen-companion-diagnostics-waiting-p)
+          (if (qwen-companion-problems-pending-p)
               (format "%s has not been checked yet." path)
             (format "No problems in %s." path)))))
    (t
     (let ((checked (cl-remove-if-not
                     (lambda (buffer)
                       (with-current-buffer buffer
-                        (qwen-companion-diagnostics-checked-p)))
+                        (qwen-companion-problems-checked-p)))
                     (qwen-companion-tools-read--files))))
       (or (mapcan #'qwen-companion-tools-read--file-problems checked)
           (if checked

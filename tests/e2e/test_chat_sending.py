@@ -36,7 +36,7 @@ def greet(name: str) -> str:
 ```
 """
 FOUND: Final = """\
-greeting.py:5: warning: Too short a greeting
+greeting.py:5:13: warning: Too short a greeting (find-fault)
 """
 WHOLE: Final = f"""\
 greeting.py (not saved):

@@ -88,7 +88,7 @@ The function `typed' returns what a terminal has got."
     (flymake-start)
     (unwind-protect (qwen-companion-ask)
       (with-current-buffer "a.py" (flymake-mode -1)))
-    (should (equal "a.py:1: warning: `os' unused\n" (qwen-companion-ask-test--prompt)))))
+    (should (equal "a.py:1:1: warning: `os' unused\n" (qwen-companion-ask-test--prompt)))))
 
 (ert-deftest qwen-companion-ask-test-quotes-dired-diff-and-compilation ()
   (qwen-companion-ask-test--with

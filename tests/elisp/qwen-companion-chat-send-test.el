@@ -220,25 +220,7 @@ It is the value of `default-directory' there."
         (should-error (qwen-companion-chat-send-diagnostics 9 15) :type 'user-error)
         (qwen-companion-chat-send-diagnostics (point-min) (point-max)))
       (flymake-mode -1))
-    (should (equal "a.txt:1: error: no\na.txt:2: warning: odd word\n"
-                   (qwen-companion-chat-send-test--prompt)))))
-
-(defvar flycheck-mode)
-(defvar flycheck-current-errors)
-
-(ert-deftest qwen-companion-chat-send-test-flycheck ()
-  "With functions like those of Flycheck, which is not a requirement."
-  (qwen-companion-chat-send-test-with '(("a.txt" "one\ntwo\n"))
-    (cl-letf (((symbol-function 'flycheck-error-line) #'car)
-              ((symbol-function 'flycheck-error-level) #'cadr)
-              ((symbol-function 'flycheck-error-message) #'caddr)
-              ((symbol-function 'flycheck-error-column) #'ignore)
-              ((symbol-function 'flycheck-error-checker) #'ignore))
-      (with-current-buffer (find-file-noselect "a.txt")
-        (let ((flycheck-mode t)
-              (flycheck-current-errors '((2 error "bad") (1 info nil) (nil warning "no line"))))
-          (qwen-companion-chat-send-diagnostics (point-min) (point-max)))))
-    (should (equal "a.txt:2: error: bad\na.txt:1: warning: no line\na.txt:1: note: \n"
+    (should (equal "a.txt:1:1: error: no\na.txt:2:1: warning: odd word\n"
                    (qwen-companion-chat-send-test--prompt)))))
 
 ;;; Completion

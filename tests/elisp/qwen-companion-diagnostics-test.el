@@ -99,19 +99,20 @@ Each is (LINE . TEXT), or TEXT."
     (goto-char (point-min))
     (insert text)))
 
-(defconst qwen-companion-diagnostics-test--source
-  "error qwen-companion-diagnostics-test--check ")
+(defun qwen-companion-diagnostics-test--error (message)
+  "Return what a model is told of an error with MESSAGE."
+  (format "error: %s (qwen-companion-diagnostics-test-check)" message))
 
 (ert-deftest qwen-companion-diagnostics-test-only-what-is-new-is-told ()
   (qwen-companion-diagnostics-test--with "bad old\nfine\n"
     ;; It stands on another line now, and is no news.
     (should-not (qwen-companion-diagnostics-test--edit
                  (qwen-companion-diagnostics-test--insert "good\n")))
-    (should (equal (list (cons 1 (concat qwen-companion-diagnostics-test--source "bad new")))
+    (should (equal (list (cons 1 (qwen-companion-diagnostics-test--error "bad new")))
                    (qwen-companion-diagnostics-test--edit
                     (qwen-companion-diagnostics-test--insert "bad new\nodd\n"))))
     ;; The same once more is one more.
-    (should (equal (list (concat qwen-companion-diagnostics-test--source "bad old"))
+    (should (equal (list (qwen-companion-diagnostics-test--error "bad old"))
                    (mapcar #'cdr (qwen-companion-diagnostics-test--edit
                                   (qwen-companion-diagnostics-test--insert "bad old\n")))))
     (should-not (qwen-companion-diagnostics-test--edit #'erase-buffer))))
@@ -120,7 +121,7 @@ Each is (LINE . TEXT), or TEXT."
   (qwen-companion-diagnostics-test--with "fine\n"
     (let ((qwen-companion-tell-problems 'all))
       (should (equal '("bad" "odd")
-                     (mapcar (lambda (told) (car (last (split-string (cdr told)))))
+                     (mapcar (lambda (told) (nth 1 (split-string (cdr told))))
                              (qwen-companion-diagnostics-test--edit
                               (qwen-companion-diagnostics-test--insert "odd\nbad\n"))))))
     (let ((qwen-companion-tell-problems nil))
@@ -181,8 +182,8 @@ Each is (LINE . TEXT), or TEXT."
     (funcall qwen-companion-diagnostics-test--report)
     (cl-letf (((symbol-function 'qwen-companion-context-active-file)
                (let ((buffer (current-buffer))) (lambda () buffer))))
-      (should (equal '("has unsaved changes in Emacs; the disk has the older text"
-                       "error qwen-companion-diagnostics-test--check bad x")
+      (should (equal (list "has unsaved changes in Emacs; the disk has the older text"
+                           (qwen-companion-diagnostics-test--error "bad x"))
                      (mapcar (lambda (item) (plist-get item :text))
                              (qwen-companion-diagnostics--prompt-facts nil))))
       (let ((qwen-companion-tell-problems nil))
