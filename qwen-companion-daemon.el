@@ -206,7 +206,8 @@ Drop it when the connection has been given up in the meantime."
   (setq qwen-companion-daemon--request (cons method payload)
         qwen-companion-daemon--report nil)
   (qwen-companion-backend-add-methods qwen-companion-daemon--methods)
-  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request)
+  ;; After the settings, which say what a daemon that is started here is given.
+  (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request 90)
   (add-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
   (qwen-companion-daemon--send-request)
   (force-mode-line-update t))

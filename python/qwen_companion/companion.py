@@ -404,7 +404,9 @@ class Companion:
                     "and then turn qwen-companion-mode off and on."
                 )
                 return
-            dispatcher = dispatcher_type(self._bridge.call, self._spool, os.environ)
+            dispatcher = dispatcher_type(
+                self._bridge.call, self._spool, os.environ, prepare=self._doors.install_for_daemon
+            )
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, STOP_S)
                 async for call in self._daemon_calls_left:

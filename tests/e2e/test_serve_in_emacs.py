@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -61,7 +62,8 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     secret = daemon.environ()["QWEN_SERVER_TOKEN"]
     assert supervisor.ppid() == stage.sandbox.backend().pid
     assert daemon.ppid() == supervisor.pid
-    # As a chat does it.
+    # As a chat does it; the agent may ask Emacs, as one in a terminal may, and nobody is asked for that.
+    stage.model.call("mcp__emacs__open_files")
     stage.model.say("It greets.")
     stage.emacs.eval("(qwen-companion-backend-call 'daemon-open '(:request \"1\" :root nil :scope new))")
     stage.emacs.wait_until("(assq 'daemon-reply reports)")
@@ -73,7 +75,11 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     )
     stage.emacs.wait_until('(string-match-p ":kind end" (format "%S" reports))')
     assert "It greets." in stage.emacs.text('(format "%S" reports)')
-    assert "what does it do?" in stage.model.next_request().prompt
+    asked, answered = stage.model.next_request(), stage.model.next_request()
+    assert "what does it do?" in asked.prompt
+    # An agent does not wait for its tools, and nobody types a prompt as soon as this.
+    assert "mcp__emacs__diagnostics" in answered.tools
+    assert f"{stage.sandbox.greeting.name}: " in json.dumps(answered.body["messages"][-1])
     assert_unseen(stage, secret)
     stage.emacs.command("qwen-companion-daemon-stop")
     for process in (daemon, supervisor):

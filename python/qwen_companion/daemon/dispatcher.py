@@ -121,15 +121,18 @@ class CallDispatcher:
         spool: Spool,
         environment: Mapping[str, str],
         *,
+        prepare: Callable[[], Mapping[str, str]] = dict,
         pause: Callable[[float], Awaitable[None]] = anyio.sleep,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
+        `prepare`, called in a thread, returns variables for a daemon that is about to be started here.
         `pause` waits while messages are gathered, `sleep` before something is tried again.
         """
         self._spool = spool
         self._environment = environment
+        self._prepare = prepare
         self._outbox = Outbox(send, pause)
         self._sleep = sleep
         self._state = _OFF
@@ -238,7 +241,8 @@ class CallDispatcher:
         await self._leave()
         self._say(DaemonState("starting", workspace=root, local=True))
         try:
-            self._local = await start_local(program, root)
+            environment = await in_thread(self._prepare)
+            self._local = await start_local(program, root, environment)
         except DaemonError as error:
             self._say(DaemonState("refused", text=str(error), workspace=root, local=True))
             raise

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -61,8 +61,12 @@ class LocalDaemon:
         await self.ended()
 
 
-async def start_local(program: Sequence[str], root: str, timeout: float = START_S) -> LocalDaemon:
+async def start_local(
+    program: Sequence[str], root: str, environment: Mapping[str, str], timeout: float = START_S
+) -> LocalDaemon:
     """Start the CLI `program`, a command with its arguments, as daemon of the workspace `root`; return when it listens.
+
+    `environment` is added to that of this process.
 
     :raises NotStartedError: when it has not done so within `timeout` seconds or has ended
     """
@@ -74,6 +78,7 @@ async def start_local(program: Sequence[str], root: str, timeout: float = START_
         supervisor = subprocess.Popen(  # noqa: S603 - the user's own command
             command,
             cwd=root,
+            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

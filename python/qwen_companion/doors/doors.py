@@ -19,7 +19,7 @@ from qwen_companion.doors.calls import PERMISSION_REQUEST
 from qwen_companion.doors.conditions import why_hooks_are_off
 from qwen_companion.doors.hook_settings import door_secret, hook_settings
 from qwen_companion.doors.hooks import Hooks
-from qwen_companion.doors.layer import VARIABLE, Installed, JsonObject, Layer, combine
+from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
 from qwen_companion.doors.listeners import LayerAddition, Listener
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
@@ -67,6 +67,8 @@ class Doors:
         self.secret = door_secret(token)
         self._port = port
         self._layer = Layer(directory, environ)
+        self._daemon_layer = Layer(directory, environ, DAEMON_FILE_NAME)
+        self._serves_daemon = False
         self._environ = environ
         self._editor = editor
         self._find_caller = find_caller
@@ -103,12 +105,25 @@ class Doors:
         if not settings.layer:
             return None
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
+        return combine(ours, self._added(settings))
+
+    def _added(self, settings: Settings) -> JsonObject:
+        added: JsonObject = {}
         for addition in self._additions:
-            ours = combine(ours, addition(settings, self._port, self.secret))
-        return ours
+            added = combine(added, addition(settings, self._port, self.secret))
+        return added
+
+    def _daemon_settings(self) -> JsonObject | None:
+        """What the layer of a daemon says; None for no layer.
+
+        It has no hooks: the edits of a chat are reviewed in the chat.
+        """
+        added = self._added(self._settings) if self._serves_daemon and self._settings.layer else {}
+        return added or None
 
     def install(self) -> Installed:
         """Write the layer, or remove it if the user wants none.  Waits for the disk."""
+        self._install_for_daemon()
         ours = self._layer_settings(self._settings)
         if ours is None:
             self._layer.remove()
@@ -120,12 +135,29 @@ class Doors:
 
         The file may have been removed by a cleaner of temporary files, or the administrator's have changed.
         """
-        ours = self._layer_settings(self._settings)
-        return ours is None or self._layer.is_current(ours)
+        both = (self._layer, self._layer_settings(self._settings)), (self._daemon_layer, self._daemon_settings())
+        return all(ours is None or layer.is_current(ours) for layer, ours in both)
+
+    def install_for_daemon(self) -> Mapping[str, str]:
+        """Write the layer of daemons that Emacs starts, and keep it current.
+
+        Return the variables that name it to a daemon, none where there is nothing to say.  Waits for the disk.
+        """
+        self._serves_daemon = True
+        return self._install_for_daemon()
+
+    def _install_for_daemon(self) -> Mapping[str, str]:
+        ours = self._daemon_settings()
+        if ours is None:
+            self._daemon_layer.remove()
+            return {}
+        # The user is warned of the same by the layer of terminals.
+        return self._daemon_layer.install(ours).environment
 
     def remove(self) -> None:
-        """Remove the layer.  Waits for the disk."""
+        """Remove the layers.  Waits for the disk."""
         self._layer.remove()
+        self._daemon_layer.remove()
 
     # --- The hooks ---
 

@@ -28,6 +28,9 @@ VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 
 FILE_NAME = "qwen-settings.json"
 
+DAEMON_FILE_NAME = "qwen-serve-settings.json"
+"""The layer of a daemon that Emacs starts."""
+
 FORMAT_VERSION = 4
 """Version of the settings format that ours are written in.  Where it is missing, a CLI writes it into the file."""
 
@@ -58,11 +61,14 @@ class Installed:
 
 
 class Layer:
-    """The layer file of one Emacs.  Its methods wait for the disk: not for the event loop."""
+    """A layer file of one Emacs.  Its methods wait for the disk: not for the event loop."""
 
-    def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
-        """Keep the file in `directory`, which is private.  `environ` is the environment of a CLI that has no layer."""
-        self.path = os.path.join(directory, FILE_NAME)
+    def __init__(self, directory: str, environ: Mapping[str, str], name: str = FILE_NAME) -> None:
+        """Keep the file `name` in `directory`, which is private.
+
+        `environ` is the environment of a CLI that has no layer.
+        """
+        self.path = os.path.join(directory, name)
         self._environ = environ
 
     def install(self, ours: JsonObject) -> Installed:

@@ -34,7 +34,7 @@ def script(directory: Path, *lines: str) -> list[str]:
 
 
 async def start(directory: Path, *lines: str) -> LocalDaemon:
-    return await start_local(script(directory, *lines), str(directory), timeout=TIMEOUT_S)
+    return await start_local(script(directory, *lines), str(directory), {"GIVEN": "a variable"}, timeout=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -52,11 +52,12 @@ async def read(file: Path) -> str:
 async def test_it_gets_a_port_of_its_own_a_fresh_token_and_the_workspace(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "told")
     telling = asyncio.create_task(read(tmp_path / "told"))
-    daemon = await start(tmp_path, LISTEN, 'echo "$QWEN_SERVER_TOKEN|$PWD|$*" > told', STAY)
-    token, directory, arguments = (await telling).strip().split("|")
+    daemon = await start(tmp_path, LISTEN, 'echo "$QWEN_SERVER_TOKEN|$PWD|$GIVEN|$*" > told', STAY)
+    token, directory, given, arguments = (await telling).strip().split("|")
     assert daemon.address.url == "http://127.0.0.1:4999"
     assert daemon.address.token == token
     assert len(token) == 64
+    assert given == "a variable"
     assert directory == str(tmp_path.resolve())
     assert arguments.startswith("--extra serve --hostname 127.0.0.1 --port 0 --require-auth ")
     # A slow machine: by itself the daemon gives an agent 10 s to start.
@@ -110,16 +111,16 @@ async def test_one_that_ends_at_once_is_explained(tmp_path: Path) -> None:
 
 async def test_a_program_or_a_workspace_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotStartedError, match="/nowhere/qwen: No such file"):
-        await start_local(["/nowhere/qwen"], str(tmp_path))
+        await start_local(["/nowhere/qwen"], str(tmp_path), {})
     with pytest.raises(NotStartedError, match="/nowhere: No such file"):
-        await start_local(["true"], "/nowhere")
+        await start_local(["true"], "/nowhere", {})
 
 
 async def test_one_that_does_not_listen_in_time_is_ended(
     tmp_path: Path, started: Callable[[], list[psutil.Process]]
 ) -> None:
     with pytest.raises(NotStartedError, match="does not listen"):
-        await start_local(script(tmp_path, STAY), str(tmp_path), timeout=0.1)
+        await start_local(script(tmp_path, STAY), str(tmp_path), {}, timeout=0.1)
     _, alive = psutil.wait_procs(started(), timeout=TIMEOUT_S)
     assert alive == []
 
@@ -141,7 +142,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, number: signal
     starting = (
         "import asyncio; from qwen_companion.daemon.local_daemon import start_local\n"
         "async def main(program, root):\n"
-        "    daemon = await start_local([program], root)\n"
+        "    daemon = await start_local([program], root, {})\n"
         "    print(flush=True)\n"
         "    await daemon.ended()\n"
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -203,3 +204,20 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     layer = json.loads(path.read_text())
     assert layer["mcpServers"]["emacs"]["headers"] == {"Authorization": f"Bearer {doors.secret}"}
     assert layer["permissions"]["ask"] == ["Edit(/**)", "x"]
+    # A daemon has what was added and no hooks; its file is there once there is one.
+    (name,) = doors.install_for_daemon().values()
+    file = Path(name)
+    assert file.parent == tmp_path
+    assert file != path
+    served = json.loads(file.read_text())
+    assert served["mcpServers"] == layer["mcpServers"]
+    assert "hooks" not in served
+    assert doors.is_current()
+    file.unlink()
+    assert not doors.is_current()
+    doors.install()
+    assert json.loads(file.read_text()) == served
+    doors.set_settings(Settings(layer=False))
+    doors.install()
+    assert list(tmp_path.iterdir()) == []
+    assert doors.install_for_daemon() == {}
