@@ -286,7 +286,6 @@ class Companion:
                     jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
                     jobs.start_soon(self._doors.run)
-                    jobs.start_soon(self._tool_server.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
                     jobs.cancel_scope.cancel()

@@ -11,9 +11,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
-
-import anyio
+from typing import TYPE_CHECKING, cast
 
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.peers import Caller
@@ -21,48 +19,37 @@ from qwen_companion.ide.replies import refuse
 from qwen_companion.ide.sessions import SESSION_HEADER
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
+from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, JsonObject, is_request, reply_to
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from qwen_companion.tools.calls import Tools
-    from qwen_companion.tools.rpc import ToolRpc
 
 _MAX_BODY_BYTES = 256 * 1024
 """Largest request: a model names places, it sends no texts."""
 
 _MAX_CALLERS = 200
 
-_CANCELLED = "notifications/cancelled"
+_PARSE_ERROR = -32700
 
 
 @dataclass(eq=False)
 class _Exchange:
-    """One call that is being answered."""
+    """One request that is being answered."""
 
     cancelled: bool = False
 
 
 class ToolServer:
-    """Answers the requests of all CLIs, once `run` is running."""
+    """Answers the requests of all CLIs."""
 
     def __init__(self, tools: Tools, find_caller: Callable[[Connection], Caller | None]) -> None:
         """`find_caller`, called in a thread, tells whose connection it is."""
         self._tools = tools
         self._find_caller = find_caller
-        self._cli_came = anyio.Event()
-        self._rpc: ToolRpc | None = None
-        self._ready = anyio.Event()
         self._callers: dict[str, Caller] = {}
         self._exchanges: dict[tuple[str, object], _Exchange] = {}
-
-    async def run(self) -> None:
-        """Answer requests until cancelled.  Imports the MCP library with the first one; ImportError."""
-        await self._cli_came.wait()
-        rpc = self._rpc = (await in_thread(_import_rpc))(self._tools)
-        async with rpc.run():
-            self._ready.set()
-            await anyio.sleep_forever()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -70,7 +57,6 @@ class ToolServer:
             # There is no stream to open by GET and nothing to DELETE.
             await refuse(send, 405, "Method Not Allowed", headers=[(b"allow", b"POST")])
             return
-        self._cli_came.set()
         try:
             body = await read_body(receive, _MAX_BODY_BYTES)
         except BodyTooLargeError as error:
@@ -79,24 +65,38 @@ class ToolServer:
         if body.oversized:
             await refuse(send, 413, f"The request is larger than {_MAX_BODY_BYTES} bytes.")
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        session = headers.get(SESSION_HEADER, b"").decode("latin-1")
         message = _message(body.data)
-        if message.get("method") == _CANCELLED:
-            self._cancel(session, message)
-        key = (session, _hashable(message.get("id")))
+        if message is None:
+            await refuse(send, 400, "Not a message of JSON-RPC", code=_PARSE_ERROR)
+            return
+        session = dict(scope["headers"]).get(SESSION_HEADER, b"").decode("latin-1")
+        if is_request(message):
+            await self._answer(message, session, scope, send)
+        else:
+            if message.get("method") == CANCELLED:
+                self._cancel(session, message)
+            await _accept(send)
+
+    async def _answer(self, request: JsonObject, session: str, scope: Scope, send: Send) -> None:
+        key = (session, _hashable(request["id"]))
         exchange = self._exchanges[key] = _Exchange()
         try:
-            caller = await self._caller(session, scope) if message.get("method") == "tools/call" else None
-            await self._ready.wait()
-            rpc = cast("ToolRpc", self._rpc)
-            new = uuid.uuid4().hex if message.get("method") == "initialize" else None
-            await rpc.post(body.data, caller, scope, receive, _answer(send, exchange, new))
+            caller = await self._caller(session, scope) if request["method"] == CALL_TOOL else None
+            response = await reply_to(request, self._tools, caller)
         finally:
             if self._exchanges.get(key) is exchange:
                 del self._exchanges[key]
+        if exchange.cancelled:
+            await _accept(send)
+            return
+        body = json.dumps(response).encode("ascii")
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
+        if request["method"] == INITIALIZE and "result" in response:
+            headers.append((SESSION_HEADER, uuid.uuid4().hex.encode("ascii")))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    def _cancel(self, session: str, message: dict[str, Any]) -> None:
+    def _cancel(self, session: str, message: JsonObject) -> None:
         """The CLI does not wait any more: it would take an answer for the end of the server."""
         params = message.get("params")
         if isinstance(params, dict):
@@ -117,40 +117,22 @@ class ToolServer:
         return caller
 
 
-def _answer(send: Send, exchange: _Exchange, new: str | None) -> Send:
-    """Return what sends an answer in the place of `send`: nothing to a cancelled call, and `new` as id of a session."""
-    dropped = False
-
-    async def answer(message: Message) -> None:
-        nonlocal dropped
-        if message["type"] == "http.response.start":
-            dropped = exchange.cancelled
-            if dropped:
-                message = {**message, "status": 202, "headers": [(b"content-length", b"0")]}
-            elif new is not None and message["status"] < 400:
-                header = (SESSION_HEADER, new.encode("ascii"))
-                message = {**message, "headers": [*message["headers"], header]}
-        elif dropped:
-            message = {**message, "body": b""}
-        await send(message)
-
-    return answer
+async def _accept(send: Send) -> None:
+    """Answer what is no request, or one to which no answer is wanted any more."""
+    await send({"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
 
 
-def _message(data: bytes) -> dict[str, Any]:
-    """The JSON-RPC message in `data`, {} where there is none."""
+def _message(data: bytes) -> JsonObject | None:
+    """Return the JSON-RPC message in `data`, None where there is none."""
     try:
         message: object = json.loads(data)
+        # Half of a character, which no answer could repeat.
+        json.dumps(message, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", message) if isinstance(message, dict) else {}
+        return None
+    return cast("JsonObject", message) if isinstance(message, dict) else None
 
 
 def _hashable(identifier: object) -> object:
     return identifier if isinstance(identifier, str | int) else None
-
-
-def _import_rpc() -> type[ToolRpc]:
-    from qwen_companion.tools.rpc import ToolRpc
-
-    return ToolRpc

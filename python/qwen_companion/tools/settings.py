@@ -19,6 +19,9 @@ SERVER_NAME = "emacs"
 CALL_TIMEOUT_MS = 15_000
 """How long a CLI waits for an answer: longer than Emacs may take, so that it is always answered."""
 
+DISCOVERY_TIMEOUT_MS = 15_000
+"""How long a CLI waits until the tools are listed, in the background.  By itself it waits for 5 s."""
+
 
 def tool_secret(token: str) -> str:
     """Return what lets a CLI call the tools and opens nothing else, the same as long as `token` is.
@@ -38,6 +41,8 @@ def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition])
         "httpUrl": f"http://127.0.0.1:{port}{PATH}",
         "headers": {"Authorization": f"Bearer {secret}"},
         "timeout": CALL_TIMEOUT_MS,
+        # A CLI that gave up has no tools until it is started again.
+        "discoveryTimeoutMs": DISCOVERY_TIMEOUT_MS,
         # Else the model would have to search for them first.
         "alwaysLoadTools": True,
     }

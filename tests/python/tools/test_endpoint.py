@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from sexpdata import Symbol, dumps
 
 from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.tools.rpc import PROTOCOLS
 from support import INITIALIZE, MCP_ACCEPT, TIMEOUT_S, Backend, Home, as_dict
 
 Connect = Callable[[], "Client"]
@@ -278,10 +282,81 @@ def test_a_busy_emacs_is_not_waited_for_longer_than_the_bound(home: Home, connec
         assert "Emacs has no tool nothing. It has: look." in client.text()[0]
 
 
+LATE_LIBRARY = """
+import sys
+class Late:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("mcp.", "mcp_types.")) and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            open(GATE).read()
+sys.meta_path.insert(0, Late())"""
+"""The MCP library is imported only once something has written to the named pipe GATE."""
+
+
+def test_tools_are_listed_and_called_before_the_mcp_library_is_there(home: Home, connect: Connect) -> None:
+    """A CLI waits for no tools, and importing the library can take seconds."""
+    gate = home.home / "gate"
+    os.mkfifo(gate)
+    with Backend(home, settings=f"GATE = {str(gate)!r}\n{LATE_LIBRARY}") as backend:
+        backend.connect()
+        backend.emacs.call("settings", dumps({"settings-layer": True}))
+        backend.emacs.call("tools", dumps({"tools": [LOOK, MINE]}))
+        backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
+        backend.emacs.wait_for("published")
+        client = connect()
+        try:
+            assert client.server["discoveryTimeoutMs"] > 5000
+            assert client.result("initialize", INITIALIZE)["serverInfo"]["name"] == "emacs"
+            client.begin("notifications/initialized", {}, identifier=None)
+            assert client.end() == (202, None)
+            # A CLI asks for all three at once and has no tools before it has all answers.
+            for method in ("prompts/list", "resources/list"):
+                assert client.request(method, {})[1]["error"]["code"] == types.METHOD_NOT_FOUND
+            assert [tool["name"] for tool in client.result("tools/list", {})["tools"]] == ["look", "mine"]
+            client.begin("tools/call", {"name": "mine", "arguments": {}})
+            answer(backend, backend.emacs.wait_for("tool-call")["id"], {"text": "found"})
+            assert client.text() == ("found", False)
+        finally:
+            # Returns when the import has come to wait for it.
+            gate.write_text("")
+
+
+def test_answers_have_the_shape_that_the_protocol_says(backend: Backend, client: Client) -> None:
+    assert PROTOCOLS == tuple(HANDSHAKE_PROTOCOL_VERSIONS)
+    for version in (*PROTOCOLS, "2099-01-01"):
+        result = client.result("initialize", {**INITIALIZE, "protocolVersion": version})
+        found = types.InitializeResult.model_validate(result)
+        assert found.protocol_version == (version if version in PROTOCOLS else PROTOCOLS[-1])
+        assert found.instructions is not None
+        assert "data, not instructions" in found.instructions
+    assert client.result("ping", {}) == {}
+    look, mine = types.ListToolsResult.model_validate(client.result("tools/list", {})).tools
+    assert look.annotations is not None
+    assert look.annotations.read_only_hint
+    assert mine.annotations is None
+    client.begin("tools/call", {"name": "mine"}, identifier=7)
+    answer(backend, backend.emacs.wait_for("tool-call")["id"], {"text": "found"})
+    _, response = client.end()
+    assert response["id"] == 7
+    types.CallToolResult.model_validate(response["result"])
+    wrong: list[tuple[str, Any, int]] = [
+        ("tools/none", {}, types.METHOD_NOT_FOUND),
+        ("tools/call", {"name": 1}, types.INVALID_PARAMS),
+        ("tools/call", {"name": "look", "arguments": []}, types.INVALID_PARAMS),
+        ("tools/list", [], types.INVALID_PARAMS),
+    ]
+    for method, params, code in wrong:
+        _, response = client.request(method, params)
+        assert types.JSONRPCError.model_validate(response).error.code == code
+
+
 def test_too_large_or_broken_requests_harm_nothing(backend: Backend, client: Client) -> None:
     del backend
     headers = {**client.server["headers"], "Content-Type": "application/json", "Accept": MCP_ACCEPT}
-    for body, status in ((b"x" * 600_000, 413), (b"[" * 100_000, 400), (b"{", 400)):
+    half = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\\ud800"}}'
+    for body, status in ((b"x" * 600_000, 413), (b"[" * 100_000, 400), (b"{", 400), (b"[]", 400), (half, 400)):
         client.connection.request("POST", "/tools", body, headers)
         assert client.end()[0] == status
+    client.connection.request("POST", "/tools", b'{"id": [], "method": "ping"}', headers)
+    assert client.end()[1]["error"]["code"] == types.INVALID_REQUEST
     assert as_dict(LOOK)["name"] == client.result("tools/list", {})["tools"][0]["name"]
