@@ -35,12 +35,12 @@
 (declare-function flymake-reporting-backends "flymake" ())
 (declare-function flymake-running-backends "flymake" ())
 (declare-function flycheck-running-p "ext:flycheck" ())
-(declare-function flycheck-error-checker "ext:flycheck" (cl-x))
-(declare-function flycheck-error-column "ext:flycheck" (cl-x))
-(declare-function flycheck-error-filename "ext:flycheck" (cl-x))
-(declare-function flycheck-error-level "ext:flycheck" (cl-x))
-(declare-function flycheck-error-line "ext:flycheck" (cl-x))
-(declare-function flycheck-error-message "ext:flycheck" (cl-x))
+(declare-function flycheck-error-checker "ext:flycheck" (cl-x) t)
+(declare-function flycheck-error-column "ext:flycheck" (cl-x) t)
+(declare-function flycheck-error-filename "ext:flycheck" (cl-x) t)
+(declare-function flycheck-error-level "ext:flycheck" (cl-x) t)
+(declare-function flycheck-error-line "ext:flycheck" (cl-x) t)
+(declare-function flycheck-error-message "ext:flycheck" (cl-x) t)
 
 (cl-defstruct (qwen-companion-problem
                (:constructor qwen-companion-problems--make)

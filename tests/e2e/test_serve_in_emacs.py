@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 
@@ -44,6 +45,18 @@ def assert_unseen(stage: Stage, *hidden: str) -> None:
         assert not any(secret in place for place in places)
 
 
+def finds_tools(stage: Stage, secret: str) -> bool:
+    """Return whether the daemon says that its agent knows the tools of all its MCP servers."""
+    host = stage.emacs.text("(qwen-companion-daemon-connection-host qwen-companion-daemon--report)")
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/workspace/mcp", headers={"Authorization": f"Bearer {secret}"})
+        found = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return found["discoveryState"] == "completed" and bool(found["servers"])
+
+
 def test_it_is_off(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     leave_daemon(stage)
@@ -68,6 +81,8 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     stage.emacs.eval("(qwen-companion-backend-call 'daemon-open '(:request \"1\" :root nil :scope new))")
     stage.emacs.wait_until("(assq 'daemon-reply reports)")
     assert stage.emacs.eval("(plist-get (cadr (assq 'daemon-reply reports)) :error)") == "nil"
+    # An agent waits for its tools no longer than one in a terminal, and nobody types as soon as this.
+    stage.screen.wait_until(lambda: "has tools" if finds_tools(stage, secret) else None, "the tools of the agent")
     stage.emacs.eval(
         "(let ((session (plist-get (cadr (assq 'daemon-reply reports)) :session)))"
         " (qwen-companion-backend-call 'daemon-prompt"
@@ -77,9 +92,8 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert "It greets." in stage.emacs.text('(format "%S" reports)')
     asked, answered = stage.model.next_request(), stage.model.next_request()
     assert "what does it do?" in asked.prompt
-    # An agent does not wait for its tools, and nobody types a prompt as soon as this.
-    assert "mcp__emacs__diagnostics" in answered.tools
-    assert f"{stage.sandbox.greeting.name}: " in json.dumps(answered.body["messages"][-1])
+    assert "mcp__emacs__diagnostics" in asked.tools
+    assert f"{stage.sandbox.greeting.name}:1: the user is here" in json.dumps(answered.body["messages"][-1])
     assert_unseen(stage, secret)
     stage.emacs.command("qwen-companion-daemon-stop")
     for process in (daemon, supervisor):
