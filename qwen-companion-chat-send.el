@@ -351,6 +351,9 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
 (defvar-local qwen-companion-chat-send--history-draft nil
   "The unsent prompt, while the history is shown.")
 
+(defvar-local qwen-companion-chat-send--kept nil
+  "The prompts to be sent once the session can take them, oldest first.")
+
 ;;; The text
 
 (defun qwen-companion-chat-send--text ()
@@ -378,22 +381,23 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
 
 (defun qwen-companion-chat-send-empty-p ()
   "Return non-nil when the prompt is empty."
-  (string-blank-p (qwen-companion-chat-send--text)))
+  (and (null qwen-companion-chat-send--kept)
+       (string-blank-p (qwen-companion-chat-send--text))))
 
 ;;; Sending
 
 (defun qwen-companion-chat-send--refusal ()
   "Return why no prompt can be sent now, a string, or nil."
   (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
-    ((guard (not qwen-companion-chat-session-id)) "There is no session yet")
     ('off "Disconnected from the daemon; M-x qwen-companion-chat here connects again")
     ('closed "This session was left; \\[qwen-companion-chat-reload] attaches to it again")
     ('dead "This session has ended; \\[qwen-companion-chat-reload] loads it again")))
 
 (defun qwen-companion-chat-send ()
   "Send the prompt.
-While the daemon is busy, it waits in the daemon's queue.  A prompt that
-is not accepted comes back."
+While the daemon is busy, it waits in the daemon's queue; while the
+session is being opened or the connection is lost, it waits here.  A
+prompt that is not accepted comes back."
   (interactive)
   (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+"))
         (refusal (qwen-companion-chat-send--refusal)))
@@ -401,14 +405,43 @@ is not accepted comes back."
       (user-error "%s" (substitute-command-keys refusal)))
     (when (string-blank-p text)
       (user-error "The prompt is empty"))
-    (let ((parts (qwen-companion-chat-send--parts text)))
-      (ring-remove+insert+extend qwen-companion-chat-send--history text)
-      (setq qwen-companion-chat-send--history-place nil)
-      (qwen-companion-chat-send--set-text "")
-      (set-buffer-modified-p nil)
-      ;; Last, because the prompt may come back at once.
-      (qwen-companion-chat-send--submit parts text)
-      (goto-char (point-max)))))
+    (ring-remove+insert+extend qwen-companion-chat-send--history text)
+    (setq qwen-companion-chat-send--history-place nil)
+    (qwen-companion-chat-send--set-text "")
+    (set-buffer-modified-p nil)
+    (setq qwen-companion-chat-send--kept
+          (append qwen-companion-chat-send--kept (list text)))
+    (run-hooks 'qwen-companion-chat-session-hook)
+    (goto-char (point-max))))
+
+(defun qwen-companion-chat-send-kept ()
+  "Send what waits here, or give it back if it cannot be sent."
+  (when qwen-companion-chat-send--kept
+    (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
+      ((and (or 'idle 'busy 'waiting 'cancelling) (guard qwen-companion-chat-session-id))
+       (while qwen-companion-chat-send--kept
+         ;; First, because it may come back at once.
+         (let ((text (pop qwen-companion-chat-send--kept)))
+           (condition-case err
+               (qwen-companion-chat-send-text text)
+             (error (qwen-companion-chat-send-restore text)
+                    (signal (car err) (cdr err)))))))
+      ((or 'off 'closed 'dead)
+       (qwen-companion-chat-send--give-back)))))
+
+(defun qwen-companion-chat-send--give-back ()
+  "Put what waits here back into the prompt."
+  (let ((texts qwen-companion-chat-send--kept))
+    (setq qwen-companion-chat-send--kept nil)
+    (qwen-companion-chat-send-restore (string-join texts "\n\n"))))
+
+(defun qwen-companion-chat-send-kept-text ()
+  "Return a short text about what waits here, or nil."
+  (when-let* ((kept qwen-companion-chat-send--kept))
+    (substitute-command-keys
+     (format "\\<qwen-companion-chat-mode-map>%s once the session is there, \\[qwen-companion-chat-cancel] takes %s back"
+             (if (cdr kept) (format "%d prompts are sent" (length kept)) "the prompt is sent")
+             (if (cdr kept) "them" "it")))))
 
 (defun qwen-companion-chat-send-text (text)
   "Send TEXT as a prompt; the prompt being edited stays."
@@ -427,12 +460,18 @@ is not accepted comes back."
           error))))))
 
 (defun qwen-companion-chat-cancel ()
-  "Cancel the running turn of this chat."
+  "Cancel the running turn of this chat.
+If a prompt still waits here for the session, take it back instead."
   (interactive)
   (let ((state (qwen-companion-daemon-session-state qwen-companion-chat-session)))
-    (unless (memq state '(busy waiting))
+    (cond
+     (qwen-companion-chat-send--kept
+      (qwen-companion-chat-send--give-back)
+      (run-hooks 'qwen-companion-chat-session-hook))
+     ((not (memq state '(busy waiting)))
       (user-error "Nothing to cancel: the session is %s" (or state "not there yet")))
-    (qwen-companion-chat-call 'daemon-cancel (list :session qwen-companion-chat-session-id))))
+     (t (qwen-companion-chat-call
+         'daemon-cancel (list :session qwen-companion-chat-session-id))))))
 
 (defun qwen-companion-chat-return ()
   "Begin a new line in the prompt or send it.

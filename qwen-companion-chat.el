@@ -187,6 +187,8 @@ It leaves room for the rest of the mode line in 80 columns."
                         (and trouble (propertize (concat (unless place " ") trouble)
                                                  'face 'warning))
                         (and place (qwen-companion-daemon-workspace-name)))
+                  (list (and (memq state '(nil loading)) (qwen-companion-daemon-progress))
+                        (qwen-companion-chat-send-kept-text))
                   (qwen-companion-chat--usage-text)
                   (list (and clients (> clients 1) (format "%d clients" clients))
                         (and (> queued 0) (format "%d queued" queued))
@@ -222,7 +224,8 @@ See `qwen-companion-chat-handlers'.")
   (qwen-companion-chat--refresh))
 
 (defun qwen-companion-chat--refresh ()
-  "Show the current state of the session."
+  "Show the current state of the session, and send what waited for it."
+  (qwen-companion-chat-send-kept)
   (qwen-companion-chat-permissions-redraw)
   (qwen-companion-chat--update))
 

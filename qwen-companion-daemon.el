@@ -105,6 +105,11 @@ PAYLOAD is without the token.")
                "the machine that the daemon is on")))
     (_ (qwen-companion-daemon-connection-text qwen-companion-daemon--report))))
 
+(defun qwen-companion-daemon-progress ()
+  "Return what the connected daemon is waited for, a string, or nil."
+  (and (eq 'connected (qwen-companion-daemon-connection-state qwen-companion-daemon--report))
+       (qwen-companion-daemon-connection-text qwen-companion-daemon--report)))
+
 (defun qwen-companion-daemon-workspace ()
   "Return the daemon's workspace, a directory on its host, nil when unknown.
 The daemon chooses the name, which may look like a remote one."

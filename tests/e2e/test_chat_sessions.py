@@ -270,6 +270,13 @@ def test_the_backend_is_killed_under_a_chat(stage: Stage, serve: Serve) -> None:
     shown = stage.emacs.buffer_text(chat)
     assert numbered("more") in shown
     assert [shown.count(text) for text in ("one\n", "First.", "two\n", "more00.")] == [1, 1, 1, 1]
+    # A prompt that is sent meanwhile waits, and is sent once.
+    stage.model.say("Third.")
+    stage.sandbox.backend().kill()
+    stage.screen.wait_for("process is being replaced")
+    send(stage, "three")
+    wait_until_said(stage, chat, "Third.")
+    assert stage.emacs.buffer_text(chat).count("three\n") == 1
 
 
 LEFT: Final = r"""

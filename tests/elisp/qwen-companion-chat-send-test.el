@@ -319,5 +319,47 @@ One with a line end cannot be written."
     (search-forward "@sr")
     (should-not (qwen-companion-chat-send--complete))))
 
+(ert-deftest qwen-companion-chat-send-test-kept-until-the-session-is-there ()
+  "A prompt is sent once, in order, when the session can take it."
+  (qwen-companion-chat-test-with
+    (let ((send (lambda (text)
+                  (goto-char (point-max))
+                  (insert text)
+                  (qwen-companion-chat-send)))
+          (sent (lambda ()
+                  (mapcar (lambda (payload)
+                            (plist-get (car (plist-get payload :parts)) :text))
+                          (qwen-companion-test-sent 'daemon-prompt)))))
+      (qwen-companion-chat t)
+      (funcall send "first")
+      (funcall send "second")
+      (should-not (funcall sent))
+      (should (equal "" (qwen-companion-chat-send--text)))
+      (should-not (qwen-companion-chat-send-empty-p))
+      (should (string-match-p "2 prompts are sent once the session is there"
+                              qwen-companion-chat--header))
+      ;; Why it takes long is said.
+      (qwen-companion-chat-test-tell 'daemon-state :state 'connected :text "The agent takes long.")
+      (should (string-match-p "The agent takes long" qwen-companion-chat--header))
+      (qwen-companion-chat-test-reply 'daemon-open :session "n")
+      (should-not (funcall sent))
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'idle)
+      (should (equal '("first" "second") (funcall sent)))
+      ;; So it is while the connection is lost; until then it can be taken back.
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'disconnected)
+      (funcall send "third")
+      (qwen-companion-chat-cancel)
+      (should (equal "third" (string-trim (qwen-companion-chat-send--text))))
+      (qwen-companion-chat-send)
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'idle)
+      (should (equal '("first" "second" "third") (funcall sent)))
+      ;; It comes back when there is no session any more.
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'disconnected)
+      (funcall send "fourth")
+      (qwen-companion-chat-test-tell 'daemon-session :session "n" :state 'dead :text "Gone.")
+      (should (equal "fourth" (string-trim (qwen-companion-chat-send--text))))
+      (should (= 3 (length (funcall sent))))
+      (qwen-companion-chat-send--set-text ""))))
+
 (provide 'qwen-companion-chat-send-test)
 ;;; qwen-companion-chat-send-test.el ends here

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -189,9 +189,13 @@ async def at_once(_seconds: float) -> None:
 
 
 @asynccontextmanager
-async def connected_emacs(spool: Spool, environment: dict[str, str] | None = None) -> AsyncGenerator[Emacs]:
+async def connected_emacs(
+    spool: Spool,
+    environment: dict[str, str] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = at_once,
+) -> AsyncGenerator[Emacs]:
     emacs = Emacs(spool)
-    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, pause=at_once, sleep=at_once)
+    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, pause=at_once, sleep=sleep)
     async with Tasks() as tasks:
         tasks.start(emacs.dispatcher.run, TIMEOUT_S)
         yield emacs

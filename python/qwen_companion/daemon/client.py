@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
+import anyio
 import httpx2
 
 from qwen_companion.daemon.address import clean_token, clean_url
@@ -64,13 +65,13 @@ REQUEST_S = 30.0
 LOAD_S = 90.0
 """How long a session may take to start or to be loaded; the daemon itself gives up after 60 (0.24.4)."""
 
-AGENT_STARTS = 3
+AGENT_STARTS = 5
 """How often a session is asked for while the daemon gives up because its agent is slow to start (HTTP 504)."""
 
 _KEEPALIVE_S = 4.0
 """How long an idle connection is kept: less than the 5 s after which the daemon closes it."""
 
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 24 * 1024 * 1024
 """Largest event that is read.  One of 9.9 MB was seen on 0.24.4; the limit of httpx2 would be 1 MB."""
 
 _QUEUE_LENGTH = 2048
@@ -99,13 +100,26 @@ class EventSource:
 class DaemonClient:
     """The daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
 
-    def __init__(self, url: str, token: str | None, memberships: Memberships | None = None) -> None:
-        """`memberships` may be known from before.  SettingsError, UnsafeUrlError."""
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        memberships: Memberships | None = None,
+        progress: Callable[[str | None], None] = lambda _text: None,
+    ) -> None:
+        """Prepare to ask the daemon at `url`; `memberships` may be known from before.
+
+        `progress` is called with what is waited for, when that takes long, and with None after that.
+
+        :raises SettingsError: for a token that no header can carry
+        :raises UnsafeUrlError:
+        """
         self.url = clean_url(url)
         """Holds nothing secret."""
         token = clean_token(token)
         self._has_token = token is not None
         self._memberships = memberships or Memberships()
+        self._progress = progress
         self._stream_parameters: Mapping[str, str | int] = {}
         try:
             self._http = httpx2.AsyncClient(
@@ -189,13 +203,17 @@ class DaemonClient:
 
     async def _ask_agent(self, model: type[W], path: str, session_id: str | None, body: Mapping[str, Any]) -> W:
         """POST to `path` what needs the daemon's agent; ask again while that is slow to start (HTTP 504)."""
-        for _ in range(AGENT_STARTS - 1):
-            try:
-                return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
-            except ServerFailedError as error:
-                if error.status != HTTPStatus.GATEWAY_TIMEOUT:
-                    raise
-        return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+        try:
+            for start in range(2, AGENT_STARTS + 1):
+                try:
+                    return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+                except ServerFailedError as error:
+                    if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                        raise
+                self._progress(f"The agent takes long to start; asked again ({start} of {AGENT_STARTS}).")
+            return await self._ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+        finally:
+            self._progress(None)
 
     def _joined(self, reply: SessionReply) -> SessionReply:
         if reply.client_id is not None:
@@ -301,22 +319,28 @@ class DaemonClient:
         timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
         path = _path("/events", session_id)
         try:
-            async with self._http.sse(
-                path,
-                params=self._stream_parameters,
-                headers=headers,
-                timeout=timeout,
-                max_event_size=MAX_EVENT_BYTES,
-            ) as source:
-                response = source.response
-                if response.status_code != HTTPStatus.OK:
-                    await response.aread()
-                    raise self._refusal(response)
+            async with AsyncExitStack() as stack:
+                with anyio.fail_after(REQUEST_S):
+                    source = await stack.enter_async_context(
+                        self._http.sse(
+                            path,
+                            params=self._stream_parameters,
+                            headers=headers,
+                            timeout=timeout,
+                            max_event_size=MAX_EVENT_BYTES,
+                        )
+                    )
+                    response = source.response
+                    if response.status_code != HTTPStatus.OK:
+                        await response.aread()
+                        raise self._refusal(response)
                 if not _is_of_type(response, "text/event-stream"):
                     raise ProtocolViolationError(f"What answers at {self.url} is no event stream.")
                 yield EventSource(response.headers.get(_EPOCH_HEADER, ""), self._data(source))
         except httpx2.HTTPError as error:
             raise self._no_answer(error, silence_s) from None
+        except TimeoutError:
+            raise self._too_slow(REQUEST_S) from None
 
     async def _data(self, source: httpx2.EventSource) -> AsyncGenerator[str]:
         # Heartbeats are comments, which httpx2 keeps to itself; its `retry:` and an id alone are events without data.
@@ -367,16 +391,20 @@ class DaemonClient:
         if content is not None:
             headers["Content-Type"] = "application/json"
         try:
-            response = await self._http.request(
-                method,
-                _path(path, session_id),
-                headers=headers,
-                content=content,
-                params=parameters,
-                timeout=limit_s,
-            )
+            # The limit of httpx2 is for each read: an answer that drips would never end.
+            with anyio.fail_after(limit_s):
+                response = await self._http.request(
+                    method,
+                    _path(path, session_id),
+                    headers=headers,
+                    content=content,
+                    params=parameters,
+                    timeout=limit_s,
+                )
         except httpx2.HTTPError as error:
             raise self._no_answer(error, limit_s) from None
+        except TimeoutError:
+            raise self._too_slow(limit_s) from None
         if not response.is_success:
             raise self._refusal(response)
         return response
@@ -392,6 +420,9 @@ class DaemonClient:
         if isinstance(error, httpx2.TimeoutException):
             return UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
         return UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
+
+    def _too_slow(self, limit_s: float) -> UnreachableError:
+        return UnreachableError(f"The daemon at {self.url} took longer than {limit_s:g} s.", maybe_done=True)
 
     def _refusal(self, response: httpx2.Response) -> DaemonError:
         """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""

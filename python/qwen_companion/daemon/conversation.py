@@ -16,6 +16,7 @@ from qwen_companion.daemon.errors import (
     DaemonError,
     GoneError,
     NotFoundError,
+    ProtocolViolationError,
     ServerFailedError,
     UnreachableError,
     UnsupportedError,
@@ -35,6 +36,7 @@ from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, slash_commands
 from qwen_companion.daemon.stream import (
+    FRAME_TOO_LARGE,
     Backoff,
     Connected,
     Disconnected,
@@ -154,6 +156,8 @@ class Conversation:
             ) as stream:
                 async for item in stream:
                     why = _reload_reason(item)
+                    if isinstance(item, Resync) and item.reason == FRAME_TOO_LARGE:
+                        await self._wait("The daemon sends more than can be read.")
                     if why is None:
                         self._take(item)
                     if why is not None or self.session.dead:
@@ -171,13 +175,17 @@ class Conversation:
         while True:
             try:
                 return await self._client.load(self.session.session_id)
-            except (UnreachableError, BusyError, ServerFailedError) as error:
-                wait = self._backoff.next(error.retry_after_s if isinstance(error, BusyError) else 0.0)
-                self._take(Disconnected(str(error), wait))
-                await self._sleep(wait)
+            except (UnreachableError, BusyError, ServerFailedError, ProtocolViolationError) as error:
+                await self._wait(str(error), error.retry_after_s if isinstance(error, BusyError) else 0.0)
             except DaemonError as error:
                 self._put(self.session.lost(str(error)))
                 return None
+
+    async def _wait(self, reason: str, ordered_s: float = 0.0) -> None:
+        """Be disconnected because of `reason` until it is time to try again; no less than `ordered_s`."""
+        wait = self._backoff.next(ordered_s)
+        self._take(Disconnected(reason, wait))
+        await self._sleep(wait)
 
     def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
         outputs = self.session.load(reply, why)

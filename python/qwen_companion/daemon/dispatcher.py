@@ -142,6 +142,7 @@ class CallDispatcher:
         self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
         self._background: Task | None = None
+        self._connecting: set[anyio.CancelScope] = set()
         # Each is held by those who wait for it and by nobody else, and goes with the last of them.
         self._lanes: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._memberships = Memberships(os.path.join(spool.directory, _CLIENTS_FILE))
@@ -171,12 +172,29 @@ class CallDispatcher:
         except (MessageError, SpoolError) as error:
             self._answer(call.method, request, error)
             return
-        lane = self._lane(wanted.session if isinstance(wanted, messages.SessionCall) else _CONNECTION)
-        self._tasks.start(self._carry_out, call.method, request, wanted, lane)
+        if isinstance(wanted, messages.SessionCall):
+            self._tasks.start(self._carry_out, call.method, request, wanted, self._lane(wanted.session))
+            return
+        if isinstance(wanted, messages.Disconnect):
+            for scope in self._connecting:
+                scope.cancel()
+        self._tasks.start(self._carry_out_once, call.method, request, wanted)
 
     def _lane(self, name: str) -> anyio.Lock:
         """Return the lock that orders the calls about the session `name`, or about the connection."""
         return self._lanes.setdefault(name, anyio.Lock())
+
+    async def _carry_out_once(self, method: str, request: str | None, call: messages.Call) -> None:
+        """Carry out `call`, about no open session, unless the daemon is left before."""
+        with anyio.CancelScope() as scope:
+            if not isinstance(call, messages.Disconnect):
+                self._connecting.add(scope)
+            try:
+                await self._carry_out(method, request, call, self._lane(_CONNECTION))
+            finally:
+                self._connecting.discard(scope)
+        if scope.cancelled_caught:
+            self._answer(method, request, UnreachableError("Disconnected from the daemon.", maybe_done=True))
 
     async def _carry_out(self, method: str, request: str | None, call: messages.Call, lane: anyio.Lock) -> None:
         async with lane:
@@ -265,20 +283,26 @@ class CallDispatcher:
 
     async def _use(self, address: DaemonAddress, root: str) -> None:
         """Use the daemon at `address`; go on trying in the background while nobody answers."""
-        client = DaemonClient(address.url, address.token, self._memberships)
+        client = DaemonClient(address.url, address.token, self._memberships, self._progress)
         self._say(
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
         )
+        used = False
         try:
             await self._greet(client, root)
+            used = True
         except (UnreachableError, BusyError, ServerFailedError) as error:
             self._say(replace(self._state, state="unreachable", text=str(error)))
             self._background = self._tasks.start(self._try_again, client, root)
+            used = True
             raise
         except DaemonError as error:
-            await client.aclose()
             self._say(replace(self._state, state="refused", text=str(error)))
             raise
+        finally:
+            if not used:
+                with anyio.CancelScope(shield=True):
+                    await client.aclose()
 
     async def _try_again(self, client: DaemonClient, root: str) -> None:
         backoff = Backoff()
@@ -313,6 +337,11 @@ class CallDispatcher:
                 missing=tuple(name for name in OPTIONAL_FEATURES if name not in found.features),
             )
         )
+
+    def _progress(self, text: str | None) -> None:
+        """Tell what is waited for, None for nothing."""
+        if self._connection is not None and self._state.state == "connected":
+            self._say(replace(self._state, text=text))
 
     def _reached(self, trouble: str | None) -> None:
         """A session has seen whether the daemon answers."""

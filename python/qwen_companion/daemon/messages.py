@@ -412,7 +412,8 @@ class NoteChange(Change):
 class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
-    `unreachable` is tried again, `refused` is not, and `text` says what to do.  `host` is host and port; `workspace` is
+    `unreachable` is tried again, `refused` is not, and `text` says what to do; while `connected`, `text` is what is
+    waited for.  `host` is host and port; `workspace` is
     a path on that host, and files, MCP servers, skills and credentials are those of that host (spec A6).  `local` says
     that the daemon was started from here; another one may be anywhere, as loopback can be a tunnel.  `missing` are the
     names of optional features that it lacks.

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 SILENCE_S = 45.0
 """After how long without a byte a connection counts as dead: three heartbeats (one every 15 s on 0.24.4)."""
 
+FRAME_TOO_LARGE = "frame_too_large"
+"""Why a session has to be loaded again after an event that is larger than can be read."""
+
 _SHORTEST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 _LONGEST_ORDERED_WAIT_S = 300.0
@@ -68,7 +71,7 @@ class Resync:
     """Events are not to be had any more; the last item.
 
     The session has to be loaded, and a new stream opened at the cursor of the answer.  `reason` is the daemon's word
-    (`ring_evicted` or `epoch_reset`), or `no_cursor` or `frame_too_large`.
+    (`ring_evicted` or `epoch_reset`), or `no_cursor` or `FRAME_TOO_LARGE`.
     """
 
     reason: str
@@ -187,10 +190,11 @@ class EventStream:
     def _after(self, error: DaemonError) -> Disconnected | Resync | Ended:
         """Return what follows from `error`."""
         if isinstance(error, FrameTooLargeError):
-            return Resync("frame_too_large")
+            return Resync(FRAME_TOO_LARGE)
         if isinstance(error, BusyError):
             return Disconnected(str(error), self._backoff.next(error.retry_after_s))
-        if isinstance(error, UnreachableError | ServerFailedError):
+        # In place of the daemon, a proxy or a portal may answer for a while.
+        if isinstance(error, UnreachableError | ServerFailedError | ProtocolViolationError):
             return Disconnected(str(error), self._backoff.next())
         return Ended(error)
 
@@ -218,7 +222,6 @@ class EventStream:
         except ProtocolViolationError as error:
             _log.warning("left out: %s", error)
             return None
-        self._backoff.reset()
         if isinstance(envelope.payload, StateResyncRequired):
             return Resync(envelope.payload.reason)
         if isinstance(envelope.payload, ReplayComplete):
@@ -227,6 +230,8 @@ class EventStream:
             if self._cursor is not None and envelope.id <= self._cursor.event_id:
                 return None
             self._cursor = Cursor(envelope.id, epoch)
+            # Not for the others, which each connection begins with: one that breaks after them is no better.
+            self._backoff.reset()
         return Frame(envelope, replaying)
 
 

@@ -8,11 +8,13 @@ import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, event
+from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -123,14 +125,44 @@ async def test_a_session_that_is_not_there_is_not_an_older_daemon(client: Daemon
     assert caught.value.code == "session_not_found"
 
 
-async def test_an_agent_that_is_slow_to_start_is_waited_for(daemon: FakeDaemon, client: DaemonClient) -> None:
-    daemon.refuse("/session", "no_route", times=2, status=504)
-    assert (await client.create_or_attach(ROOT, "thread")).session_id in daemon.sessions
-    assert len(daemon.asked_for("/session")) == 3
-    daemon.refuse("/session", "no_route", times=3, status=504)
-    with pytest.raises(ServerFailedError, match="504"):
-        await client.create_or_attach(ROOT, "thread")
-    assert len(daemon.asked_for("/session")) == 6
+async def test_an_agent_that_is_slow_to_start_is_waited_for_and_this_is_said(daemon: FakeDaemon) -> None:
+    said: list[str | None] = []
+    async with DaemonClient(daemon.url, TOKEN, progress=said.append) as client:
+        daemon.refuse("/session", "no_route", times=2, status=504)
+        assert (await client.create_or_attach(ROOT, "thread")).session_id in daemon.sessions
+        assert len(daemon.asked_for("/session")) == 3
+        assert [text and text[-9:] for text in said] == ["(2 of 5).", "(3 of 5).", None]
+        said.clear()
+        daemon.refuse("/session", "no_route", times=5, status=504)
+        with pytest.raises(ServerFailedError, match="504"):
+            await client.create_or_attach(ROOT, "thread")
+        assert len(daemon.asked_for("/session")) == 8
+        assert said[-1] is None
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nx-long: ", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["head", "body"])
+async def test_an_answer_that_never_ends_is_given_up(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        with suppress(ConnectionError):
+            while True:
+                # One byte in each round of the event loop: no read takes long.
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(client_module, "LOAD_S", 0.3)
+    monkeypatch.setattr(client_module, "REQUEST_S", 0.3)
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        port: int = server.sockets[0].getsockname()[1]
+        async with DaemonClient(f"http://127.0.0.1:{port}", TOKEN) as client:
+            with pytest.raises(UnreachableError) as caught:
+                await client.load("session")
+            assert caught.value.maybe_done
+            if head.endswith(b": "):
+                with pytest.raises(UnreachableError):
+                    async with client.events("session", None, 60.0):
+                        pass
 
 
 async def test_queue_full_503(daemon: FakeDaemon, client: DaemonClient, session: FakeSession) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sexpdata import Symbol
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, chunk, event
+from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import conversation
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon.ids import local_id
@@ -26,11 +28,14 @@ from qwen_companion.daemon.messages import (
     ToolText,
     Turns,
 )
+from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.emacs.spool import Spool
 from support import as_dict
 
 pytestmark = pytest.mark.anyio
+
+_A_MEGABYTE = bytes(1_000_000)
 
 
 # --- Turns
@@ -308,6 +313,53 @@ async def test_lost_events_are_loaded(emacs: Emacs, chatting: Chatting) -> None:
     stream.cut()
     await emacs.until(lambda: chat.text() == "one two three")
     assert chat.resets[-1].text == "Some events were missed."
+
+
+async def test_a_line_without_end_is_waited_out_in_little_memory(
+    spool: Spool, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(conversation, "Backoff", lambda: Backoff(lambda _least, most: most))
+    async with connected_emacs(spool, sleep=sleep) as emacs:
+        await emacs.connect(daemon)
+        session = await emacs.open()
+        (theirs,) = daemon.sessions.values()
+        chat = emacs.chats[session]
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                stream = await daemon.next_stream()
+                stream.send(b"data: ")
+                for _ in range(client_module.MAX_EVENT_BYTES // 1_000_000 + 2):
+                    stream.send(_A_MEGABYTE)
+            await daemon.next_stream()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 80_000_000
+        assert pauses[:3] == [1.0, 2.0, 4.0]
+        # It is well again.
+        theirs.emit(chunk("and on"))
+        await emacs.until(lambda: chat.text().endswith("and on"))
+        await emacs.state(session, "idle")
+
+
+async def test_a_page_in_place_of_an_answer_is_waited_out(emacs: Emacs, daemon: FakeDaemon, chatting: Chatting) -> None:
+    session, theirs, chat = chatting
+    (stream,) = theirs.streams
+    daemon.refuse("/load", "no_route", status=200, times=3)
+    theirs.streams.clear()
+    theirs.emit(chunk("missed"))
+    theirs.streams.append(stream)
+    theirs.forget(theirs.ring[-1]["id"])
+    stream.cut()
+    await emacs.until(lambda: chat.text() == "missed")
+    await emacs.state(session, "idle")
+    assert len(daemon.asked_for("/load")) == 5
 
 
 async def test_a_dead_session_is_loaded_when_the_user_wants_it(

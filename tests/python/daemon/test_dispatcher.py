@@ -4,10 +4,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import anyio
 import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
+from qwen_companion.daemon import client as client_module
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.ids import local_id
@@ -133,6 +135,42 @@ async def test_a_daemon_that_does_not_answer_does_not_keep_us(
     monkeypatch.setattr(DaemonClient, "detach", deaf)
     monkeypatch.setattr(module, "LEAVE_S", 0.01)
     await emacs.call("daemon-disconnect")
+
+
+async def test_a_connect_under_way_ends_with_disconnect(emacs: Emacs, daemon: FakeDaemon) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        connecting = emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
+        await asked.wait()
+        waiting = emacs.ask("daemon-list")
+        started = anyio.current_time()
+        await emacs.call("daemon-disconnect")
+        assert anyio.current_time() - started < client_module.REQUEST_S / 3
+        assert (await emacs.reply(connecting)).problem == "unsure"
+        assert (await emacs.reply(waiting)).problem in ("unsure", "unreachable")
+        assert emacs.last(DaemonState).state == "off"
+        over.set()
+    await emacs.connect(daemon)
+
+
+async def test_a_slow_agent_is_said_until_it_is_there(emacs: Emacs, daemon: FakeDaemon) -> None:
+    await emacs.connect(daemon)
+    daemon.refuse("/session", "no_route", times=2, status=504)
+    await emacs.open()
+    told = [(state.state, state.text) for state in emacs.all(DaemonState)]
+    slow = "The agent takes long to start; asked again"
+    assert told[-3:] == [
+        ("connected", f"{slow} (2 of 5)."),
+        ("connected", f"{slow} (3 of 5)."),
+        ("connected", None),
+    ]
 
 
 # --- Sessions

@@ -15,7 +15,6 @@ from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     HostRefusedError,
     NotFoundError,
-    ProtocolViolationError,
     UnauthorizedError,
     UnsupportedError,
 )
@@ -440,14 +439,35 @@ async def test_401_stops(
     assert len(daemon.asked_for("/events")) == 1
 
 
-async def test_a_page_in_place_of_a_stream_ends_it(
+async def test_a_page_in_place_of_a_stream_is_waited_out(
     client: DaemonClient, daemon: FakeDaemon, session: FakeSession
 ) -> None:
-    daemon.refuse("/events", "no_route", status=200)
+    daemon.refuse("/events", "no_route", times=4, status=200)
     async with listen(client, session) as listener:
-        item = await listener.next()
-    assert isinstance(item, Ended)
-    assert isinstance(item.error, ProtocolViolationError)
+        reasons = [item.reason for _ in range(4) if isinstance(item := await listener.next(), Disconnected)]
+        assert len(reasons) == 4
+        assert "no event stream" in reasons[0]
+        session.emit(chunk("well again"))
+        assert texts(await listener.until_text("well again")) == ["well again"]
+    assert listener.pauses == [1.0, 2.0, 4.0, 8.0]
+
+
+async def test_a_stream_that_breaks_before_any_event_is_no_better(
+    client: DaemonClient, daemon: FakeDaemon, session: FakeSession
+) -> None:
+    # What each connection begins with does not count.
+    async with listen(client, session) as listener:
+        for _ in range(3):
+            await listener.until(ReplayDone)
+            (await daemon.next_stream()).cut()
+            await listener.until(Disconnected)
+        await listener.until(ReplayDone)
+        session.emit(chunk("an event"))
+        await listener.until_text("an event")
+        (await daemon.next_stream()).cut()
+        await listener.until(Disconnected)
+        await listener.until(ReplayDone)
+    assert listener.pauses == [1.0, 2.0, 4.0, 1.0]
 
 
 # --- Waiting
