@@ -176,6 +176,24 @@ def test_what_is_typed_into_the_minibuffer_stays_there(stage: Stage) -> None:
     assert stage.emacs.eval("minibuffer-exit-hook") == hook
 
 
+def test_a_question_in_the_minibuffer_is_left_when_an_edited_proposal_closes(stage: Stage) -> None:
+    """So is one where no other could be asked meanwhile."""
+    stage.start_emacs(stage.sandbox.greeting, forms=("(setq enable-recursive-minibuffers nil)",))
+    propose(stage.emacs, stage.sandbox.greeting)
+    stage.screen.wait_for(OPEN)
+    stage.emacs.eval('(with-current-buffer "*qwen-companion proposal: greeting.py*" (insert "# by hand\\n"))')
+    stage.screen.keys("C-x", "C-f")
+    stage.screen.type("half-typed", seen="half-typed")
+    close(stage.emacs)
+    stage.screen.wait_gone(OPEN)
+    # What is said about it stands behind the question until the next key.
+    stage.screen.type(" name", seen=re.compile("^Find file: .*half-typed name", re.MULTILINE))
+    # Not C-g: during redisplay it would end only that.
+    stage.screen.keys("C-]")
+    stage.screen.wait_gone("half-typed")
+    assert stage.emacs.visible_buffers() == ["greeting.py"]
+
+
 def test_the_review_waits_for_the_tab_of_its_terminal(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()

@@ -48,15 +48,12 @@ def fill(directory: Path) -> Path:
 def test_a_long_text_is_accepted_while_the_disk_is_full(stage: Stage, small_disk: Path) -> None:
     notes = stage.sandbox.notes
     stage.start_emacs(notes)
-    stage.script_change(notes, LONG)
-    stage.start_cli()
-    stage.ask("many lines")
-    stage.wait_for_review()
+    client = stage.connect_client()
+    client.propose(notes, LONG)
+    stage.screen.wait_for("C-c C-c accept")
     filler = fill(small_disk)
-    stage.model.say("Written.")
     stage.emacs.eval("(qwen-companion-diff-accept)")
-    stage.screen.wait_for("Written.")
-    assert notes.read_text() == LONG
+    assert client.write_accepted(notes) == LONG
     messages = stage.emacs.buffer_text("*Messages*")
     assert messages.count("No space left on device") == 1
     assert "long texts go over the connection" in messages

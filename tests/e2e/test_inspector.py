@@ -77,9 +77,6 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     assert '```\nreturn "hello\n```' in prompt
     assert str(stage.sandbox.notes) in prompt
     assert "/.env" not in prompt
-    # The CLI ends; its section goes.
-    stage.emacs.eval('(let (kill-buffer-query-functions) (kill-buffer "*qwen: project*"))')
-    stage.screen.wait_for("No CLI is connected.")
 
 
 def test_a_file_hidden_there_is_not_told_any_more(stage: Stage) -> None:
@@ -122,8 +119,12 @@ def test_it_goes_on_with_a_new_backend_for_one_that_hangs(stage: Stage) -> None:
     )
 
 
-def test_the_mode_takes_it_along(stage: Stage) -> None:
+@pytest.mark.ends_stage
+def test_it_follows_the_end_of_the_cli_and_of_the_mode(stage: Stage) -> None:
     open_inspector(stage)
+    # The CLI ends; its section goes.
+    stage.emacs.eval('(let (kill-buffer-query-functions) (kill-buffer "*qwen: project*"))')
+    stage.screen.wait_for("No CLI is connected.")
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_gone("Last told")
     assert INSPECTOR not in stage.emacs.eval("(mapcar #'buffer-name (buffer-list))")

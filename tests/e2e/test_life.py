@@ -59,40 +59,6 @@ def test_edits_that_the_cli_drops_are_said_kept_and_applied(stage: Stage) -> Non
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED, "the edits undone")
 
 
-def test_the_text_of_a_killed_cli_is_applied_in_its_buffer(stage: Stage) -> None:
-    open_edited_review(stage)
-    assert stage.emacs.eval(
-        '(buffer-local-value \'font-lock-mode (get-buffer "*qwen-companion proposal: greeting.py*"))'
-    ) == ("t")
-    for process in stage.sandbox.clis():
-        process.kill()
-    stage.screen.wait_until(lambda: stage.emacs.buffer_text(KEPT) == EDITED + EDIT, "the kept text")
-    stage.screen.wait_gone("C-c C-c accept")
-    stage.screen.keys("C-x", "b")
-    stage.screen.type(KEPT)
-    stage.screen.keys("Enter")
-    screen = stage.screen.wait_for("C-c C-c put into the file's buffer")
-    assert "C-c C-k discard" in screen
-    stage.screen.keys("C-c", "C-c")
-    assert_text_is_in_the_buffer(stage)
-    assert stage.sandbox.greeting.read_text() == GREETING
-
-
-def test_a_question_in_the_minibuffer_is_left_when_the_terminal_answers(stage: Stage) -> None:
-    open_edited_review(stage, "(setq enable-recursive-minibuffers nil)")
-    stage.screen.keys("C-x", "C-f")
-    stage.screen.type("half-typed", seen="half-typed")
-    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-key "<escape>"))')
-    stage.screen.wait_gone("C-c C-c accept")
-    stage.screen.wait_for("Qwen[1] ")
-    # What is said about it stands behind the question until the next key.
-    stage.screen.type(" name", seen=re.compile("^Find file: .*half-typed name", re.MULTILINE))
-    # Not C-g: during redisplay it would end only that.
-    stage.screen.keys("C-]")
-    stage.screen.wait_gone("half-typed")
-    assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
-
-
 @pytest.mark.ends_stage
 def test_emacs_ends_in_a_review_and_the_terminals_question_stays(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)

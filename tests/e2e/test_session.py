@@ -202,6 +202,7 @@ def test_the_command_from_outside_accepts_the_only_proposal(stage: Stage) -> Non
     assert stage.sandbox.greeting.read_text() == EDITED
 
 
+@pytest.mark.ends_stage
 def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.start_cli()
@@ -218,6 +219,7 @@ def test_mode_off_ends_everything_and_the_cli_says_so(stage: Stage) -> None:
     )
 
 
+@pytest.mark.ends_stage
 def test_it_works_in_term_too(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-terminal 'term)",))
     stage.script_change(stage.sandbox.greeting, EDITED)

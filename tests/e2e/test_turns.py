@@ -213,6 +213,8 @@ def test_a_proposal_that_is_refused_is_decided_in_the_terminal(stage: Stage) -> 
 def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     open_review(stage)
     edit_proposal(stage)
+    proposal = '(get-buffer "*qwen-companion proposal: greeting.py*")'
+    assert stage.emacs.eval(f"(buffer-local-value 'font-lock-mode {proposal})") == "t"
     # The proposal is selected when its review ends: the key comes too late for it, and nothing else gets it.
     stage.screen.keys("C-x", "o", "C-x", "o")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 600)")
@@ -227,6 +229,18 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     assert stage.sandbox.greeting.read_text() == GREETING
     assert "disconnected before it could write" in stage.emacs.buffer_text("*Messages*")
     assert stage.emacs.eval("test-outcomes") == "nil"
+    # It is put into the file's buffer, shown and not saved, and is nowhere else.
+    stage.screen.keys("C-x", "b")
+    stage.screen.type(KEPT)
+    stage.screen.keys("Enter")
+    screen = stage.screen.wait_for("C-c C-c put into the file's buffer")
+    assert "C-c C-k discard" in screen
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED + EDIT, "the text in the buffer")
+    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "t"
+    assert "greeting.py" in stage.emacs.visible_buffers()
+    assert stage.emacs.eval(f'(get-buffer "{KEPT}")') == "nil"
+    assert stage.sandbox.greeting.read_text() == GREETING
 
 
 def test_a_terminal_killed_in_a_review_leaves_the_edits(stage: Stage) -> None:
