@@ -103,7 +103,8 @@ class Layer:
             # Without our layer no CLI would start at all.
             warnings.append(f"{error}; CLIs in terminals of this Emacs start without it")
             theirs = {}
-        return json.dumps(merge(theirs, ours), ensure_ascii=False, indent=1).encode("utf-8"), warnings
+        # As ASCII: theirs may hold half a surrogate pair, which UTF-8 cannot.
+        return json.dumps(merge(theirs, ours), indent=1).encode("ascii"), warnings
 
     def remove(self) -> None:
         """Remove the file if it is there.  Where a variable still names it, a CLI starts without it."""

@@ -122,6 +122,13 @@ def test_what_looks_like_a_comment_in_a_string_stays(place: Path, administrator:
     assert content(place)["a"] == {"url": "http://x/*y*/", "quote": '"//'}
 
 
+def test_half_a_surrogate_pair_stays(place: Path, administrator: Path) -> None:
+    """JSON may hold what UTF-8 cannot."""
+    administrator.write_text('{"a": {"half": "\\ud83d", "whole": "\u00e9"}}')
+    assert Layer(str(place), {}).install(OURS).warnings == ()
+    assert content(place)["a"] == {"half": "\ud83d", "whole": "\u00e9"}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', '{"a": 1,}', "[" * 100_000])
 def test_terminals_start_although_the_administrators_file_is_broken(
     place: Path, administrator: Path, text: str
