@@ -35,6 +35,7 @@
 (require 'cl-lib)
 (require 'epc nil t)
 (require 'subr-x)
+(require 'qwen-companion-clock)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
 
@@ -420,6 +421,7 @@ debugger: its backtrace would show the secret."
     (lambda (secret payload)
       (when (and (eq manager (qwen-companion-backend--manager))
                  (equal secret qwen-companion-backend--secret))
+        (qwen-companion-clock-check)
         (condition-case err
             (funcall function payload)
           (error
@@ -433,7 +435,7 @@ debugger: its backtrace would show the secret."
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil when the call was sent; answers come as calls of their own."
   (when-let* ((manager (qwen-companion-backend--manager)))
-    (qwen-companion-backend--check-timer)
+    (qwen-companion-clock-check)
     (condition-case err
         (progn
           (deferred:error
@@ -479,18 +481,9 @@ the call could not be sent."
   (qwen-companion-backend--later qwen-companion-backend--ping-limit
                                  #'qwen-companion-backend--ping))
 
-(defun qwen-companion-backend--check-timer ()
-  "Set the timer of the process anew if the clock was set back since.
-Timers of Emacs go by the clock: it would be due hours later."
-  (when (and (eq qwen-companion-backend--state 'ready)
-             (< (timer-until (qwen-companion-backend--connection-timer
-                              qwen-companion-backend--connection)
-                             nil)
-                (* -2 (car qwen-companion-backend--ping-limit))))
-    (qwen-companion-backend--ping-later)))
-
 (defun qwen-companion-backend--ping ()
   "Ask the process whether it is running; replace it when it hangs."
+  (qwen-companion-clock-check)
   (let* ((connection qwen-companion-backend--connection)
          (manager (qwen-companion-backend--manager))
          (turns (qwen-companion-backend--connection-unanswered connection)))

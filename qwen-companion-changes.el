@@ -596,14 +596,16 @@ They are as in `qwen-companion-changes--wanted-items'."
   "Update the current buffer in a moment if it is in a window."
   (when (and (not qwen-companion-changes--timer)
              (get-buffer-window (current-buffer) 0))
-    (let ((buffer (current-buffer)))
-      (setq qwen-companion-changes--timer
-            (run-at-time qwen-companion-changes--delay nil
-                         (lambda ()
-                           (when (buffer-live-p buffer)
-                             (with-current-buffer buffer
-                               (setq qwen-companion-changes--timer nil)
-                               (qwen-companion-changes--update)))))))))
+    (setq qwen-companion-changes--timer
+          (run-at-time qwen-companion-changes--delay nil
+                       #'qwen-companion-changes--update-in (current-buffer)))))
+
+(defun qwen-companion-changes--update-in (buffer)
+  "Update BUFFER if it is alive, for its timer."
+  (when (buffer-live-p buffer)
+    (with-current-buffer buffer
+      (setq qwen-companion-changes--timer nil)
+      (qwen-companion-changes--update))))
 
 (defun qwen-companion-changes--update ()
   "Bring the current buffer up to date.

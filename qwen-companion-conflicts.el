@@ -140,11 +140,14 @@ With none, run `qwen-companion-conflicts-resolved-functions'."
     (unless (or (null state) (qwen-companion-conflicts--state-timer state))
       (setf (qwen-companion-conflicts--state-timer state)
             (run-at-time qwen-companion-conflicts--delay nil
-                         (lambda ()
-                           (setf (qwen-companion-conflicts--state-timer state) nil)
-                           (when (buffer-live-p buffer)
-                             (with-current-buffer buffer
-                               (qwen-companion-conflicts-update)))))))))
+                         #'qwen-companion-conflicts--recount buffer state)))))
+
+(defun qwen-companion-conflicts--recount (buffer state)
+  "Count the conflicts in BUFFER, which has STATE, if it is alive."
+  (setf (qwen-companion-conflicts--state-timer state) nil)
+  (when (buffer-live-p buffer)
+    (with-current-buffer buffer
+      (qwen-companion-conflicts-update))))
 
 ;;; Saving
 

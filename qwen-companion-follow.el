@@ -373,17 +373,19 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
 
 (defun qwen-companion-follow--look-again ()
   "Schedule another look at the file of the current buffer."
-  (let ((link qwen-companion-follow--link)
-        (buffer (current-buffer)))
+  (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--suspend-modtime)
     (unless (qwen-companion-follow--link-since link)
       (setf (qwen-companion-follow--link-since link) (float-time)))
     (setf (qwen-companion-follow--link-timer link)
           (run-at-time qwen-companion-disk-quiet nil
-                       (lambda ()
-                         (setf (qwen-companion-follow--link-timer link) nil)
-                         (with-current-buffer buffer
-                           (qwen-companion-follow--look)))))))
+                       #'qwen-companion-follow--look-in (current-buffer)))))
+
+(defun qwen-companion-follow--look-in (buffer)
+  "Look at the file of BUFFER, for a timer of its link."
+  (with-current-buffer buffer
+    (setf (qwen-companion-follow--link-timer qwen-companion-follow--link) nil)
+    (qwen-companion-follow--look)))
 
 (defun qwen-companion-follow--recorded-time ()
   "Return the modification time of the file as the current buffer knows it."

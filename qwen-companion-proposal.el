@@ -672,9 +672,12 @@ The Python process may have been unable to read the text, for instance."
   (when (and (eq method 'outcome) (not qwen-companion-proposal--redeliver-timer))
     (setq qwen-companion-proposal--redeliver-timer
           (run-at-time qwen-companion-proposal--redeliver-delay nil
-                       (lambda ()
-                         (setq qwen-companion-proposal--redeliver-timer nil)
-                         (qwen-companion-proposal-resend))))))
+                       #'qwen-companion-proposal--redeliver))))
+
+(defun qwen-companion-proposal--redeliver ()
+  "Send all outcomes again."
+  (setq qwen-companion-proposal--redeliver-timer nil)
+  (qwen-companion-proposal-resend))
 
 (defun qwen-companion-proposal-resend ()
   "Send all outcomes to a new Python process that may lack them."

@@ -679,7 +679,8 @@ Display that without selecting it, and not if that would disturb the user."
   "Return non-nil when there was no input for long enough to show a proposal."
   (or (not (eq qwen-companion-diff-arrival 'idle))
       (when-let* ((idle (current-idle-time)))
-        (>= (float-time idle) qwen-companion-review--idle-delay))))
+        ;; Less than nothing when the clock was set back since.
+        (>= (abs (float-time idle)) qwen-companion-review--idle-delay))))
 
 (defun qwen-companion-review--show-next ()
   "Show the oldest unseen proposal, unless that would disturb the user."

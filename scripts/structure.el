@@ -14,6 +14,7 @@
 ;;   is in no other.
 ;; - A variable of another file is not declared: that file is required.
 ;; - `if-let', `when-let' and `and-let' have a star: Emacs 31 warns of others.
+;; - A timer runs a function with a name, see qwen-companion-clock.el.
 ;;
 ;; Every finding is printed as FILE: TEXT, and any finding fails.  A test of
 ;; the package checks the same.
@@ -136,7 +137,9 @@
                             (guard (not (equal feature (gethash name defined feature)))))
                        (format "variable of %s declared: %s" (gethash name defined) name))
                       (`(,(and (or 'if-let 'when-let 'and-let) name) . ,_)
-                       (format "without a star: %s" name)))))
+                       (format "without a star: %s" name))
+                      (`(run-at-time ,_ ,_ (lambda . ,_) . ,_)
+                       "a timer runs a lambda"))))
                (when (and text (not (member text seen)))
                  (push text seen)
                  (push (cons feature text) findings))))

@@ -91,7 +91,7 @@
 
 (ert-deftest qwen-companion-proposal-test-an-outcome-that-was-not-taken-is-sent-again ()
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
-    (let* ((qwen-companion-proposal--redeliver-delay 0)
+    (let* ((qwen-companion-proposal--redeliver-delay 0.01)
            (proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (id (qwen-companion-proposal-id proposal))
            (fail (lambda ()
@@ -99,6 +99,9 @@
                     'outcome (car (last (qwen-companion-test-sent 'outcome)))))))
       (qwen-companion-diff-accept)
       (funcall fail)
+      (qwen-companion-test-set-clock -3600)
+      ;; As when the user types.
+      (qwen-companion-context--update)
       (qwen-companion-test-wait-for
        (= 2 (length (qwen-companion-proposal-test--outcomes))))
       (should (equal '(accepted "two\n")
@@ -109,7 +112,7 @@
       (qwen-companion-proposal-on-delivered (list :id id))
       (funcall fail)
       (let (over)
-        (run-at-time 0.01 nil (lambda () (setq over t)))
+        (run-at-time 0.05 nil (lambda () (setq over t)))
         (qwen-companion-test-wait-for over))
       (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 

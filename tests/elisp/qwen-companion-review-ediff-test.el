@@ -480,11 +480,16 @@
                    (lambda () (and idle (seconds-to-time idle)))))
           (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
-      (cl-letf (((symbol-function 'current-idle-time)
-                 (lambda () (seconds-to-time 0.5))))
-        (qwen-companion-review--show-next))
-      (should (eq proposal (qwen-companion-review-shown)))
-      (should-not qwen-companion-review--timers)
+      ;; Less than nothing when the clock was set back meanwhile.
+      (dolist (idle '(0.5 -3600))
+        (cl-letf (((symbol-function 'current-idle-time)
+                   (lambda () (seconds-to-time idle))))
+          (qwen-companion-review--show-next))
+        (should (eq proposal (qwen-companion-review-shown)))
+        (should-not qwen-companion-review--timers)
+        (qwen-companion-diff-reject)
+        (setq proposal (qwen-companion-test-propose "b.txt" "two\n")))
+      (qwen-companion-diff-reject)
       (should-not (cl-find #'qwen-companion-review--show-next timer-idle-list
                            :key #'timer--function)))))
 

@@ -84,6 +84,13 @@
                    (qwen-companion-structure-test--findings
                     `(("qwen-companion-a" (defun qwen-companion-a () (,name ((x 1)) x)))))))))
 
+(ert-deftest qwen-companion-structure-test-timers-without-a-name-are-found ()
+  (should (equal '("a timer runs a lambda")
+                 (qwen-companion-structure-test--findings
+                  '(("qwen-companion-a" (setq x (run-at-time 1 nil (lambda () x))))))))
+  (should-not (qwen-companion-structure-test--findings
+               '(("qwen-companion-a" (setq x (run-at-time 1 nil #'ignore)))))))
+
 ;;; What package-vc compiles
 
 (ert-deftest qwen-companion-structure-test-package-vc-compiles-the-package-only ()

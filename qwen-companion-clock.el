@@ -1,0 +1,62 @@
+;;; qwen-companion-clock.el --- Timers and a clock that is set back  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Timers of Emacs go by the clock of the machine.  When that is set back by
+;; an hour, each timer that is pending is due an hour late, and what waits
+;; for it stands still: nothing is told to a CLI, no review opens, a process
+;; that hangs is not noticed.
+;;
+;; Emacs does not say that the clock was set.  `qwen-companion-clock-check'
+;; finds out; it is called on the ways that need no timer: when the Python
+;; process calls, and when the user types.
+;;
+;; The timers of the package are known by the names of their functions, so a
+;; timer must not run a lambda.
+
+;;; Code:
+
+(require 'timer)
+
+(defvar qwen-companion-clock--seen 0
+  "The latest time that was seen, in seconds since the epoch.")
+
+(defun qwen-companion-clock-check ()
+  "Move the timers of the package back if the clock was set back.
+They are late by no more than the time since the last call then."
+  (let* ((now (float-time))
+         (back (- qwen-companion-clock--seen now)))
+    (setq qwen-companion-clock--seen now)
+    (when (> back 0)
+      (dolist (timer (copy-sequence timer-list))
+        (when (qwen-companion-clock--ours-p timer)
+          (cancel-timer timer)
+          (timer-set-time timer (time-subtract (timer--time timer) back)
+                          (timer--repeat-delay timer))
+          (timer-activate timer))))))
+
+(defun qwen-companion-clock--ours-p (timer)
+  "Return non-nil when TIMER is one of the package."
+  (let ((function (timer--function timer)))
+    (and (symbolp function)
+         (string-prefix-p "qwen-companion-" (symbol-name function)))))
+
+(provide 'qwen-companion-clock)
+;;; qwen-companion-clock.el ends here
