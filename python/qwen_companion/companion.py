@@ -181,7 +181,7 @@ class Companion:
         )
         self._sessions = Sessions(
             [item.session for item in hello.sessions],
-            changed=self._sessions_changed,
+            changed=self._session_changed,
             gone=self._session_gone,
             went_out=self._went_out,
             told=self._distributor.sent,
@@ -195,7 +195,8 @@ class Companion:
             self._sessions,
             roots_of=self._distributor.review_roots,
         )
-        self._distributor.set_sessions(self._sessions.states())
+        for state in self._sessions.states():
+            self._distributor.set_session(state)
         # A proposal of a session nobody remembers can end in no other way.
         for session in {item.session for item in proposals} - {item.session.id for item in hello.sessions}:
             self._diff_tools.session_gone(session)
@@ -218,13 +219,14 @@ class Companion:
             find_caller=lambda connection: find_caller(connection, hello.emacs_pid),
             known=hello.sessions,
             sessions=self._sessions.states,
-            changed=self._tell_states,
+            changed=self._hooks_reported,
             report_answers=lambda session, answers: self._bridge.tell(HookAnswers(session, answers)),
             warn=lambda text: self._bridge.tell(Notice("warning", text)),
             listeners=[self._diagnostics, self._journal],
             additions=[self._tool_settings],
         )
-        self._told_sessions: Mapping[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
+        self._told_sessions: dict[str, SessionState | None] = {item.session.id: None for item in hello.sessions}
+        self._untold_sessions = dict.fromkeys(self._told_sessions)
         self._gathering: asyncio.TimerHandle | None = None
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
@@ -423,28 +425,39 @@ class Companion:
                 if (request := request_of(call)) is not None:
                     self._bridge.tell(Reply(request, text, "refused"))
 
-    def _sessions_changed(self, states: tuple[SessionState, ...]) -> None:
-        self._distributor.set_sessions(states)
-        self._doors.look_after(states)
-        self._tell_states()
+    def _session_changed(self, state: SessionState) -> None:
+        self._distributor.set_session(state)
+        self._doors.look_after(state.session)
+        self._tell_state(state.session.id)
 
-    def _tell_states(self) -> None:
+    def _hooks_reported(self) -> None:
+        self._untold_sessions.update(dict.fromkeys(state.session.id for state in self._sessions.states()))
+        self._tell_sessions_soon()
+
+    def _tell_state(self, session: str) -> None:
+        self._untold_sessions[session] = None
+        self._tell_sessions_soon()
+
+    def _tell_sessions_soon(self) -> None:
         # A CLI that connects changes four times in a moment.
         if self._gathering is None or len(self._told_sessions) <= FEW_SESSIONS:
             self._tell_sessions()
 
     def _tell_sessions(self) -> None:
+        """Tell Emacs of those sessions that are not as they were told last."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        states = {state.session.id: state for state in self._doors.annotated(self._sessions.states())}
-        before, self._told_sessions = self._told_sessions, states
-        # Most are the same objects.
-        others = [state for identifier, state in states.items() if before.get(identifier) is not state]
-        changed = tuple(state for state in others if before.get(state.session.id) != state)
-        gone = tuple(identifier for identifier in before if identifier not in states)
+        untold = {identifier: self._sessions.state(identifier) for identifier in self._untold_sessions}
+        self._untold_sessions.clear()
+        states = {state.session.id: self._doors.annotated(state) for state in untold.values() if state is not None}
+        changed = {key: state for key, state in states.items() if self._told_sessions.get(key) != state}
+        gone = tuple(key for key, state in untold.items() if state is None and key in self._told_sessions)
+        self._told_sessions.update(changed)
+        for key in gone:
+            del self._told_sessions[key]
         if changed or gone:
-            self._bridge.tell(SessionChanges(changed, gone))
+            self._bridge.tell(SessionChanges(tuple(changed.values()), gone))
             self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_sessions)
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.
@@ -453,6 +466,8 @@ class Companion:
         self._sessions.set_context(session, context)
 
     def _session_gone(self, session: str) -> None:
+        self._distributor.drop_session(session)
+        self._tell_state(session)
         self._diff_tools.session_gone(session)
 
     def _went_out(self, key: str) -> None:

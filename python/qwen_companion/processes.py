@@ -8,14 +8,18 @@ that moves when the clock is set.)
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
 import sys
-from operator import itemgetter
+from collections.abc import Callable
 
 import anyio
 import psutil
+
+_STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
+"""Places in what `_fields` returns."""
 
 _DEAD_STATES = ("Z", "X")
 """States in /proc/PID/stat: a zombie, which nobody has waited for yet, and one about to vanish."""
@@ -28,12 +32,21 @@ def start_of(pid: int) -> str | None:
     """
     try:
         if sys.platform == "linux":
-            return f"{_read('/proc/sys/kernel/random/boot_id')}:{_fields(pid)[19]}"
+            return f"{_boot()}:{_fields(pid)[_START]}"
         # macOS keeps the time at which a process started and does not change it.  psutil does, but only in a process
         # during whose life the clock was set.
         return repr(psutil.Process(pid).create_time())
     except (psutil.Error, ValueError, OSError):
         return None
+
+
+def started_before(started: str, other: str) -> bool:
+    """Return whether the process for which `start_of` returned `started` has begun before that of `other`.
+
+    False where either is "", or of another boot.
+    """
+    (boot, _, time), (other_boot, _, other_time) = started.rpartition(":"), other.rpartition(":")
+    return bool(time and other_time) and boot == other_boot and float(time) < float(other_time)
 
 
 def has_ended(pid: int, started: str) -> bool:
@@ -43,20 +56,22 @@ def has_ended(pid: int, started: str) -> bool:
     """
     if not _exists(pid):
         return True
-    if started and start_of(pid) not in (started, None):
-        return True
     try:
         if sys.platform == "linux":
-            state, threads = itemgetter(0, 17)(_fields(pid))
+            fields = _fields(pid)
+            if started and f"{_boot()}:{fields[_START]}" != started:
+                return True
             # Where others of its threads live on, the first one is shown as a zombie too.
-            return state in _DEAD_STATES and int(threads) <= 1
+            return fields[_STATE] in _DEAD_STATES and int(fields[_THREADS]) <= 1
+        if started and start_of(pid) not in (started, None):
+            return True
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError, OSError):
         # It has gone this very moment, or it cannot be looked at.
         return not _exists(pid)
 
 
-async def ended(pid: int, started: str, poll: float) -> None:
+async def ended(pid: int, started: str, poll: float | Callable[[], float]) -> None:
     """Wait until `has_ended` is true; look every `poll` seconds where the system does not tell by itself."""
     descriptor = _open_process(pid)
     if descriptor is not None:
@@ -67,14 +82,14 @@ async def ended(pid: int, started: str, poll: float) -> None:
         finally:
             os.close(descriptor)
     while not has_ended(pid, started):
-        await anyio.sleep(poll)
+        await anyio.sleep(poll() if callable(poll) else poll)
 
 
 def parent_of(pid: int) -> int:
     """Return the parent of the process `pid`; 0 when it has none or cannot be looked at."""
     try:
         if sys.platform == "linux":
-            return int(_fields(pid)[1])
+            return int(_fields(pid)[_PARENT])
         return psutil.Process(pid).ppid()
     except (psutil.Error, ValueError, OSError):
         return 0
@@ -109,12 +124,17 @@ def _exists(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/`pid`/stat from the third on, the state; the 20th is the threads, the 22nd the start.
+    """Return the fields of /proc/`pid`/stat from the third on.
 
     :raises OSError: when there is no such process
     """
     # Field 2 is the program's name in parentheses, whatever that may be.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+@functools.cache
+def _boot() -> str:
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
 def _read(path: str) -> str:

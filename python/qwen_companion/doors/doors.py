@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, Js
 from qwen_companion.doors.listeners import LayerAddition, Listener
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
+from qwen_companion.processes import start_of, started_before
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 
@@ -90,6 +92,7 @@ class Doors:
         self._watched = {item.session.id for item in known}
         self._unwatched, self._unwatched_left = anyio.create_memory_object_stream[KnownSession](math.inf)
         self._silent = {item.session.id: item.no_hooks for item in known if item.no_hooks is not None}
+        self._started = start_of(os.getpid()) or ""
 
     # --- The layer ---
 
@@ -215,27 +218,22 @@ class Doors:
 
     # --- What is known of the CLIs ---
 
-    def annotated(self, states: Iterable[SessionState]) -> tuple[SessionState, ...]:
-        """Return `states` with what the hooks have reported."""
-        return tuple(self._annotated(state) for state in states)
-
-    def _annotated(self, state: SessionState) -> SessionState:
-        reported, silent = self._state(state.session), self._silent.get(state.session.id)
-        # Most often there is nothing, for each of the CLIs with each change of one.
-        return state if reported is None and silent is None else replace(state, state=reported, no_hooks=silent)
+    def annotated(self, state: SessionState) -> SessionState:
+        """Return `state` with what the hooks have reported."""
+        return replace(state, state=self._state(state.session), no_hooks=self._silent.get(state.session.id))
 
     def _state(self, session: KnownSession) -> CliState | None:
         if self._handler is None or session.peer is None:
             return self._known.get(session.id)
         return self._handler.states.get(session.peer.pid)
 
-    def look_after(self, states: Iterable[SessionState]) -> None:
-        """Begin to watch whether those of `states` that are new call their hooks."""
-        for state in states:
-            if state.session.peer is not None and state.session.id not in self._watched:
-                self._watched.add(state.session.id)
+    def look_after(self, session: KnownSession) -> None:
+        """Begin to watch whether `session` calls its hooks, if it is new."""
+        if session.peer is not None and session.id not in self._watched:
+            self._watched.add(session.id)
+            if self._has_hooks(session):
                 with suppress(anyio.ClosedResourceError):
-                    self._unwatched.send_nowait(state.session)
+                    self._unwatched.send_nowait(session)
 
     async def _watch(self, session: KnownSession) -> None:
         await anyio.sleep(self._silence_s)
@@ -247,17 +245,25 @@ class Doors:
             self._warn(f"{session.label} calls no hooks ({reason}): in its mode auto its edits are not reviewed")
             self._changed()
 
+    def _has_hooks(self, session: KnownSession) -> bool:
+        """Return whether the CLI of `session` is of a kind that calls a hook when it starts, and has started since."""
+        peer = session.peer
+        version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
+        # One that is older than this process has called its first hook before, if it has.
+        return (
+            peer is not None
+            and peer.family == "qwen"
+            and version >= _START_HOOK_SINCE
+            and not started_before(peer.started, self._started)
+        )
+
     def _why_silent(self, session: KnownSession) -> str | None:
         """Why the CLI of `session` calls no hooks, in words; None where it need not."""
         peer = session.peer
-        version = tuple(int(number) for number in re.findall(r"\d+", session.version)[:2])
-        if peer is None or peer.family != "qwen" or version < _START_HOOK_SINCE:
+        if peer is None:
             return None
         try:
             process = psutil.Process(peer.pid)
-            # One that is older than this process has called its first hook before, if it has.
-            if process.create_time() < psutil.Process().create_time():
-                return None
             if process.environ().get(VARIABLE) != self._layer.path:
                 return None
             options = [argument for argument in process.cmdline() if argument in ("--bare", "--safe-mode")]

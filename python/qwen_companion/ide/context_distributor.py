@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -56,6 +56,11 @@ class _Job:
         return tuple(dict.fromkeys([None, *(_family(state) for state in self.sessions)]))
 
     @property
+    def directories(self) -> set[str | None]:
+        """Where the CLIs work; None where that is unknown."""
+        return {_directory(state.session.peer) for state in self.sessions}
+
+    @property
     def basis(self) -> tuple[object, ...]:
         """What findings depend on, but for the sessions and the disk: not on where the cursor is."""
         files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
@@ -66,24 +71,19 @@ class _Job:
 class _Findings:
     """What the disk and the rules say of a job.
 
-    `rules`: for each family, what forbids each path, or None; `scopes`: for each session the roots below which it hears
-    of files, or None for everywhere; `missing`: the paths that are no files.
+    `rules`: for each family, what forbids each path, or None; `scopes`: for each directory in which a CLI works the
+    roots below which it hears of files, or None for everywhere; `missing`: the paths that are no files.
     """
 
     job: _Job
     places: Mapping[str, ResolvedPath]
     rules: Mapping[str | None, Mapping[str, str | None]]
-    scopes: Mapping[str, tuple[ResolvedPath, ...] | None]
+    scopes: Mapping[str | None, tuple[ResolvedPath, ...] | None]
     missing: frozenset[str]
 
     def cover(self, job: _Job) -> bool:
-        """Return whether these findings suffice for `job`."""
-        peers = {state.session.id: state.session.peer for state in self.job.sessions}
-        return (
-            self.job.basis == job.basis
-            and all(family in self.rules for family in job.families)
-            and all(peers.get(state.session.id, peers) == state.session.peer for state in job.sessions)
-        )
+        """Return whether these findings suffice for `job`, which has the same basis."""
+        return self.rules.keys() >= set(job.families) and self.scopes.keys() >= job.directories
 
 
 @dataclass
@@ -98,7 +98,7 @@ class _Listener:
 @dataclass
 class _Inputs:
     roots: tuple[str, ...] = ()
-    sessions: tuple[SessionState, ...] = ()
+    sessions: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     exclusions: Exclusions | None = None
@@ -130,6 +130,8 @@ class ContextDistributor:
         self._report_exclusions = report_exclusions
         self._warn = warn
         self._inputs = _Inputs()
+        self._newcomers: set[str] | None = None
+        """Sessions that have been told nothing yet; None when all are to be told."""
         self._listeners: dict[str, _Listener] = {}
         self._last: _Findings | None = None
         self._look_again_at = 0.0
@@ -154,24 +156,37 @@ class ContextDistributor:
         for warning in self._inputs.exclusions.warnings:
             self._warn(warning)
         self._last = None
-        self._inputs.changed.set()
+        self._tell_all()
 
     def set_roots(self, roots: tuple[str, ...]) -> None:
         """Take the workspace roots."""
         self._inputs.roots = roots
-        self._inputs.changed.set()
+        self._tell_all()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take what the user looks at."""
         self._inputs.snapshot = snapshot
-        self._inputs.changed.set()
+        self._tell_all()
 
-    def set_sessions(self, sessions: tuple[SessionState, ...]) -> None:
-        """Take all sessions."""
-        self._inputs.sessions = sessions
-        known = {state.session.id for state in sessions}
-        for gone in self._listeners.keys() - known:
-            del self._listeners[gone]
+    def set_session(self, state: SessionState) -> None:
+        """Take a session that is new or has changed."""
+        former = self._inputs.sessions.get(state.session.id)
+        self._inputs.sessions[state.session.id] = state
+        known = former is not None and former.identified and former.session.peer == state.session.peer
+        if state.identified and not known:
+            if self._newcomers is not None:
+                self._newcomers.add(state.session.id)
+            self._inputs.changed.set()
+
+    def drop_session(self, session: str) -> None:
+        """Take that a session has ended."""
+        self._inputs.sessions.pop(session, None)
+        self._listeners.pop(session, None)
+        if self._watched:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        self._newcomers = None
         self._inputs.changed.set()
 
     def sent(self, session: str, notification: bytes) -> None:
@@ -184,6 +199,10 @@ class ContextDistributor:
 
     def watch(self, on: bool) -> None:
         """Begin to report each change, with the present state first, or cease to."""
+        job = self._job()
+        if on and job is not None and self._last is not None and self._covers(self._last, job):
+            # Those of sessions that came while nobody looked are not known yet.
+            self._tell(job, self._last)
         self._watched = on
         if on:
             self._report_exclusions(self._exclusions)
@@ -191,7 +210,7 @@ class ContextDistributor:
                 self._report_sent(session, listener)
             if not self._inputs.sessions:
                 # What is excluded was not followed while no CLI was there and nobody looked.
-                self._inputs.changed.set()
+                self._tell_all()
 
     # --- Reviews ---
 
@@ -203,9 +222,9 @@ class ContextDistributor:
         inputs = self._inputs
         if inputs.settings is not None and inputs.settings.all_roots:
             return None
-        peers = (state.session.peer for state in inputs.sessions if state.session.id == session)
-        directories = (peer.directory for peer in peers if peer and peer.directory)
-        return tuple(dict.fromkeys((*inputs.roots, *directories)))
+        state = inputs.sessions.get(session)
+        directory = _directory(state.session.peer) if state else None
+        return tuple(dict.fromkeys((*inputs.roots, *([directory] if directory else ()))))
 
     # --- Tools ---
 
@@ -217,14 +236,14 @@ class ContextDistributor:
         inputs = self._inputs
         if inputs.settings is None or inputs.exclusions is None:
             return None
-        scope = _scope(peer, [ResolvedPath.of(root) for root in inputs.roots], inputs.settings)
+        scope = _scope(_directory(peer), [ResolvedPath.of(root) for root in inputs.roots], inputs.settings)
         roots = inputs.roots if scope is None else tuple(root.path for root in scope)
         return Access(
             exclusions=inputs.exclusions,
             roots=inputs.roots,
             scope=scope,
             family=peer.family if peer else None,
-            directory=peer.directory if peer else None,
+            directory=_directory(peer),
             exposures={file.path: file.exposure for file in inputs.snapshot.files} if inputs.snapshot else {},
             trusted=_trusted(roots, inputs.settings.trust),
         )
@@ -253,15 +272,17 @@ class ContextDistributor:
                     self._look_later(changes)
                     return
             self._look_again_at = 0.0
+            self._newcomers = None
         self._inputs.changed = anyio.Event()
         job = self._job()
         if job is not None:
-            await self._inform(job)
+            newcomers, self._newcomers = self._newcomers, set()
+            await self._inform(job, newcomers)
 
     def _disk_changed(self) -> None:
         self._disk_changes += 1
         self._look_again_at = 0.0
-        self._inputs.changed.set()
+        self._tell_all()
 
     def _look_later(self, changes: int) -> None:
         """Look at the disk after the interval, unless it has changed since there had been that many `changes` of it."""
@@ -272,26 +293,35 @@ class ContextDistributor:
         inputs = self._inputs
         if inputs.settings is None or inputs.snapshot is None or inputs.exclusions is None:
             return None
-        sessions = tuple(state for state in inputs.sessions if state.identified)
+        sessions = tuple(state for state in inputs.sessions.values() if state.identified)
         if not sessions and not self._watched:
             return None
         return _Job(inputs.snapshot, inputs.settings, inputs.roots, sessions, inputs.exclusions)
 
-    async def _inform(self, job: _Job) -> None:
-        if self._last is not None and self._last.cover(job) and time.monotonic() < self._look_again_at:
+    def _covers(self, findings: _Findings, job: _Job) -> bool:
+        return findings.job.basis == job.basis and findings.cover(job)
+
+    async def _inform(self, job: _Job, newcomers: set[str] | None) -> None:
+        """Tell `newcomers`, or with None all sessions."""
+        last = self._last
+        is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._look_again_at
+        if last is not None and is_current and last.cover(job):
             # A move of the cursor, most often.
-            self._tell(job, self._last)
+            self._tell(job, last, newcomers)
             return
         changes = self._disk_changes
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tell_meanwhile, job)
-            found, watched = await to_thread.run_sync(_find_and_watch, job, self._watch, abandon_on_cancel=True)
+            if last is not None and is_current:
+                # Only the sessions have changed, so what is known of the files holds.
+                self._last = await to_thread.run_sync(_extend, last, job, abandon_on_cancel=True)
+            else:
+                found = await to_thread.run_sync(_find_and_watch, job, self._watch, abandon_on_cancel=True)
+                self._last, watched = found
+                self._interval = WATCHED_RULES_S if watched else RULES_S
+                self._look_later(changes)
             tasks.cancel_scope.cancel()
-            former, self._last = self._last, found
-            self._interval = WATCHED_RULES_S if watched else RULES_S
-            self._look_later(changes)
-            if found != former:
-                self._tell(job, found)
+            self._tell(job, self._last, newcomers)
 
     async def _tell_meanwhile(self, job: _Job) -> None:
         """Deliver what the former findings allow if finding out takes long."""
@@ -299,8 +329,11 @@ class ContextDistributor:
         if self._last is not None:
             self._tell(job, self._last)
 
-    def _tell(self, job: _Job, findings: _Findings) -> None:
-        """Deliver what `findings` allow; what they do not mention is not allowed."""
+    def _tell(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
+        """Deliver what `findings` allow to all sessions or to `newcomers`; what they do not mention is not allowed."""
+        if self._watched:
+            # A new one may change what is excluded for all.
+            newcomers = None
         times = newest_times(job.snapshot)
         # The user's word counts at once.
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
@@ -314,13 +347,14 @@ class ContextDistributor:
             and all(rules[family].get(path, UNKNOWN) is not None for family in connected)
         }
         exclusions = [Exclusion(path, rule) for path, rule in common.items()]
+        told = [state for state in job.sessions if newcomers is None or state.session.id in newcomers]
         # Most sessions hear the same, and there may be many.
         contexts: dict[object, tuple[bytes, dict[str, str]]] = {}
-        for state in job.sessions:
-            identifier = state.session.id
-            if identifier not in findings.scopes:
+        for state in told:
+            identifier, directory = state.session.id, _directory(state.session.peer)
+            if directory not in findings.scopes:
                 continue
-            scope = findings.scopes[identifier]
+            scope = findings.scopes[directory]
             family = _family(state)
             listener = self._listener(identifier, scope, job)
             group = (family, scope, listener.trusted)
@@ -334,7 +368,7 @@ class ContextDistributor:
             context, kept = contexts[group]
             exclusions += [Exclusion(path, rule, identifier) for path, rule in kept.items()]
             self._deliver(identifier, context)
-        if tuple(exclusions) != self._exclusions:
+        if newcomers is None and tuple(exclusions) != self._exclusions:
             self._exclusions = tuple(exclusions)
             if self._watched:
                 self._report_exclusions(self._exclusions)
@@ -365,6 +399,10 @@ def _rule(
 
 def _family(state: SessionState) -> str | None:
     return state.session.peer.family if state.session.peer else None
+
+
+def _directory(peer: Peer | None) -> str | None:
+    return peer.directory if peer else None
 
 
 def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
@@ -402,30 +440,34 @@ def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool
 
 def _find(job: _Job) -> _Findings:
     """Ask the disk and the rules.  Takes as long as they do: not for the event loop."""
+    paths = newest_times(job.snapshot)
+    places = {path: ResolvedPath.of(path) for path in paths}
+    return _extend(_Findings(job=job, missing=_missing(paths), places=places, rules={}, scopes={}), job)
+
+
+def _extend(findings: _Findings, job: _Job) -> _Findings:
+    """Return `findings` with what `job`, of the same basis, needs more.  Takes as long as `_find`."""
     exposures = {file.path: file.exposure for file in job.snapshot.files}
     asked = [path for path, exposure in exposures.items() if exposure != SHOW]
-    rules: dict[str | None, dict[str, str | None]] = {}
-    for family in job.families:
+    rules, scopes = dict(findings.rules), dict(findings.scopes)
+    for family in set(job.families) - rules.keys():
         verdicts = job.exclusions.check(asked, job.roots, family)
-        rules[family] = {path: verdict.rule if verdict.excluded else None for path, verdict in verdicts.items()}
-    missing = _missing(exposures)
-    for path in exposures:
-        for of_family in rules.values():
-            of_family[path] = of_family.get(path) or (NOT_ON_DISK if path in missing else None)
-    roots = [ResolvedPath.of(root) for root in job.roots]
-    return _Findings(
-        job=job,
-        missing=missing,
-        places={path: ResolvedPath.of(path) for path in exposures},
-        rules=rules,
-        scopes={state.session.id: _scope(state.session.peer, roots, job.settings) for state in job.sessions},
-    )
+        rules[family] = {
+            path: verdict.rule
+            if (verdict := verdicts.get(path)) is not None and verdict.excluded
+            else NOT_ON_DISK
+            if path in findings.missing
+            else None
+            for path in exposures
+        }
+    if new := job.directories - scopes.keys():
+        roots = [ResolvedPath.of(root) for root in job.roots]
+        scopes.update((directory, _scope(directory, roots, job.settings)) for directory in new)
+    return replace(findings, job=job, rules=rules, scopes=scopes)
 
 
-def _scope(peer: Peer | None, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
-    """Return the roots below which a CLI hears of files: all of them for one of which nothing is known."""
+def _scope(directory: str | None, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
+    """Return the roots below which a CLI in `directory` hears of files: all of them where that is unknown."""
     if settings.all_roots:
         return None
-    if peer is None or peer.directory is None:
-        return tuple(roots)
-    return (own_root(ResolvedPath.of(peer.directory), roots),)
+    return tuple(roots) if directory is None else (own_root(ResolvedPath.of(directory), roots),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ _OPTIONS_WITH_VALUE = frozenset(
 )
 """Options of the interpreters whose value may be the next argument, and a file."""
 
+_recent: deque[int] = deque(maxlen=8)
+"""Processes that were found, the last one first: a CLI connects several times, for its hooks and its tools as well."""
+
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
 
@@ -107,6 +111,8 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
         process = _holder(connection)
         if process is None or not _is_ours(process) or process.name() in _FORWARDERS:
             return None
+        if process.pid not in _recent:
+            _recent.appendleft(process.pid)
         directory = _directory(process)
         name, version, family = _identity(process, directory)
         ancestors = tuple(_ancestors(process.pid, emacs_pid))
@@ -116,7 +122,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
 
 
 def _holder(connection: Connection) -> psutil.Process | None:
-    """Return the process at the client's end; ask the newest first, since most CLIs have just been started."""
+    """Return the process at the client's end."""
     if KERNEL_TELLS:
         found = client_socket(connection)
         if found is None or found.inode == 0:
@@ -125,7 +131,7 @@ def _holder(connection: Connection) -> psutil.Process | None:
     else:
         holds = partial(_has_connection, connection)
     own = os.getpid()
-    for pid in sorted(psutil.pids(), key=lambda pid: (pid == own, -pid)):
+    for pid in _candidates():
         if holds(pid):
             # A child of the caller has its descriptors too, for a moment or for good.
             while (parent := parent_of(pid)) != own and holds(parent):
@@ -134,6 +140,14 @@ def _holder(connection: Connection) -> psutil.Process | None:
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(pid)
     return None
+
+
+def _candidates() -> Iterator[int]:
+    """Yield the processes that may hold a connection: the likely ones first, this one last."""
+    yield from tuple(_recent)
+    own = os.getpid()
+    # Most CLIs have just been started.
+    yield from sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
 
 
 def _has_open(target: str, pid: int) -> bool:

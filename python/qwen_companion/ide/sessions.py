@@ -124,14 +124,10 @@ class _Session:
 
     lookup: Task | None = None
     watch: Task | None = None
-    last_state: SessionState | None = None
 
     def state(self) -> SessionState:
-        """Return its state, the same object while nothing changes: each change of one is told with those of all."""
-        streaming, last = self.stream is not None, self.last_state
-        if last is None or (last.session, last.streaming, last.identified) != (self.known, streaming, self.identified):
-            last = self.last_state = SessionState(self.known, streaming, self.identified)
-        return last
+        """Return its state."""
+        return SessionState(self.known, self.stream is not None, self.identified)
 
     def stop_watching(self) -> None:
         """End the work for it that goes on in the background."""
@@ -146,7 +142,7 @@ class Sessions:
     def __init__(
         self,
         known: Iterable[KnownSession],
-        changed: Callable[[tuple[SessionState, ...]], None],
+        changed: Callable[[SessionState], None],
         gone: Callable[[str], None],
         went_out: Callable[[str], None],
         told: Callable[[str, bytes], None],
@@ -155,10 +151,10 @@ class Sessions:
     ) -> None:
         """`known` are those of an earlier process.  Must be made on the event loop.
 
-        `changed` is called with all sessions after each change, `gone` with the id of one given up, `went_out` with the
-        key of a notification once the whole of it has been handed to the operating system for an open stream, `told`
-        with the id of a session and the context that went out to it.  `find_caller` tells whose connection it is; it is
-        called in a thread.
+        `changed` is called with a session that is new or has changed, `gone` with the id of one given up, `went_out`
+        with the key of a notification once the whole of it has been handed to the operating system for an open stream,
+        `told` with the id of a session and the context that went out to it.  `find_caller` tells whose connection it
+        is; it is called in a thread.
         """
         self._changed = changed
         self._gone = gone
@@ -193,12 +189,17 @@ class Sessions:
         known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self._reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
-        self._tell()
+        self._changed(session.state())
         return known
 
     def states(self) -> tuple[SessionState, ...]:
         """Return all sessions."""
         return tuple(item.state() for item in self._sessions.values())
+
+    def state(self, identifier: str) -> SessionState | None:
+        """Return the session of that id with its state."""
+        session = self._sessions.get(identifier)
+        return session.state() if session else None
 
     def get(self, identifier: str) -> KnownSession | None:
         """Return the session of that id."""
@@ -219,7 +220,6 @@ class Sessions:
         session.stop_watching()
         if session.stream is not None:
             session.stream.end()
-        self._tell()
         self._gone(identifier)
 
     async def end_streams(self, timeout: float, for_good: bool) -> None:
@@ -258,18 +258,19 @@ class Sessions:
             self._watch_process(session)
         session.lookup = None
         session.identified = True
-        self._tell()
+        self._changed(session.state())
 
     def _watch_process(self, session: _Session) -> None:
-        """Give `session` up when its process has ended; from now on look as often as its stream demands."""
-        if session.watch is not None:
-            session.watch.cancel()
+        """Give `session` up when its process has ended."""
         if session.known.peer is not None:
-            poll = self._timing.lost_watch if session.stream is None else self._timing.watch
-            session.watch = self._tasks.start(self._close_at_end, session, session.known.peer, poll)
+            session.watch = self._tasks.start(self._close_at_end, session, session.known.peer)
 
-    async def _close_at_end(self, session: _Session, peer: Peer, poll: float) -> None:
-        await ended(peer.pid, peer.started, poll)
+    async def _close_at_end(self, session: _Session, peer: Peer) -> None:
+        await ended(
+            peer.pid,
+            peer.started,
+            lambda: self._timing.lost_watch if session.stream is None else self._timing.watch,
+        )
         session.watch = None
         self.close(session.known.id)
 
@@ -283,9 +284,6 @@ class Sessions:
     def _reap_later(self, session: _Session) -> None:
         self._keep(session)
         session.reaper = self._loop.call_later(session.patience, self.close, session.known.id)
-
-    def _tell(self) -> None:
-        self._changed(self.states())
 
     # --- What goes out ---
 
@@ -330,8 +328,7 @@ class Sessions:
             self._no_streams = anyio.Event()
         self._open_streams.add(stream)
         self._keep(session)
-        self._watch_process(session)
-        self._tell()
+        self._changed(session.state())
         taken = False
         try:
             async with anyio.create_task_group() as tasks:
@@ -349,8 +346,7 @@ class Sessions:
                     session.patience = self._timing.left
                 if self._sessions.get(identifier) is session:
                     self._reap_later(session)
-                    self._watch_process(session)
-                    self._tell()
+                    self._changed(session.state())
 
     async def _pump(self, session: _Session, stream: _Stream, send: Send) -> bool:
         try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -18,6 +19,7 @@ from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.ide.peers import Caller
+from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor
 
@@ -62,11 +64,11 @@ class Site:
 
     async def reason(self, peer: Peer, version: str = "0.24.4") -> str:
         """Why the CLI at `peer` calls no hooks, as the user is told; then the same for the list of sessions."""
-        state = SessionState(KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer), streaming=True)
-        self.doors.look_after([state])
-        self.doors.look_after([state])
+        session = KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer)
+        self.doors.look_after(session)
+        self.doors.look_after(session)
         warning = await asyncio.wait_for(self.warnings.get(), TIMEOUT_S)
-        (annotated,) = self.doors.annotated([state])
+        annotated = self.doors.annotated(SessionState(session, streaming=True))
         assert annotated.no_hooks is not None
         assert f"({annotated.no_hooks})" in warning
         assert warning.startswith(f"Qwen Code {version} calls no hooks")
@@ -94,10 +96,10 @@ async def notice_silence(site: Site, tmp_path: Path) -> None:
         assert await site.reason(peer) == "it was started with --safe-mode"
     (tmp_path / ".qwen").mkdir()
     (tmp_path / ".qwen/settings.json").write_text('{"disableAllHooks": true}')
-    # Those of which nothing is expected: without the layer, too old.
+    # Those of which nothing is expected: without the layer, too old, started before this process.
     with cli(tmp_path, layer=False) as peer, cli(tmp_path) as old, cli(tmp_path) as last:
-        for session, version in ((peer, "0.24.4"), (old, "0.15.10"), (old, "")):
-            known = KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session)
-            site.doors.look_after([SessionState(known, streaming=True)])
+        earlier = replace(old, started=start_of(1) or "")
+        for session, version in ((peer, "0.24.4"), (old, "0.15.10"), (old, ""), (earlier, "0.24.4")):
+            site.doors.look_after(KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session))
         assert await site.reason(last) == f"disableAllHooks in {tmp_path}/.qwen/settings.json"
     assert site.warnings.empty()

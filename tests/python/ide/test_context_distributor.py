@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,6 @@ class Hall:
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.reports: asyncio.Queue[Notification] = asyncio.Queue()
         self.warnings: list[str] = []
-        self._sessions: list[SessionState] = []
         self.distributor = ContextDistributor(
             home.environ,
             self._deliver,
@@ -78,14 +77,11 @@ class Hall:
     def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
         """A CLI connects that works in `directory`, or of which nothing is known."""
         peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
-        self._sessions = [state for state in self._sessions if state.session.id != name]
-        self._sessions.append(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
-        self.distributor.set_sessions(tuple(self._sessions))
+        self.distributor.set_session(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
 
     def leave(self, name: str) -> None:
         """A CLI goes."""
-        self._sessions = [state for state in self._sessions if state.session.id != name]
-        self.distributor.set_sessions(tuple(self._sessions))
+        self.distributor.drop_session(name)
 
     def show(
         self, *paths: str, active: str | None = None, exposures: Mapping[str, str] | None = None, selection: str = ""
@@ -161,7 +157,7 @@ async def test_nothing_is_told_before_it_is_known_whom(hall: Hall) -> None:
     hall.show(a, c)
     assert await hall.heard("first") == {"first": ["a"]}
     hall.join("new", hall.two)
-    assert await hall.heard("first", "new") == {"first": ["a"], "new": ["c"]}
+    assert await hall.next() == ("new", {"openFiles": [{"path": c, "timestamp": 2}]})
 
 
 async def test_nothing_is_told_before_the_settings_are_known(hall: Hall) -> None:
@@ -267,6 +263,21 @@ async def test_a_deleted_file_is_noticed_without_any_other_event(hall: Hall) -> 
     assert await hall.heard("first") == {"first": ["a"]}
 
 
+@contextmanager
+def no_disk(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Inside, the disk must not be asked."""
+    asked: list[str] = []
+
+    def ask(path: str, *_: object, **__: object) -> None:
+        asked.append(path)
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "readlink", "open"):
+            patch.setattr(os, name, ask)
+        yield
+    assert asked == []
+
+
 async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RULES_S", 3600)
     monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
@@ -275,18 +286,29 @@ async def test_a_move_of_the_cursor_asks_neither_disk_nor_git(hall: Hall, monkey
     paths = hall.file("one/a"), hall.file("one/b")
     hall.show(*paths)
     assert await hall.heard("first") == {"first": ["b", "a"]}
-    asked: list[str] = []
+    with no_disk(monkeypatch):
+        for active in paths * 3:
+            hall.show(*paths, active=active)
+            assert (await hall.next())[0] == "first"
 
-    def ask(path: str, *_: object, **__: object) -> None:
-        asked.append(path)
 
-    for name in ("stat", "lstat", "readlink", "open"):
-        monkeypatch.setattr(os, name, ask)
-    for active in paths * 3:
-        hall.show(*paths, active=active)
-        assert (await hall.next())[0] == "first"
-    monkeypatch.undo()
-    assert asked == []
+async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RULES_S", 3600)
+    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+    hall.distributor.set_settings(Settings())
+    hall.join("first", hall.one)
+    hall.show(hall.file("one/a"), hall.file("two/c"))
+    assert await hall.heard("first") == {"first": ["a"]}
+    with no_disk(monkeypatch):
+        for name in ("second", "third"):
+            hall.join(name, hall.one)
+            assert (await hall.next())[0] == name
+    # In another directory, and of another family.
+    hall.join("fourth", hall.two, "gemini")
+    assert await hall.heard("fourth") == {"fourth": ["c"]}
+    assert hall.told.empty()
 
 
 async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:

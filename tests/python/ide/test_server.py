@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -48,7 +48,7 @@ class Site:
         self.editor = FakeEditor()
         self.gone: asyncio.Queue[str] = asyncio.Queue()
         self.out: asyncio.Queue[str] = asyncio.Queue()
-        self.states: asyncio.Queue[Sequence[SessionState]] = asyncio.Queue()
+        self.states: asyncio.Queue[SessionState] = asyncio.Queue()
         self.find_caller: Callable[[Connection], Caller | None] = lambda connection: None
         self.sessions = Sessions(
             (RESTORED,),
@@ -168,9 +168,9 @@ async def test_the_name_that_every_cli_gives_is_none(site: Site) -> None:
 async def peer(site: Site) -> Peer:
     """The process of the first session, once it is told."""
     while True:
-        for state in await soon(site.states.get()):
-            if state.session.peer is not None:
-                return state.session.peer
+        state = await soon(site.states.get())
+        if state.session.peer is not None:
+            return state.session.peer
 
 
 async def test_the_process_of_a_client_is_known_from_its_first_connection(site: Site) -> None:
@@ -437,7 +437,8 @@ async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_return
     # Its stream was opened first, so only a cut can leave the other one alone.
     streaming: dict[str, bool] = {}
     while (streaming.get(cli.session), streaming.get(other.session)) != (False, True):
-        streaming = {state.session.id: state.streaming for state in await soon(site.states.get())}
+        state = await soon(site.states.get())
+        streaming[state.session.id] = state.streaming
     # What the system had taken before can still be read, and then it looks like a stream that ended well.
     assert len(await away(deaf.rest)) < 20_000_000
     site.tell(b'{"now": 1}')
