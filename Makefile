@@ -51,6 +51,7 @@ demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key an
 
 screenshots: build ## Take the pictures of the README anew from the running demo
 	@$(VENV)/python demo/screenshots.py
+	@$(VENV)/python demo/moving_picture.py
 
 reports: build ## Write anew what the tests of the chat are told, after a change of the daemon's client
 	@PYTHONPATH=python:tests $(VENV)/python tests/python/recorded_reports.py

@@ -61,13 +61,14 @@ def start_chat(sandbox: Sandbox) -> str:
     return f"(demo-start-chat {lisp_string(str(sandbox.greeting))})"
 
 
-def review(emacs: Emacs) -> None:
-    """Play the demo up to its first review."""
+def review(emacs: Emacs, typed: Callable[[], None] = lambda: None) -> None:
+    """Play the demo up to its first review; call `typed` when the prompt is typed and not sent."""
     wait_for(emacs, "(qwen-companion-backend-sessions)")
     cli = "(with-current-buffer (car (qwen-companion-terminal-buffers)) {})"
     wait_for(emacs, cli.format('(string-match-p "Type your message" (buffer-string))'))
     emacs.eval(cli.format('(vterm-send-string "greet politely")'))
     wait_for(emacs, cli.format('(string-match-p "> +greet politely" (buffer-string))'))
+    typed()
     emacs.eval(cli.format("(vterm-send-return)"))
     wait_for(emacs, '(get-buffer-window "*Ediff Control Panel*" t)')
     wait_for(emacs, cli.format('(string-match-p "Yes, allow once" (buffer-string))'))
@@ -138,12 +139,16 @@ def take(
             loads = ["-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "demo.el")]
             evaluations = [argument for form in forms for argument in ("--eval", form)]
             with subprocess.Popen([*command, *loads, *evaluations], cwd=sandbox.project, env=environment) as process:
-                play(emacs)
-                emacs.eval("(redisplay t)")
-                picture = ["import", "-window", "root", "-trim", "+repage", str(PICTURES / name)]
-                subprocess.run(picture, env=environment, check=True)
-                emacs.send("(kill-emacs)")
-                process.wait(PATIENCE_S)
+                try:
+                    play(emacs)
+                    emacs.eval("(redisplay t)")
+                    picture = ["import", "-window", "root", "-trim", "+repage", str(PICTURES / name)]
+                    subprocess.run(picture, env=environment, check=True)
+                    emacs.send("(kill-emacs)")
+                    process.wait(PATIENCE_S)
+                finally:
+                    # Else a failure waits here for ever.
+                    process.kill()
         sandbox.wait_for_end()
     finally:
         server.close()
