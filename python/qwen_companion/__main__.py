@@ -6,6 +6,7 @@ input ends.  Both ports listen before anything large is imported, so an early co
 This file and the package's `__init__` must be readable by any Python 3.6, to say that it is too old.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -79,6 +80,8 @@ def raise_descriptor_limit() -> None:
 def serve(output: int) -> int:
     """Read the hello line, print the EPC port to the descriptor `output` and serve; return the exit code."""
     raise_descriptor_limit()
+    # What is imported stays: looking for garbage in it would take a tenth of the start.
+    gc.disable()
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
     from qwen_companion.listening import listen, listen_reserved
@@ -102,6 +105,7 @@ def serve(output: int) -> int:
 
     from qwen_companion.companion import Companion
 
+    gc.enable()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
     async def run() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sexpdata import dumps
 
@@ -30,6 +32,8 @@ def test_default_off(home: Home) -> None:
     names = imported(home, asked=False)
     assert "qwen_companion.ide.server" in names
     assert "qwen_companion.daemon" not in names
+    # What epc would import for nothing, a tenth of the start.
+    assert not re.search(r"\| +xmlrpc\.server$", names, re.MULTILINE)
 
 
 def test_imported_with_the_first_call(home: Home) -> None:
