@@ -390,7 +390,7 @@ Where lines were removed, that is the line before or after them."
   (qwen-companion-hunks-changes (qwen-companion-changes-file-difference file)))
 
 (defun qwen-companion-changes-file--bytes (file dropped-p)
-  "Return the bytes that the agent left in FILE without what is dropped.
+  "Return the bytes that the agent left in FILE less the dropped parts.
 DROPPED-P is a predicate of a change.  nil means that there is no file."
   (let* ((before (qwen-companion-changes-file-before file))
          (after (qwen-companion-changes-file-after file))

@@ -395,7 +395,7 @@ With NOW non-nil, return those seen by now."
        (qwen-companion-changes--label " seen")))))
 
 (defun qwen-companion-changes--drawing ()
-  "Return what `qwen-companion-changes--drawn' is to be for the file at point."
+  "Return the value of `qwen-companion-changes--drawn' for the file at point."
   (pcase (qwen-companion-changes--key-at (point))
     (`(,(or 'file 'body) ,group ,path)
      (cons (gethash (cons group path) qwen-companion-changes--views)
@@ -421,7 +421,7 @@ With NOW non-nil, return those seen by now."
            :key #'qwen-companion-changes--group-id :test #'equal))
 
 (defun qwen-companion-changes--wanted-items ()
-  "Return what is to be shown: a list of (KEY SIGNATURE . INSERT).
+  "Return the items to show: a list of (KEY SIGNATURE . INSERT).
 INSERT is a text, or a function that inserts one at point."
   (let ((groups (qwen-companion-changes--groups)))
     (when (and qwen-companion-changes--fresh groups)
@@ -1177,7 +1177,7 @@ These are turns.  Of a renamed file, only see whether they touch it."
           (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
 
 (defun qwen-companion-changes--plan (group files undo)
-  "Return what undoing FILES of GROUP will do, or bringing them back."
+  "Return a description of undoing FILES of GROUP, or of restoring them."
   (let ((parts nil))
     (pcase-dolist (`(,verb . ,kinds)
                    (if undo

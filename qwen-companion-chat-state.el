@@ -276,7 +276,7 @@ the process ends before it answers.  Without CALLBACK, show an error."
           (id (qwen-companion-chat-state--drop-texts payload)))))
 
 (defun qwen-companion-chat-state--note (method payload)
-  "Note what the report METHOD with PAYLOAD is to be remembered for.
+  "Remember what a view drawn later needs of the report METHOD with PAYLOAD.
 Return PAYLOAD, where the texts of a conversation are no longer in files."
   (pcase method
     ('daemon-turn

@@ -194,7 +194,7 @@ saving continues."
   nil)
 
 (defun qwen-companion-conflicts--other-side ()
-  "Return in words with what the text of the current buffer is in conflict."
+  "Return a description of the text that the current buffer conflicts with."
   (save-excursion
     (save-restriction
       (widen)

@@ -107,7 +107,7 @@ That cannot wait, as the file is about to change."
     (flycheck-buffer)))
 
 (defun qwen-companion-diagnostics--late-p ()
-  "Return non-nil when the checker of the current buffer reports what is old.
+  "Return non-nil when the checker of this buffer reports old problems first.
 A language server is asked nothing when flymake starts: what it said last
 is reported at once, and what it says of the new text later."
   (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
@@ -175,7 +175,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
    problems))
 
 (defun qwen-companion-diagnostics--new-problems (arguments)
-  "Return what to tell a model after its edit of the file in ARGUMENTS."
+  "Return a function that answers with the problems of the edit in ARGUMENTS."
   (when-let* ((path (cadr (assoc "path" arguments)))
               (buffer (qwen-companion-diagnostics--buffer path)))
     (when (buffer-local-value 'qwen-companion-diagnostics--before buffer)

@@ -257,7 +257,7 @@ To be called when the current buffer has been drawn."
   (get-text-property position 'qwen-companion-hunks-view-hunk))
 
 (defun qwen-companion-hunks-view-difference-at (position)
-  "Return the difference of which a hunk is shown at POSITION, or nil."
+  "Return the difference that the hunk at POSITION belongs to, or nil."
   (get-text-property position 'qwen-companion-hunks-view-difference))
 
 (defun qwen-companion-hunks-view-bounds (hunk)

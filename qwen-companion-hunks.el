@@ -323,7 +323,7 @@ It was restored by other means, such as undo.  Both are of DIFFERENCE."
 
 (defun qwen-companion-hunks--recompute-positions (all side)
   "Return ALL, and recompute the position of each dropped change in it.
-SIDE is the one whose positions are valid, `old' or `new'."
+SIDE, `old' or `new', has valid positions."
   (let ((delta 0))
     (dolist (change all all)
       (when (qwen-companion-hunks-change-text change)

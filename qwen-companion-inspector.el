@@ -930,7 +930,7 @@ count again."
   "Keys of the context inspector.")
 
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
-  "Shows what each connected CLI was told last, and of what none hears.
+  "Show what each connected CLI was told last, and the hidden files.
 
 The text is kept up to date while a window shows it.
 

@@ -41,7 +41,7 @@
   "The turns by their ids, while they are watched.")
 
 (defvar qwen-companion-journal--watchers nil
-  "Symbols for what shows the turns or what is in them.")
+  "Symbols of the views that show turns or their contents.")
 
 (defvar qwen-companion-journal-changed-functions nil
   "Abnormal hook run when turns have changed.
@@ -245,7 +245,7 @@ UNDO-OF non-nil is the turn that this undoes, and LABEL says so."
 ;;; What was proposed
 
 (defconst qwen-companion-journal--proposals-limit '(50 . 5000000)
-  "How much of what was proposed is kept: (COUNT . CHARACTERS).")
+  "Most proposed texts that are kept: (COUNT . CHARACTERS).")
 
 (defvar qwen-companion-journal--proposals nil
   "The latest proposals, newest first: (PATH TIME . TEXT), TIME in seconds.")

@@ -54,7 +54,7 @@
                 (qwen-companion-backend-sessions))))
 
 (defun qwen-companion-layer-activity ()
-  "Return what needs to be known of the CLIs at a glance, a symbol or nil.
+  "Return the most urgent state of the CLIs, a symbol or nil.
 `asking' when one asks in its terminal, else `working' when one works."
   (let ((activities (mapcar (lambda (session)
                               (qwen-companion-cli-state-activity

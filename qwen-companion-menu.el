@@ -90,7 +90,7 @@
                                    (qwen-companion-daemon-state))))))
 
 (defun qwen-companion-menu--exclusions ()
-  "Return a line on the files of which no CLI is told."
+  "Return a line about the files that are hidden from CLIs."
   (let ((hidden 0) (shown 0)
         (patterns (length qwen-companion-excluded-files)))
     (dolist (buffer (buffer-list))

@@ -134,7 +134,7 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
       (eobp))))
 
 (defun qwen-companion-merge--forget-request (request)
-  "Forget REQUEST and what belongs to it."
+  "Forget REQUEST, its timer and its files."
   (setq qwen-companion-merge--requests
         (cl-delete request qwen-companion-merge--requests :key #'cdr))
   (when-let* ((timer (qwen-companion-merge--request-timer request)))

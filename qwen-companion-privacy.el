@@ -32,7 +32,7 @@
 (defvar auth-sources)
 
 (defcustom qwen-companion-excluded-files nil
-  "Patterns of files of which no CLI is told, besides the built-in rules.
+  "Patterns of files to hide from CLIs, besides the built-in rules.
 Each is a string in the format of .gitignore: without a slash it matches
 a name in any directory; with one at the start, or a tilde, that place
 and all below; else a place relative to the home directory.
@@ -113,7 +113,7 @@ Return non-nil then.  Quick enough to be called often."
 ;;; One file
 
 (defvar qwen-companion-privacy-changed-hook nil
-  "Hook run in the buffer of a file whose exposure has changed.")
+  "Hook run in a file's buffer after its exposure has changed.")
 
 (defvar-local qwen-companion-exposure nil
   "Whether CLIs are told of the file of this buffer.

@@ -519,7 +519,7 @@ DONE when the wait for PROPOSAL ends."
              :key #'qwen-companion-proposal-path :test-not #'equal))
 
 (defun qwen-companion-proposal-unwritten-before (proposal)
-  "Return what the CLI of PROPOSAL has to write to the same file first.
+  "Return the proposals that its CLI writes before PROPOSAL to the same file.
 A list of accepted proposals."
   (cl-remove-if-not
    (lambda (earlier)
@@ -538,7 +538,7 @@ A list of accepted proposals."
         (qwen-companion-proposal-base proposal) nil))
 
 (defun qwen-companion-proposal--update-forecasts (path)
-  "Compute what PATH will hold after each awaited write."
+  "Compute the contents of PATH after each awaited write."
   (let ((rest (qwen-companion-proposal--awaited-for path)) previous)
     (while rest
       (let* ((proposal (pop rest))

@@ -349,7 +349,7 @@ Then insert a button for the rest, if any."
       (qwen-companion-review-unified--finish-drawing))))
 
 (defun qwen-companion-review-unified--draw-stranded ()
-  "Insert at the end what was dropped and cannot be restored.
+  "Insert at the end the dropped hunks that cannot be restored.
 The lines are comments, not a part of the diff."
   (let ((stranded (qwen-companion-hunks-stranded
                    (qwen-companion-review-unified--difference))))

@@ -70,7 +70,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
   (memq (qwen-companion-session-list-activity session) '(asking reviewing)))
 
 (defun qwen-companion-session-list--since (session)
-  "Return for how long SESSION has done what it does, in seconds; or nil."
+  "Return how long SESSION has been in its state, in seconds; or nil."
   (when-let* ((since (qwen-companion-cli-state-since
                       (qwen-companion-session-state session))))
     (max 0 (- (float-time) (/ since 1000.0)))))
@@ -91,7 +91,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
           (t ""))))
 
 (defun qwen-companion-session-list--last (session)
-  "Return the question or the last prompt of SESSION, or what it does not tell."
+  "Return the question or the last prompt of SESSION, or why it is unknown."
   (let ((state (qwen-companion-session-state session)))
     (or (qwen-companion-cli-state-question state)
         (qwen-companion-cli-state-prompt state)

@@ -105,7 +105,7 @@ Restore those that were set before and are not among VARIABLES."
         (assoc-delete-all name qwen-companion-terminal--saved)))
 
 (defun qwen-companion-terminal-environment-before ()
-  "Return what to put before an environment to take our variables from it."
+  "Return the entries that remove our variables from an environment."
   (cl-loop for (name value . before) in qwen-companion-terminal--saved
            when (equal value (qwen-companion-terminal--getenv name))
            collect (if before (concat name "=" before) name)))

@@ -50,7 +50,7 @@ rest search files with a program for each question."
   "How many bytes of a file that is not open are looked at.")
 
 (defconst qwen-companion-tools-read--hover-wait 1.5
-  "Seconds in which a language server may answer what it knows of a place.")
+  "Seconds that a language server may take to describe a place.")
 
 (defvar compilation-last-buffer)
 (defvar imenu-create-index-function)
@@ -130,7 +130,7 @@ that its name chooses, without any hooks."
       (funcall function))))
 
 (defun qwen-companion-tools-read--files ()
-  "Return the buffers of files of which the calling CLI hears, newest first."
+  "Return the buffers of files that the calling CLI may see, newest first."
   (cl-remove-if-not
    (lambda (buffer)
      (when-let* ((file (buffer-file-name buffer)))
@@ -153,7 +153,7 @@ that its name chooses, without any hooks."
 
 (defun qwen-companion-tools-read--server-buffer (path)
   "Return a buffer whose language server can be asked about PATH, or nil.
-It is one in the same major mode, for a file of which the CLI hears."
+It has the same major mode and visits a file that the CLI may see."
   (let ((mode (and path (qwen-companion-untrusted-major-mode path))))
     (cl-find-if (lambda (buffer)
                   (with-current-buffer buffer
@@ -437,7 +437,7 @@ It takes a part of a name for that."
 ;;; What is known of a place
 
 (defun qwen-companion-tools-read--documentation (finish)
-  "Collect what eldoc knows of the place at point.
+  "Collect the documentation from eldoc at point.
 Call FINISH with a list of strings, once all have answered or it takes
 too long."
   (let ((waiting 0)
@@ -562,7 +562,7 @@ of eglot for eldoc drops the answer for a buffer that no window shows."
       (line-number-at-pos (match-beginning 0) t))))
 
 (defun qwen-companion-tools-read--describe (symbol)
-  "Return what is known of SYMBOL as parts of an answer."
+  "Return a description of SYMBOL as parts of an answer."
   (append
    (when (fboundp symbol)
      (append

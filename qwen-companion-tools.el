@@ -116,7 +116,7 @@ A function takes the arguments of the call, a list of names and values,
 and returns what that of a tool may return.")
 
 (defvar qwen-companion-tools--directories nil
-  "The directories of which the calling CLI hears, t for all, during a call.")
+  "During a call, the directories that the calling CLI may see, t for all.")
 (defvar qwen-companion-tools--queue nil
   "The calls that wait, oldest first: payloads of the `tool-call' message.")
 (defvar qwen-companion-tools--timer nil

@@ -176,7 +176,7 @@ Signal an error, having changed nothing, if the file is to be left alone."
        (signal (car err) (cdr err))))))
 
 (defun qwen-companion-undo--take-contents (step renamed)
-  "Bring the contents of the file of STEP to what they are to be.
+  "Write the wanted contents to the file of STEP.
 RENAMED is non-nil if it has just got its name.  Return what has become
 of it, see `qwen-companion-undo-run'."
   (cond

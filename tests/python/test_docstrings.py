@@ -39,3 +39,29 @@ def test_parameters_are_named_as_in_the_code(directory: str) -> None:
         if word in parameters(function)
     ]
     assert found == []
+
+
+RIDDLES = (
+    *("cannot be had", "had again", "made fit", "to be had any more"),
+    *("use the news about", "an event that is not known", "there is no daemon to leave", "the daemon was left"),
+    *("taken from him", "has not said its name", "this is no chat", "no dired buffer", "said to the cli"),
+    *("put-time-aside", "--odd-p", "--come-p", "watch--noisy", "hunks--turn", "chat--way"),
+)
+"""Phrases and names that readers stumbled over, in lower case."""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.el", "*.org", "docs/**/*.org", "demo/*", "scripts/*", "python/**/*.py", "tests/**/*.py", "tests/**/*.el"],
+)
+def test_no_riddles(pattern: str) -> None:
+    # The style in CONTRIBUTING.org shows what not to write.
+    files = [
+        file
+        for file in sorted(CHECKOUT.glob(pattern))
+        if file.is_file() and file.name not in ("CONTRIBUTING.org", Path(__file__).name)
+    ]
+    assert files
+    texts = {file: " ".join(file.read_text(encoding="utf-8", errors="replace").lower().split()) for file in files}
+    found = [f"{file.relative_to(CHECKOUT)}: {phrase}" for file in files for phrase in RIDDLES if phrase in texts[file]]
+    assert found == []

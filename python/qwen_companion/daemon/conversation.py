@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One session driven: its stream followed, loaded again where the stream cannot say what was missed, and acted upon."""
+"""Follow one session, load it again when events were lost, and act on it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Conversation:
         return self.session.id
 
     def named(self, title: str | None) -> None:
-        """The daemon calls the session `title`."""
+        """Use `title`, the daemon's name for the session."""
         self.session.named(title)
         self._tell_state()
 

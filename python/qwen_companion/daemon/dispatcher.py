@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon as Emacs sees it: `daemon-*` calls carried out, and what comes of them told.
+"""Carry out the `daemon-*` calls of Emacs, and send their results.
 
 What stays on this side (spec A1, A8): the token, headers, whatever of the URL is more than host and port, the daemon's
 ids and its raw answers.
@@ -344,7 +344,7 @@ class CallDispatcher:
             self._say(replace(self._state, text=text))
 
     def _reached(self, trouble: str | None) -> None:
-        """A session has seen whether the daemon answers."""
+        """Tell that the daemon answers, or that it does not, because of `trouble`."""
         if self._connection is not None:
             state = "connected" if trouble is None else "unreachable"
             self._say(replace(self._state, state=state, text=trouble))

@@ -113,4 +113,4 @@ class ProtocolViolationError(DaemonError):
 
 
 class FrameTooLargeError(DaemonError):
-    """An event larger than is read; it can only be had by `load`."""
+    """An event above the size limit; only `load` can fetch it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A `qwen serve` of our own: on a free port of 127.0.0.1, with a fresh token, and not a moment longer than we live."""
+"""A `qwen serve` of our own: on a free port of 127.0.0.1, with a fresh token; it ends with this process."""
 
 from __future__ import annotations
 

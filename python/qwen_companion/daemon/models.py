@@ -473,7 +473,7 @@ class ReplayComplete(Payload):
 
 
 class StateResyncRequired(Payload):
-    """Something that was missed is not to be had any more.  Has no id; the stream goes on after it.
+    """Missed events are lost.  Has no id; the stream goes on after it.
 
     `reason` is `ring_evicted` or `epoch_reset`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is on its way to Emacs: gathered for a moment, so that a stream of words is a few messages and not thousands.
+"""Gather messages to Emacs for a moment, so that a stream of words becomes a few messages.
 
 For one session the order is kept; between sessions there is none to keep.
 """

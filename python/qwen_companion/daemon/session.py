@@ -324,7 +324,7 @@ class DaemonSession:
             yield from self._unsupported(name, envelope)
         elif (kind, None) not in self._mentioned:
             self._mentioned.add((kind, None))
-            _log.info("an event that is not known: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
+            _log.info("unknown event: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
 
     def _unsupported(self, name: str, envelope: models.Envelope) -> Iterator[Output]:
         """Name what is missing, once in each turn."""

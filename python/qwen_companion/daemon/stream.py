@@ -68,7 +68,7 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Resync:
-    """Events are not to be had any more; the last item.
+    """Missed events are lost; the last item.
 
     The session has to be loaded, and a new stream opened at the cursor of the answer.  `reason` is the daemon's word
     (`ring_evicted` or `epoch_reset`), or `no_cursor` or `FRAME_TOO_LARGE`.

@@ -146,7 +146,7 @@ class JournalFront:
         return SUBSCRIPTIONS
 
     async def hear(self, report: Report) -> str | None:
-        """Take what a hook reports; return what the agent is to be told."""
+        """Handle the report of a hook; return a text for the agent, or None."""
         return await (await self._load()).hear(report) if self._settings.journal else None
 
     def ended(self, peer: Peer) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What writes come to all in all: the agent's part of a file, its size, its lines, and which files were renamed."""
+"""Combine writes: the agent's net change of a file, its size, its lines, and which files were renamed."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class Journal:
     # --- What agents do ---
 
     async def hear(self, report: Report) -> str | None:
-        """Take what a hook reports; return what the agent is to be told."""
+        """Handle the report of a hook; return a text for the agent, or None."""
         name = self._name_of(report.event.cwd)
         if not self._settings.journal or name is None:
             return None
@@ -421,7 +421,7 @@ class Journal:
     # --- What the user does ---
 
     async def wrote(self, paths: Sequence[str], undo_of: str | None, label: str | None) -> None:
-        """Emacs has written `paths`: the user's own work, or with `undo_of` what undid something of that turn."""
+        """Record that Emacs has written `paths`: the user's own work, or an undo of a part of the turn `undo_of`."""
         for root in list(self._roots.values()):
             names = [path for each in paths if (path := root.record.name_in(each)) is not None]
             undone = None if undo_of is None else root.record.number(undo_of)
@@ -496,14 +496,14 @@ class Journal:
         return self.busy(paths)
 
     def _now_idle(self) -> None:
-        """Let those look again who wait until no agent is at work."""
+        """Wake the waiters for agents to be done."""
         self._idle.set()
         self._idle = anyio.Event()
 
     # --- Telling ---
 
     def watch(self, on: bool) -> None:
-        """The user has begun or ceased to look."""
+        """Begin or stop telling Emacs: the user looks, or no longer does."""
         self._watching = on
         if on and self._tasks is not None:
             self._tasks.start_soon(self._tell_all)

@@ -306,7 +306,7 @@ class Record:
         return files
 
     def files(self, scope: Scope) -> list[ChangedFile]:
-        """Return what was changed in `scope`.  RecordError."""
+        """Return the files changed in `scope`.  RecordError."""
         if scope.kind == "commit":
             return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
         turns = self._turns_in(scope)

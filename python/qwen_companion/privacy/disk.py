@@ -26,7 +26,7 @@ def signature(path: str) -> Signature:
 
 
 def read_start(path: str, size: int) -> bytes:
-    """At most `size` bytes of the regular file `path`.  OSError when it is none or cannot be read."""
+    """Return at most `size` bytes of the regular file `path`.  OSError when it is none or cannot be read."""
     # A pipe would keep us waiting for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -32,7 +32,7 @@ _RETRY_S = 10.0
 
 @dataclass(frozen=True)
 class _Basis:
-    """What is looked up anew each time a remembered verdict is asked for."""
+    """The names and rules that a remembered verdict depends on; looked up each time it is used."""
 
     names: Names | str
     settled: tuple[Settled, ...]
@@ -99,7 +99,7 @@ class Exclusions:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """For the user: which options cannot be used and protect nothing."""
+        """Warnings for the user about options that cannot be used and exclude nothing."""
         return self._user.warnings
 
     def known(self, path: str, roots: Sequence[str], family: str | None) -> Verdict | None:
@@ -111,7 +111,7 @@ class Exclusions:
         return _verdict(record, family) if record is not None and record.roots == tuple(roots) else None
 
     def check(self, paths: Iterable[str], roots: Sequence[str], family: str | None) -> dict[str, Verdict]:
-        """The verdict on each of `paths`, absolute names, for a CLI of `family`, whose ignore files in `roots` count.
+        """Return the verdicts on `paths`, absolute names, for a CLI of `family`, with its ignore files in `roots`.
 
         `family` is a key of `IGNORE_FILES`; for any other the files of all of them count.
         """
@@ -128,7 +128,7 @@ class Exclusions:
         return {path: _verdict(record, family) for path, record in records.items() if record is not None}
 
     def changed(self, paths: Iterable[str], roots: Sequence[str]) -> bool:
-        """Return whether a `check` of `paths` could now say something else than `known` does.  Does not ask git."""
+        """Return whether a new `check` of `paths` could differ from `known`.  Does not ask git."""
         look = self._look(roots)
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What git ignores, by its own word."""
+"""Ask git which files it ignores."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def repository(path: str) -> str | None:
 
 
 def work_tree_files(path: str) -> Iterator[str]:
-    """The files around `path`, there or not, whose coming, going or change can change what git says about it."""
+    """Return the files, existing or not, that decide what git says about `path`."""
     for directory in _around(path):
         yield os.path.join(directory, ".git")
         yield os.path.join(directory, ".gitignore")

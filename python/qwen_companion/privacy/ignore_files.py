@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files in a root by which a CLI is told what not to read."""
+"""The ignore files of CLIs, such as `.qwenignore`, in a root."""
 
 from __future__ import annotations
 

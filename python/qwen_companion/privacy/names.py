@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All the names a file has been reached by."""
+"""Find all names of a file: those of the links to it, and its true name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Noticing changes of the disk under certain names, where the system tells of them: on Linux, by inotify."""
+"""Watch files and directories for changes; on Linux, by inotify."""
 
 from __future__ import annotations
 

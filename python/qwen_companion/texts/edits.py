@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The small edits that make one text of another, so that whatever points into the text stays with its words.
+"""Compute small edits between two texts, so that point and markers stay with their words.
 
 Lines that changed are paired, and the words within a pair compared.  Where a block is too large for that, the result is
 coarser and as right.
@@ -43,7 +43,7 @@ def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
 
 
 def joined(edits: Sequence[Edit], limit: int) -> list[Edit]:
-    """`edits`, or fewer larger ones that come to the same and are not more than `limit`."""
+    """Return `edits`, joined into at most `limit` larger ones with the same result."""
     size = -(-len(edits) // limit)
     if size < 2:
         return list(edits)
@@ -56,7 +56,7 @@ def _offsets(parts: Sequence[str]) -> list[int]:
 
 
 def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
-    """`edits` of two pieces of text that begin at `old` and `new` in theirs."""
+    """Return `edits` with their positions moved on by `old` and `new`."""
     return [Edit(edit.start + old, edit.end + old, edit.new_start + new, edit.new_end + new) for edit in edits]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What differs between two sequences, such as the lines of two texts."""
+"""Compare two sequences, such as the lines of two texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEPTH = 10
 
 
 class Budget:
-    """What may be spent on a better result, all in all; without it the result is coarser, and as right.
+    """Limits the work for a finer result; once it is spent, results are coarser but still correct.
 
     Counted in steps, about a microsecond each, so that the same texts always give the same result.
     """
@@ -54,7 +54,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def numbered(old: Sequence[str], new: Sequence[str]) -> tuple[list[int], list[int]]:
-    """`old` and `new` with a number in place of each string, the same for equal ones: those are quick to compare."""
+    """Return `old` and `new` with a number for each string, equal for equal strings: those are quick to compare."""
     numbers: dict[str, int] = {}
     left, right = ([numbers.setdefault(item, len(numbers)) for item in items] for items in (old, new))
     return left, right

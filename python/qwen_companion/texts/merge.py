@@ -39,7 +39,7 @@ class _Region(NamedTuple):
 
 
 def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> MergeResult:
-    """`mine` with the changes that made `theirs` of `base`.
+    """Return `mine` with the changes from `base` to `theirs`.
 
     A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
     for those at its ends on which mine and theirs agree.
@@ -60,7 +60,7 @@ def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> 
 
 
 def combine(base: str, mine: str, theirs: str, budget: Budget) -> MergeResult | None:
-    """`mine` with the changes that made `theirs` of `base`, by characters; None where both have changed the same ones.
+    """Return `mine` with the changes from `base` to `theirs`, by characters; None if both changed the same ones.
 
     Finer than `merge`: two changes within one line are no conflict.  So it tells what comes of edits that are made one
     after the other by looking for the text that they replace.

@@ -133,14 +133,14 @@ class Tools:
         self._watched = False
 
     def watch(self, on: bool) -> None:
-        """Report, or cease to report, calls, beginning with the last ones there were."""
+        """Begin or stop reporting calls; report the last ones first."""
         self._watched = on
         if on:
             for call in self._kept:
                 self._report(call)
 
     def take(self, identifier: int, answer: EmacsAnswer) -> None:
-        """Take what Emacs has answered; if nobody waits for it any more, drop it."""
+        """Handle the answer of Emacs; drop it if the call has ended."""
         question = self._questions.pop(identifier, None)
         if question is not None:
             question.answer = answer
@@ -230,7 +230,7 @@ class Tools:
 
 
 def _request(name: str, arguments: Mapping[str, object]) -> str:
-    """What was called, in one line."""
+    """Return the call in one line."""
     values = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)[:200]}" for key, value in arguments.items())
     return printable(f"{name}({values})")
 

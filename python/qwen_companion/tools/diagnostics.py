@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model is told without asking: problems that its edit has caused, and unsaved text when a prompt goes out."""
+"""Tell the model, unasked, of problems that its edit has caused, and of unsaved text with a prompt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_CHARACTERS = 6000
 
 PROBLEMS = "new-problems"
 UNSAVED = "prompt-facts"
-"""What Emacs is asked in the manner of a tool; no model can call these."""
+"""Reports that Emacs is asked for like tools; no model can call these."""
 
 _AFTER_EDIT = (
     "After this edit of {path}, the checkers in the user's Emacs report the following, which is new. "
@@ -53,7 +53,7 @@ class Diagnostics:
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return what it hears of."""
+        """The hooks that it subscribes to."""
         return (
             Subscription("PreToolUse", _EDITS),
             Subscription("PostToolUse", _EDITS, EDIT_S + _MARGIN_S),
@@ -61,7 +61,7 @@ class Diagnostics:
         )
 
     async def hear(self, report: Report) -> str | None:
-        """Take `report`; return what the model is to read with it."""
+        """Handle `report`; return a text for the model, or None."""
         event = report.event
         if event.name == "UserPromptSubmit":
             if not self.with_prompts or not getattr(event, "prompt", "").strip():
@@ -76,7 +76,7 @@ class Diagnostics:
         return await self._ask(PROBLEMS, {"path": path}, report.peer, EDIT_S, _AFTER_EDIT.format(path=path))
 
     def ended(self, peer: Peer) -> None:
-        """Nothing is kept of a process."""
+        """Do nothing: no state is kept for a process."""
 
     async def _ask(self, name: str, values: dict[str, Any], peer: Peer, wait_s: float, heading: str) -> str | None:
         text: str | None = None

@@ -97,7 +97,7 @@ class ToolServer:
         await send({"type": "http.response.body", "body": body})
 
     def _cancel(self, session: str, message: JsonObject) -> None:
-        """The CLI does not wait any more: it would take an answer for the end of the server."""
+        """Do not answer the cancelled call: the CLI would take an answer for the end of the server."""
         params = message.get("params")
         if isinstance(params, dict):
             request = _hashable(cast("dict[str, object]", params).get("requestId"))

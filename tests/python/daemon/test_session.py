@@ -981,9 +981,9 @@ def test_unknown_event_logged(caplog: pytest.LogCaptureFixture) -> None:
     seen = Seen().go(strange, strange, update("mood_update", P1, mood="CONTENT"), event("a b\nCONTENT", P1))
     assert seen.outputs == []
     assert caplog.messages == [
-        "an event that is not known: weather_changed",
-        "an event that is not known: session_update/mood_update",
-        "an event that is not known: (with an odd name)",
+        "unknown event: weather_changed",
+        "unknown event: session_update/mood_update",
+        "unknown event: (with an odd name)",
     ]
 
 
