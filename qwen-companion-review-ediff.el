@@ -31,13 +31,16 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'diff-mode)
 (require 'ediff)
 (require 'ediff-util)
 (require 'ediff-wind)
+(require 'face-remap)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-review-windows)
+(require 'qwen-companion-untrusted)
 
 (defcustom qwen-companion-ediff-layout 'auto
   "How to lay out the two sides of a review.
@@ -56,6 +59,13 @@ frame of its own with the parameters of `ediff-control-frame-parameters'."
   :type '(choice (const :tag "In a window below the sides" window)
                  (const :tag "In a frame of its own" frame)))
 
+(defcustom qwen-companion-ediff-least-lines 8
+  "Lines that each side of a review must have for it to begin in Ediff.
+In a frame with room for fewer, it begins hunk by hunk; TAB shows Ediff
+all the same.  With 0, `qwen-companion-diff-style' alone decides."
+  :group 'qwen-companion
+  :type 'natnum)
+
 (defconst qwen-companion-review-ediff--side-width 60
   "Columns that a side needs to be beside another one.")
 
@@ -66,6 +76,11 @@ frame of its own with the parameters of `ediff-control-frame-parameters'."
     ("z" . qwen-companion-diff-bury)
     ("TAB" . qwen-companion-diff-switch)
     ("C-c C-c" . qwen-companion-diff-accept)
+    ("C-c C-n" . qwen-companion-diff-accept-next)
+    ("M-n" . qwen-companion-review)
+    ("]" . qwen-companion-review)
+    ("M-p" . qwen-companion-review-previous)
+    ("[" . qwen-companion-review-previous)
     ("C-c C-k" . qwen-companion-diff-reject)
     ("u" . qwen-companion-diff-show-unsaved)
     ("C-c C-u" . qwen-companion-diff-show-unsaved)
@@ -81,35 +96,44 @@ frame of its own with the parameters of `ediff-control-frame-parameters'."
     (use-local-map map)))
 
 (defun qwen-companion-review-ediff--unsaved-help ()
-  "Return the help about unsaved text: a cons cell, short and long.
-Both are empty strings when there is no unsaved text."
+  "Return the key for unsaved text and what it does, or nil without such text."
   (cond
    ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
-    (cons "u without your text   "
-          "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n"))
+    '("u" . "without your text"))
    ((qwen-companion-proposal-unsaved qwen-companion-proposal-current)
-    (cons "u your unsaved text   "
-          "  u -your unsaved text as a third party\n"))
-   (t '("" . ""))))
+    '("u" . "your unsaved text"))))
+
+(defun qwen-companion-review-ediff--long-unsaved-help ()
+  "Return the line about unsaved text in the long help, or an empty string."
+  (cond
+   ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
+    "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n")
+   ((qwen-companion-proposal-unsaved qwen-companion-proposal-current)
+    "  u -your unsaved text as a third party\n")
+   (t "")))
 
 (defun qwen-companion-review-ediff--brief-help ()
   "Return the help shown in the control panel."
-  (concat " C-c C-c accept   C-c C-k reject   q put aside   "
-          (car (qwen-companion-review-ediff--unsaved-help))
-          "n/p next/previous change   "
-          (unless ediff-3way-job "a/b keep A's/B's   ")
-          "TAB hunk by hunk   "
-          "? all keys"))
+  (mapconcat
+   (pcase-lambda (`(,keys . ,label))
+     (concat (propertize keys 'face 'help-key-binding) " " label))
+   (delq nil
+         `(("C-c C-c" . "accept") ("C-c C-k" . "reject") ("q" . "put aside")
+           ,(qwen-companion-review-ediff--unsaved-help)
+           ("n/p" . "next/previous change")
+           ,(unless ediff-3way-job '("a/b" . "keep A's/B's"))
+           ("TAB" . "hunk by hunk") ("?" . "all keys")))
+   "   "))
 
 (defun qwen-companion-review-ediff--long-help ()
   "Return Ediff's help preceded by our keys."
   (concat
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
-   (cdr (qwen-companion-review-ediff--unsaved-help))
+   (qwen-companion-review-ediff--long-unsaved-help)
    (if ediff-3way-job
        "  Edit B directly; `ab' copies the change at hand from the disk (A) to B: dropped.\n"
      "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n")
-   "  TAB -the same in one buffer, hunk by hunk; TAB there comes back.\n"
+   "  TAB -the same in one buffer, hunk by hunk   ]/[ -next/previous review   C-c C-n -accept, and next\n"
    ediff-long-help-message-head
    (if ediff-3way-job
        ediff-long-help-message-compare3
@@ -203,8 +227,61 @@ Do nothing when they are in order."
             ediff-window-B (nth 1 windows)
             ediff-window-C (nth 2 windows)
             ediff-control-window panel)
+      (set-window-scroll-bars panel 0 nil 0 nil)
+      ;; Ediff sets the buffer's own one anew all the time.
+      (set-window-parameter panel 'mode-line-format
+                            '(:eval (qwen-companion-review-ediff--panel-mode-line)))
       (select-window panel)
-      (ediff-setup-control-buffer control))))
+      (qwen-companion-review-ediff--draw-panel control))))
+
+(defun qwen-companion-review-ediff--draw-panel (control)
+  "Draw the control panel, the buffer CONTROL, in the selected window.
+Ediff would centre the lines."
+  (ediff-setup-control-buffer control)
+  (let ((modified (buffer-modified-p))
+        (inhibit-read-only t))
+    (indent-rigidly (point-min) (point-max)
+                    (- (save-excursion
+                         (goto-char (point-min))
+                         (current-indentation))))
+    (set-buffer-modified-p modified)))
+
+(defun qwen-companion-review-ediff--panel-mode-line ()
+  "Return the mode line of the control panel: what is reviewed, and where one is."
+  (qwen-companion-untrusted-mode-line
+   (format " Review in Ediff: %s, %s"
+           (qwen-companion-review-file qwen-companion-proposal-current)
+           (cond ((not (numberp ediff-number-of-differences)) "comparing")
+                 ((= ediff-number-of-differences 0) "no difference")
+                 ((< ediff-current-difference 0)
+                  (format "before the first of %d changes" ediff-number-of-differences))
+                 ((>= ediff-current-difference ediff-number-of-differences)
+                  (format "after the last of %d changes" ediff-number-of-differences))
+                 (t (format "change %d of %d" (1+ ediff-current-difference)
+                            ediff-number-of-differences))))))
+
+;;; Colours
+
+(defconst qwen-companion-review-ediff--faces
+  '((ediff-buffer-A diff-removed diff-refine-removed)
+    (ediff-buffer-B diff-added diff-refine-added)
+    (ediff-buffer-C diff-changed diff-refine-changed))
+  "Faces of each variant: that of its changes, and that of the current one.")
+
+(defun qwen-companion-review-ediff--set-colours ()
+  "Show the changes in the sides of the current control panel as in a diff.
+Ediff would show all but the current one as grey stripes."
+  (pcase-dolist (`(,variant ,soft ,strong) qwen-companion-review-ediff--faces)
+    (when-let* ((buffer (symbol-value variant))
+                ((buffer-live-p buffer)))
+      (let ((letter (substring (symbol-name variant) -1)))
+        (with-current-buffer buffer
+          (pcase-dolist (`(,kind . ,face) `(("even" . ,soft) ("odd" . ,soft)
+                                            ("current" . ,strong)))
+            (face-remap-set-base (intern (format "ediff-%s-diff-%s" kind letter))
+                                 (list :inherit face :extend t)))
+          (face-remap-set-base (intern (format "ediff-fine-diff-%s" letter))
+                               (list :inherit strong :weight 'bold :underline t)))))))
 
 ;;; Session
 
@@ -213,7 +290,8 @@ Do nothing when they are in order."
   (if (pcase qwen-companion-ediff-layout
         ('side-by-side t)
         ('stacked nil)
-        (_ (>= (frame-width frame) (* sides qwen-companion-review-ediff--side-width))))
+        (_ (>= (window-total-width (frame-root-window frame))
+               (* sides qwen-companion-review-ediff--side-width))))
       #'split-window-horizontally
     #'split-window-vertically))
 
@@ -233,7 +311,10 @@ Do nothing when they are in order."
               ediff-long-help-message-function
               #'qwen-companion-review-ediff--long-help
               ;; Do not move the mouse.
-              ediff-grab-mouse nil)
+              ediff-grab-mouse nil
+              ;; Nor say that a side of a change is empty.
+              ediff-verbose-p nil
+              word-wrap t)
   (add-hook 'ediff-before-setup-windows-hook
             #'qwen-companion-review-ediff--layout nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-review-ediff--control-killed nil t))
@@ -246,6 +327,7 @@ Do nothing when they are in order."
     (with-current-buffer ediff-buffer-C
       (setq buffer-read-only t)))
   (qwen-companion-review-ediff--set-keys)
+  (qwen-companion-review-ediff--set-colours)
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))
 
@@ -295,6 +377,19 @@ Signal an error if Ediff cannot compare the texts."
       (when (and (buffer-live-p control)
                  (not (qwen-companion-proposal-open-p proposal)))
         (kill-buffer control)))))
+
+(cl-defmethod qwen-companion-review-fits-p ((_style (eql 'ediff)) proposal select)
+  "Return non-nil when Ediff has room for both sides of PROPOSAL.
+SELECT is as in `qwen-companion-review-show'."
+  (let* ((frame (qwen-companion-review-windows-frame proposal))
+         (height (qwen-companion-review-windows-height proposal frame select))
+         (panel (max 3 (min 4 (/ height 4))))
+         (stacked (if (eq #'split-window-vertically
+                          (qwen-companion-review-ediff--split-function frame 2))
+                      2
+                    1)))
+    ;; Each side has a mode line and a header line.
+    (>= (- (/ (- height panel) stacked) 2) qwen-companion-ediff-least-lines)))
 
 (defun qwen-companion-review-ediff--compared-p (control)
   "Return non-nil when Ediff has compared the texts of CONTROL.
@@ -382,7 +477,7 @@ The selected part of the review stays selected."
               (window (get-buffer-window control t)))
     (with-selected-window window
       (let ((inhibit-read-only t))
-        (ediff-setup-control-buffer control)))))
+        (qwen-companion-review-ediff--draw-panel control)))))
 
 (cl-defmethod qwen-companion-review-refresh ((_style (eql 'ediff)) proposal)
   "Have Ediff compare the sides of PROPOSAL again if they are on the screen."

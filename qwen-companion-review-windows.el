@@ -256,6 +256,23 @@ Return the window that is left: NEIGHBOR unless that is a side window."
           before
         (frame-first-window (window-frame window))))))
 
+(defun qwen-companion-review-windows-height (proposal frame select)
+  "Return the lines that a review of PROPOSAL would get in FRAME.
+SELECT non-nil means that the review will be selected."
+  (let ((height (window-total-height (frame-root-window frame))))
+    (if (qwen-companion-review-windows--neighbor proposal frame select)
+        (- height (qwen-companion-review-windows--neighbor-lines height))
+      height)))
+
+(defun qwen-companion-review-windows--neighbor-lines (height)
+  "Return the lines that the window beside a review gets of HEIGHT lines."
+  (if (< height (+ qwen-companion-review-windows-neighbor-height
+                   qwen-companion-review-windows-least-height))
+      0
+    (max qwen-companion-review-windows-neighbor-height
+         (min (/ height 3)
+              (- height qwen-companion-review-windows-least-height)))))
+
 (defun qwen-companion-review-windows-make-room (view)
   "Return a window that can be divided for the review with VIEW.
 The neighbor of VIEW stays visible if there is room for both."
@@ -269,12 +286,8 @@ The neighbor of VIEW stays visible if there is room for both."
            (>= height qwen-companion-review-windows-tight-height))
       area)
      ((and (eq area neighbor)
-           (>= height (+ qwen-companion-review-windows-neighbor-height
-                         qwen-companion-review-windows-least-height)))
-      (split-window neighbor
-                    (max qwen-companion-review-windows-neighbor-height
-                         (min (/ height 3)
-                              (- height qwen-companion-review-windows-least-height)))
+           (> (qwen-companion-review-windows--neighbor-lines height) 0))
+      (split-window neighbor (qwen-companion-review-windows--neighbor-lines height)
                     'above))
      (t
       (let ((ignore-window-parameters t))

@@ -84,6 +84,11 @@ STYLE is the front end that shows it.  Its buffers stay alive.")
   "Compare the two sides of PROPOSAL again if it is on the screen.
 STYLE is the front end that shows it.")
 
+(cl-defgeneric qwen-companion-review-fits-p (_style _proposal _select)
+  "Return non-nil when STYLE has room to show PROPOSAL well.
+SELECT is as in `qwen-companion-review-show'."
+  t)
+
 (cl-defgeneric qwen-companion-review-visible-p (style proposal)
   "Return non-nil when PROPOSAL is on the screen.
 STYLE is the front end that shows it.")
@@ -694,9 +699,12 @@ Display that without selecting it, and not if that would disturb the user."
   "Show PROPOSAL; SELECT non-nil means to select its review."
   (setf (qwen-companion-proposal-seen proposal) t)
   (unless (qwen-companion-proposal-style proposal)
-    (setf (qwen-companion-proposal-style proposal)
-          ;; The CLI was offered reviews before the option became nil.
-          (or qwen-companion-diff-style 'ediff)))
+    ;; The CLI was offered reviews before the option became nil.
+    (let ((style (or qwen-companion-diff-style 'ediff)))
+      (setf (qwen-companion-proposal-style proposal)
+            (if (qwen-companion-review-fits-p style proposal select)
+                style
+              'unified))))
   (condition-case err
       (progn
         (unless (qwen-companion-proposal-disk-buffer proposal)

@@ -75,7 +75,7 @@ def test_a_review_leaves_the_guide_beside_it(stage: Stage) -> None:
         screen.wait_for(WHOLE_GUIDE)
         screen.wait_for("Qwen[1]")
         stage.ask("greet politely")
-        screen.wait_for("Ediff Control Panel")
+        screen.wait_for("Review in Ediff")
         screen.wait_for(WHOLE_GUIDE)
 
 

@@ -56,7 +56,7 @@ def test_to_ediff_and_back_by_one_key(stage: Stage) -> None:
     stage.screen.keys("k")
     stage.screen.wait_for("2 of 3 hunks kept")
     stage.screen.keys("Tab")
-    stage.screen.wait_for("*Ediff Control Panel*")
+    stage.screen.wait_for("Review in Ediff")
     # The dropped one is none for Ediff; its second one is dropped there.
     stage.screen.keys("n", "a", "Tab")
     stage.screen.wait_for("1 of 2 hunks kept")

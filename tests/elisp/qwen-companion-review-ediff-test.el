@@ -14,6 +14,8 @@
   `(qwen-companion-test-with-files ,files
      (qwen-companion-test-with-backend
        (let ((qwen-companion-diff-arrival 'command)
+             ;; In the frames of all sizes, but where a test says otherwise.
+             (qwen-companion-ediff-least-lines 0)
              (inhibit-message t))
          (set-frame-size (selected-frame) 120 40)
          (save-window-excursion
@@ -190,6 +192,62 @@
     (should (get-buffer-window "*qwen-companion proposal: a.txt*"))
     (qwen-companion-diff-reject)
     (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))))
+
+(ert-deftest qwen-companion-review-ediff-test-eight-lines-of-each-side ()
+  "A review begins hunk by hunk where Ediff would show fewer, or as the option says."
+  (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+    (pcase-dolist (`(,columns ,lines ,least ,ediff)
+                   '((120 40 8 t) (120 24 8 t) (80 44 8 t) (80 30 8 nil) (80 24 8 nil)
+                     (80 24 0 t)))
+      (let ((qwen-companion-ediff-least-lines least)
+            (terminal (selected-window)))
+        (set-frame-size (selected-frame) columns lines)
+        (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+          (qwen-companion-review-ediff-test--show proposal)
+          (should (equal (list columns lines least ediff)
+                         (list columns lines least
+                               (eq 'ediff (qwen-companion-proposal-style proposal)))))
+          (should (eq terminal (selected-window)))
+          (when (> least 0)
+            (dolist (window (remq terminal (window-list nil 'no-minibuffer)))
+              (unless (equal "*Ediff Control Panel*" (buffer-name (window-buffer window)))
+                ;; Batch counts neither mode line nor header line.
+                (should (>= (- (window-total-height window) 2) 8)))))
+          ;; By its key Ediff comes all the same.
+          (unless ediff
+            (qwen-companion-diff-switch)
+            (should (get-buffer-window "*qwen-companion proposal: a.txt*")))
+          (qwen-companion-diff-reject))))))
+
+(ert-deftest qwen-companion-review-ediff-test-looks ()
+  "The sides have the colours of a diff, the panel says what it is, from its left."
+  (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
+    (let ((said (qwen-companion-test-messages
+                  (qwen-companion-review-ediff-test--show
+                   (qwen-companion-test-propose "a.txt" "0\n1\n2\n3\n4\n5\n6\n7\n8\nNINE\n")
+                   t))))
+      (should-not (string-search "is empty" said))
+      (pcase-dolist (`(,side ,face ,soft ,strong)
+                     '(("disk" "A" diff-removed diff-refine-removed)
+                       ("proposal" "B" diff-added diff-refine-added)))
+        (with-current-buffer (format "*qwen-companion %s: a.txt*" side)
+          (dolist (kind '("even" "odd"))
+            (should (member (list :inherit soft :extend t)
+                            (assq (intern (format "ediff-%s-diff-%s" kind face))
+                                  face-remapping-alist))))
+          (should (member (list :inherit strong :extend t)
+                          (assq (intern (format "ediff-current-diff-%s" face))
+                                face-remapping-alist)))))
+      (should-not (default-value 'face-remapping-alist))
+      (should (equal "*Ediff Control Panel*" (buffer-name)))
+      (goto-char (point-min))
+      (should (looking-at "C-c C-c accept   C-c C-k reject"))
+      (should (eq 'help-key-binding (get-text-property (point) 'face)))
+      (should (equal " Review in Ediff: a.txt, change 1 of 2"
+                     (eval (cadr (window-parameter nil 'mode-line-format)) t)))
+      (call-interactively (key-binding "n"))
+      (should (equal " Review in Ediff: a.txt, change 2 of 2"
+                     (eval (cadr (window-parameter nil 'mode-line-format)) t))))))
 
 (ert-deftest qwen-companion-review-ediff-test-keys-of-the-panel ()
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
