@@ -20,13 +20,17 @@
 ;;; Commentary:
 
 ;; Evil's visual states select more than the region between point and mark:
-;; the character under the cursor, whole lines, a block.  This file is loaded
-;; only for a buffer that uses Evil.
+;; the character under the cursor, whole lines, a block.  And in buffers with
+;; keys of ours these come before Evil's, whose motions stay otherwise.  This
+;; file is loaded only for a buffer that uses Evil.
 
 ;;; Code:
 
 (declare-function evil-apply-on-block "ext:evil-common"
                   (func beg end pass-columns &rest args))
+(declare-function evil-change-to-initial-state "ext:evil-core" (&optional buffer message))
+(declare-function evil-make-overriding-map "ext:evil-core" (keymap &optional state copy))
+(declare-function evil-set-initial-state "ext:evil-core" (mode state))
 (declare-function evil-visual-range "ext:evil-states" ())
 (defvar evil-state)
 
@@ -41,6 +45,14 @@ EACH-LINE is as in `qwen-companion-context-region'."
 (defun qwen-companion-evil--each-line (function start end)
   "Call FUNCTION with the columns of each line of the block START to END."
   (evil-apply-on-block function start end t))
+
+(defun qwen-companion-evil-keep-keys (map)
+  "Have the keys of MAP, that of the current major mode, come before Evil's.
+The buffer begins in Evil's motion state, as one that is not edited."
+  (evil-set-initial-state major-mode 'motion)
+  (evil-make-overriding-map map)
+  (when (bound-and-true-p evil-local-mode)
+    (evil-change-to-initial-state)))
 
 (provide 'qwen-companion-evil)
 ;;; qwen-companion-evil.el ends here

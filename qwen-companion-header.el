@@ -99,13 +99,30 @@ longest."
                                          (apply #'qwen-companion-header-key key))))))
     (cdr qwen-companion-header--keys)))
 
+;;; Under other keymaps
+
+(autoload 'qwen-companion-evil-keep-keys "qwen-companion-evil")
+
+(defun qwen-companion-header-keep-keys ()
+  "Have the keys of the current major mode work with Evil too.
+Call this in the mode's body.  God mode leaves modes alone whose property
+`mode-class' is `special'; Meow decides by `meow-mode-state-list', and the
+header line shows the keys that it leaves."
+  (put major-mode 'mode-class 'special)
+  (when (featurep 'evil)
+    (qwen-companion-evil-keep-keys (qwen-companion-header--map))))
+
+(defun qwen-companion-header--map ()
+  "Return the keymap of the current major mode."
+  (symbol-value (intern (format "%s-map" major-mode))))
+
 ;;; All keys
 
 (defun qwen-companion-header--commands (map)
   "Return the commands that MAP binds itself, in the order of definition."
   (let (commands)
     (letrec ((add (lambda (event binding)
-                    (cond ((eq event 'menu-bar))
+                    (cond ((memq event '(menu-bar override-state)))
                           ((keymapp binding) (map-keymap-internal add binding))
                           ((commandp binding) (push binding commands))))))
       (map-keymap-internal add map))
@@ -114,7 +131,7 @@ longest."
 (defun qwen-companion-header-help ()
   "Show the keys of this buffer with what each does."
   (interactive)
-  (let* ((map (symbol-value (intern (format "%s-map" major-mode))))
+  (let* ((map (qwen-companion-header--map))
          (lines (cl-loop for command in (qwen-companion-header--commands map)
                          for keys = (mapconcat
                                      #'key-description

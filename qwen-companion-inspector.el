@@ -37,6 +37,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
+(require 'qwen-companion-header)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
@@ -938,6 +939,7 @@ The text is kept up to date while a window shows it.
   :group 'qwen-companion
   :interactive nil
   (buffer-disable-undo)
+  (qwen-companion-header-keep-keys)
   ;; What a name begins with must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert

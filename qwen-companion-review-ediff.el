@@ -247,7 +247,7 @@ Ediff would centre the lines."
     (set-buffer-modified-p modified)))
 
 (defun qwen-companion-review-ediff--panel-mode-line ()
-  "Return the mode line of the control panel: what is reviewed, and where one is."
+  "Return the mode line of the control panel: file and place."
   (qwen-companion-untrusted-mode-line
    (format " Review in Ediff: %s, %s"
            (qwen-companion-review-file qwen-companion-proposal-current)
@@ -269,7 +269,7 @@ Ediff would centre the lines."
   "Faces of each variant: that of its changes, and that of the current one.")
 
 (defun qwen-companion-review-ediff--set-colours ()
-  "Show the changes in the sides of the current control panel as in a diff.
+  "Show the sides of the current control panel in the colours of a diff.
 Ediff would show all but the current one as grey stripes."
   (pcase-dolist (`(,variant ,soft ,strong) qwen-companion-review-ediff--faces)
     (when-let* ((buffer (symbol-value variant))

@@ -29,8 +29,10 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'tabulated-list)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-header)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
@@ -190,7 +192,7 @@ One that was not counted is larger than any other."
   (qwen-companion-review-list--count-next)
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
-                    (qwen-companion-proposals))
+                    (qwen-companion-review-grouped))
             '((nil ["No proposal waits" "" "" "" "" ""])))))
 
 (defun qwen-companion-review-list--clean-up ()
@@ -223,13 +225,152 @@ One that was not counted is larger than any other."
   (interactive)
   (qwen-companion-diff-reject (qwen-companion-review-list--at-point)))
 
+;;; Moving and marking
+
+(defvar-local qwen-companion-review-list--marked nil
+  "The ids of the marked proposals.")
+
+(defun qwen-companion-review-list--print (id columns)
+  "Print the entry ID with COLUMNS, and its mark."
+  (tabulated-list-print-entry id columns)
+  (when (member id qwen-companion-review-list--marked)
+    (save-excursion
+      (forward-line -1)
+      (tabulated-list-put-tag "*"))))
+
+(defun qwen-companion-reviews-show ()
+  "Show the review of the proposal at point beside the list.
+The list stays selected; from then on moving shows the other reviews."
+  (interactive)
+  (qwen-companion-review-replace (qwen-companion-review-list--at-point) nil))
+
+(defun qwen-companion-reviews-next (&optional count)
+  "Go to the next proposal, or forward by COUNT of them.
+If a review is on the screen, show that of the proposal instead."
+  (interactive "p")
+  (forward-line (or count 1))
+  (when-let* ((shown (qwen-companion-review-shown))
+              (here (qwen-companion-proposal-by-id (tabulated-list-get-id)))
+              ((not (eq here shown))))
+    (qwen-companion-reviews-show)))
+
+(defun qwen-companion-reviews-previous (&optional count)
+  "Go to the previous proposal, see `qwen-companion-reviews-next'.
+COUNT is how many to go back."
+  (interactive "p")
+  (qwen-companion-reviews-next (- (or count 1))))
+
+(defun qwen-companion-reviews-mark ()
+  "Mark the proposal at point and go to the next one."
+  (interactive)
+  (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
+    (cl-pushnew id qwen-companion-review-list--marked :test #'equal)
+    (tabulated-list-put-tag "*")
+    (qwen-companion-reviews-next)))
+
+(defun qwen-companion-reviews-unmark (&optional all)
+  "Remove the mark of the proposal at point and go to the next one.
+With a prefix argument ALL, remove all marks."
+  (interactive "P")
+  (if all
+      (progn (setq qwen-companion-review-list--marked nil)
+             (revert-buffer))
+    (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
+      (setq qwen-companion-review-list--marked
+            (delete id qwen-companion-review-list--marked))
+      (tabulated-list-put-tag " ")
+      (qwen-companion-reviews-next))))
+
+(defun qwen-companion-review-list--answer (verb all function)
+  "Call FUNCTION with each marked proposal, or the one at point without marks.
+ALL non-nil means all proposals.  VERB names it in the question that is
+asked before several are answered.  A proposal that FUNCTION refuses
+stays, and the others are answered."
+  (let ((proposals
+         (cond (all (qwen-companion-review-grouped))
+               ((delq nil (mapcar #'qwen-companion-proposal-by-id
+                                  (reverse qwen-companion-review-list--marked))))
+               (t (list (qwen-companion-review-list--at-point)))))
+        refused)
+    (when (or (null (cdr proposals))
+              (y-or-n-p (format "%s %d proposals? " verb (length proposals))))
+      (dolist (proposal proposals)
+        (condition-case err
+            (funcall function proposal)
+          (user-error (push (error-message-string err) refused))))
+      (when refused
+        (user-error "%s" (mapconcat #'identity (nreverse refused) "; "))))))
+
+(defun qwen-companion-reviews-accept-marked (&optional all)
+  "Accept the marked proposals, or the one at point if none is marked.
+With a prefix argument ALL, accept all of them."
+  (interactive "P")
+  (qwen-companion-review-list--answer "Accept" all #'qwen-companion-diff-accept))
+
+(defun qwen-companion-reviews-reject-marked (&optional all)
+  "Reject the marked proposals, or the one at point if none is marked.
+With a prefix argument ALL, reject all of them."
+  (interactive "P")
+  (qwen-companion-review-list--answer "Reject" all #'qwen-companion-diff-reject))
+
+(defun qwen-companion-reviews-open-clicked (event)
+  "Go to the review of the proposal that EVENT clicked on."
+  (interactive "e")
+  (mouse-set-point event)
+  (qwen-companion-reviews-open))
+
 (defvar qwen-companion-diffs-mode-map
   (let ((map (make-sparse-keymap)))
-    (define-key map (kbd "RET") #'qwen-companion-reviews-open)
-    (define-key map (kbd "C-c C-c") #'qwen-companion-reviews-accept)
-    (define-key map (kbd "C-c C-k") #'qwen-companion-reviews-reject)
+    ;; Of several keys of a command the last one is shown.
+    (pcase-dolist (`(,key . ,command)
+                   '(("RET" . qwen-companion-reviews-open)
+                     ("C-o" . qwen-companion-reviews-show)
+                     ("SPC" . qwen-companion-reviews-show)
+                     ("n" . qwen-companion-reviews-next)
+                     ("p" . qwen-companion-reviews-previous)
+                     ("m" . qwen-companion-reviews-mark)
+                     ("u" . qwen-companion-reviews-unmark)
+                     ("A" . qwen-companion-reviews-accept-marked)
+                     ("K" . qwen-companion-reviews-reject-marked)
+                     ("C-c C-c" . qwen-companion-reviews-accept)
+                     ("C-c C-k" . qwen-companion-reviews-reject)
+                     ("?" . qwen-companion-header-help)))
+      (define-key map (kbd key) command))
+    (define-key map [mouse-2] #'qwen-companion-reviews-open-clicked)
     map)
   "Keymap of the list of proposals.")
+
+(easy-menu-define qwen-companion-diffs-menu qwen-companion-diffs-mode-map
+  "Menu of the list of proposals."
+  '("Proposals"
+    ["Go to the Review" qwen-companion-reviews-open]
+    ["Show the Review" qwen-companion-reviews-show]
+    "---"
+    ["Mark" qwen-companion-reviews-mark]
+    ["Unmark" qwen-companion-reviews-unmark]
+    ["Accept the Marked" qwen-companion-reviews-accept-marked]
+    ["Reject the Marked" qwen-companion-reviews-reject-marked]
+    "---"
+    ["Accept" qwen-companion-reviews-accept]
+    ["Reject" qwen-companion-reviews-reject]))
+
+(defconst qwen-companion-review-list--keys
+  '((qwen-companion-reviews-open "review")
+    (qwen-companion-reviews-show "show")
+    (qwen-companion-reviews-accept-marked "accept/reject" qwen-companion-reviews-reject-marked)
+    (qwen-companion-reviews-mark "mark/unmark" qwen-companion-reviews-unmark)
+    (qwen-companion-header-help "keys"))
+  "Keys in the header line, see `qwen-companion-header-keys'.")
+
+(defun qwen-companion-review-list--header ()
+  "Return the header line: how many proposals wait, and the keys."
+  (let ((count (length (qwen-companion-proposals)))
+        (marked (cl-count-if #'qwen-companion-proposal-by-id
+                             qwen-companion-review-list--marked)))
+    (qwen-companion-header-line
+     (format "%d proposal%s" count (if (= count 1) "" "s"))
+     `((nil . ,(and (> marked 0) (format "%d marked" marked)))
+       ,@(qwen-companion-header-keys qwen-companion-review-list--keys)))))
 
 (define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
   "Major mode of the list of open proposals.
@@ -241,7 +382,12 @@ One that was not counted is larger than any other."
          ("Lines" 11 qwen-companion-review-list--smaller-p)
          ("Age" 6 qwen-companion-review-list--younger-p)
          ("State" 0 t)]
-        tabulated-list-padding 1)
+        tabulated-list-padding 2
+        tabulated-list-printer #'qwen-companion-review-list--print
+        ;; The columns are named below it.
+        tabulated-list-use-header-line nil
+        header-line-format '((:eval (qwen-companion-review-list--header))))
+  (qwen-companion-header-keep-keys)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)
@@ -252,15 +398,19 @@ One that was not counted is larger than any other."
 ;;;###autoload
 (defun qwen-companion-diffs ()
   "List the open proposals.
-The list updates itself while it is visible.  \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes
-to a review, \\[qwen-companion-reviews-accept] accepts and \\[qwen-companion-reviews-reject] rejects the proposal at point, \\[tabulated-list-sort] sorts."
+The list updates itself while it is visible.
+\\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
+\\[qwen-companion-reviews-mark] marks, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects what is marked."
   (interactive)
   (let ((buffer (get-buffer-create qwen-companion-review-list--buffer-name)))
     (with-current-buffer buffer
       (unless (derived-mode-p 'qwen-companion-diffs-mode)
         (qwen-companion-diffs-mode)))
     (pop-to-buffer buffer)
-    (qwen-companion-visible-update)))
+    (qwen-companion-visible-update)
+    (unless (tabulated-list-get-id)
+      (goto-char (point-min))
+      (forward-line 1))))
 
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

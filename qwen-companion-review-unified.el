@@ -166,6 +166,7 @@ a hook of its own.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
+  (qwen-companion-header-keep-keys)
   (jit-lock-register #'qwen-companion-hunks-view-fontify))
 
 (defun qwen-companion-review-unified--make-buffer (proposal)

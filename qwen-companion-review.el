@@ -888,12 +888,16 @@ names the file of another one."
   "Show the review of an open proposal and select it.
 Act on the only proposal; FILE names the file of another one."
   (interactive (list (qwen-companion-review--read "Review")))
-  (let ((proposal (qwen-companion-review--find file "review"))
-        (shown (qwen-companion-review-shown)))
+  (qwen-companion-review-replace (qwen-companion-review--find file "review") t))
+
+(defun qwen-companion-review-replace (proposal select)
+  "Show the review of PROPOSAL in place of the one that is on the screen.
+SELECT non-nil means to select it."
+  (let ((shown (qwen-companion-review-shown)))
     (when (and shown (not (eq shown proposal)))
       (setf (qwen-companion-proposal-state shown) 'pending)
       (qwen-companion-review-hide (qwen-companion-proposal-style shown) shown))
-    (qwen-companion-review--display proposal t)))
+    (qwen-companion-review--display proposal select)))
 
 ;;;###autoload
 (defun qwen-companion-diff-show-unsaved (&optional file)
@@ -935,7 +939,7 @@ names the file of another one.  See `qwen-companion-diff-style'."
             'unified))
     (qwen-companion-diff-open proposal)))
 
-(defun qwen-companion-review--grouped ()
+(defun qwen-companion-review-grouped ()
   "Return the open proposals, those of one session together.
 The sessions are in the order of their oldest proposals."
   (apply #'append
@@ -946,8 +950,8 @@ The sessions are in the order of their oldest proposals."
   "Return the open proposal after PROPOSAL, or with BACK the one before it.
 After the last one comes the first.  If PROPOSAL is not open, return nil."
   (let* ((all (if back
-                  (reverse (qwen-companion-review--grouped))
-                (qwen-companion-review--grouped)))
+                  (reverse (qwen-companion-review-grouped))
+                (qwen-companion-review-grouped)))
          (here (memq proposal all)))
     (and here (or (cadr here) (car all)))))
 

@@ -9,6 +9,8 @@
 (require 'qwen-companion-test-helper)
 
 (declare-function evil-local-mode "ext:evil-core" (&optional arg))
+(declare-function evil-mode "ext:evil-core" (&optional arg))
+(defvar evil-state)
 
 (defun qwen-companion-evil-test--select (text keys)
   "Type KEYS in a file with TEXT, Evil on; return what was sent last."
@@ -50,6 +52,52 @@
       (should (equal (list keys line character)
                      (list keys (plist-get sent :line)
                            (plist-get sent :character)))))))
+
+(ert-deftest qwen-companion-evil-test-keys-of-ours ()
+  "Keys that a header line shows are the ones that work, Evil's motions stay."
+  (unless (require 'evil nil t)
+    (ert-skip "Evil is not installed (in Debian: elpa-evil)"))
+  (unwind-protect
+      (qwen-companion-test-with-files '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n"))
+        (qwen-companion-test-with-backend
+          (let ((qwen-companion-diff-arrival 'command)
+                (qwen-companion-diff-style 'unified)
+                (inhibit-message t)
+                proposal)
+            (cl-letf (((symbol-function 'qwen-companion-merge-compare)
+                       (lambda (old new callback)
+                         (funcall callback (qwen-companion-test-compare old new)))))
+              (evil-mode 1)
+              (set-frame-size (selected-frame) 120 40)
+              (save-window-excursion
+                (setq proposal (qwen-companion-test-propose
+                                "a.txt" "1\nTWO\n3\n4\nFIVE\n6\n7\n8\n"))
+                (qwen-companion-diff-open)
+                (set-buffer (window-buffer))
+                (should (string-search "k/u drop" (qwen-companion-review-unified--header)))
+                (execute-kbd-macro "jjj")
+                (should (looking-at-p "\\+TWO"))
+                (execute-kbd-macro "k")
+                (should (equal "1\n2\n3\n4\nFIVE\n6\n7\n8\n"
+                               (qwen-companion-proposal-text proposal)))
+                ;; What Evil has selected, by its motion.
+                (execute-kbd-macro "gVGk")
+                (should (equal "1\n2\n3\n4\n5\n6\n7\n8\n"
+                               (qwen-companion-proposal-text proposal)))
+                (execute-kbd-macro (kbd "C-/"))
+                (should (string-search "FIVE" (qwen-companion-proposal-text proposal)))
+                (qwen-companion-diffs)
+                (should (equal "*qwen-companion proposals*" (buffer-name)))
+                (execute-kbd-macro "mK")
+                (should-not (qwen-companion-proposals))
+                (dolist (mode '(qwen-companion-inspector-mode qwen-companion-diffs-mode
+                                qwen-companion-unified-mode))
+                  (with-temp-buffer
+                    (funcall mode)
+                    (should (eq 'special (get mode 'mode-class)))
+                    (should (eq 'motion evil-state)))))
+              (qwen-companion-review-list-close)))))
+    (evil-mode -1)))
 
 (provide 'qwen-companion-evil-test)
 ;;; qwen-companion-evil-test.el ends here

@@ -28,6 +28,8 @@
   (with-current-buffer qwen-companion-review-list--buffer-name
     (save-excursion
       (goto-char (point-min))
+      ;; Below the names of the columns.
+      (forward-line)
       (cl-loop until (eobp)
                collect (append (tabulated-list-get-entry) nil)
                do (forward-line)))))
@@ -116,7 +118,7 @@
         (select-window (next-window window))
         (qwen-companion-diff-reject a)
         (with-selected-window window
-          (should (looking-at-p " b\\.txt")))))))
+          (should (looking-at-p "  b\\.txt")))))))
 
 (ert-deftest qwen-companion-review-list-test-keys-of-the-list ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
@@ -137,6 +139,74 @@
     (should (get-buffer-window qwen-companion-review-list--buffer-name))
     (set-buffer qwen-companion-review-list--buffer-name)
     (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)))
+
+(ert-deftest qwen-companion-review-list-test-marks ()
+  "What is marked is answered after one question, also when the list was updated."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
+    (dolist (file '("a.txt" "b.txt" "c.txt"))
+      (qwen-companion-test-propose file "2\n"))
+    (qwen-companion-diffs)
+    (should (looking-at-p "  a\\.txt"))
+    (should (string-match-p "\\` 3 proposals  RET review  SPC show  A/K accept/reject"
+                            (qwen-companion-test-header)))
+    (let (asked (answer nil))
+      (cl-letf (((symbol-function 'y-or-n-p)
+                 (lambda (question) (setq asked question) answer)))
+        (execute-kbd-macro "mmpu")
+        (should (string-match-p "  1 marked  " (qwen-companion-test-header)))
+        (execute-kbd-macro "m")
+        (revert-buffer)
+        (should (equal '("* a" "  b" "* c")
+                       (mapcar (lambda (line) (substring line 0 3))
+                               (cdr (split-string (buffer-string) "\n" t)))))
+        (execute-kbd-macro "A")
+        (should (equal "Accept 2 proposals? " asked))
+        (should (= 3 (length (qwen-companion-proposals))))
+        (setq answer t)
+        (execute-kbd-macro "A")
+        (should (equal '(accepted accepted)
+                       (mapcar (lambda (payload) (plist-get payload :outcome))
+                               (qwen-companion-test-sent 'outcome))))
+        ;; The one that is left is not asked about.
+        (setq asked nil)
+        (goto-char (point-min))
+        (execute-kbd-macro "nK")
+        (should-not asked)
+        (should-not (qwen-companion-proposals))))))
+
+(ert-deftest qwen-companion-review-list-test-answers-all-and-says-what-was-refused ()
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (dolist (file '("a.txt" "b.txt"))
+      (qwen-companion-test-propose file "2\n"))
+    (write-region "other\n" nil "a.txt" nil 'silent)
+    (qwen-companion-diffs)
+    (cl-letf (((symbol-function 'y-or-n-p) #'always))
+      (should (string-match-p
+               "a\\.txt was written after"
+               (cadr (should-error (execute-kbd-macro (kbd "C-u A")) :type 'user-error)))))
+    (should (equal (list (expand-file-name "a.txt"))
+                   (mapcar #'qwen-companion-proposal-path (qwen-companion-proposals))))))
+
+(ert-deftest qwen-companion-review-list-test-shows-reviews-while-moving ()
+  "Beside the list, which stays selected; RET goes to the review."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (let ((qwen-companion-diff-style 'unified)
+          (list qwen-companion-review-list--buffer-name))
+      (dolist (file '("a.txt" "b.txt"))
+        (qwen-companion-test-propose file "2\n"))
+      (qwen-companion-diffs)
+      (delete-other-windows)
+      (cl-flet ((shown () (mapcar (lambda (window) (buffer-name (window-buffer window)))
+                                  (window-list nil 'no-minibuffer))))
+        (execute-kbd-macro "n")
+        (should (equal (list list) (shown)))
+        (execute-kbd-macro (kbd "SPC"))
+        (should (equal (list list "*qwen-companion hunks: b.txt*") (shown)))
+        (execute-kbd-macro "p")
+        (should (equal (list list "*qwen-companion hunks: a.txt*") (shown)))
+        (should (equal list (buffer-name (window-buffer))))
+        (execute-kbd-macro (kbd "RET"))
+        (should (equal "*qwen-companion hunks: a.txt*" (buffer-name (window-buffer))))))))
 
 (ert-deftest qwen-companion-review-list-test-sorts ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
