@@ -28,7 +28,8 @@
 
 (declare-function evil-apply-on-block "ext:evil-common"
                   (func beg end pass-columns &rest args))
-(declare-function evil-change-to-initial-state "ext:evil-core" (&optional buffer message))
+(declare-function evil-change-to-initial-state "ext:evil-core"
+                  (&optional buffer message) t)
 (declare-function evil-make-overriding-map "ext:evil-core" (keymap &optional state copy))
 (declare-function evil-set-initial-state "ext:evil-core" (mode state))
 (declare-function evil-visual-range "ext:evil-states" ())

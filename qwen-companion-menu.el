@@ -180,6 +180,7 @@ They are those of its `:type', a `choice' or a boolean.")
         ("b" "Take back a prompt that waits" qwen-companion-ask-take-back
          qwen-companion-backend-sessions)
         ("i" "What CLIs are told" qwen-companion-context)
+        ("x" "Send Esc to this terminal" qwen-companion-terminal-escape)
         ("h" "Hide or show this file" qwen-companion-toggle-exclusion
          qwen-companion-menu--file-p))
        ("Reviews"

@@ -282,7 +282,7 @@ With a prefix argument ALL, remove all marks."
       (qwen-companion-reviews-next))))
 
 (defun qwen-companion-review-list--answer (verb all function)
-  "Call FUNCTION with each marked proposal, or the one at point without marks.
+  "Call FUNCTION with each marked proposal, else with the one at point.
 ALL non-nil means all proposals.  VERB names it in the question that is
 asked before several are answered.  A proposal that FUNCTION refuses
 stays, and the others are answered."

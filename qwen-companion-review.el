@@ -988,6 +988,21 @@ names the file of another one."
     (unless (eq next proposal)
       (qwen-companion-diff-open next))))
 
+;;; Repeated keys
+
+;; Keys that do the same, or nothing, where one gets to by them.
+(defvar qwen-companion-review-repeat-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map "]" #'qwen-companion-review)
+    (define-key map "[" #'qwen-companion-review-previous)
+    (define-key map "y" #'qwen-companion-diff-accept-next)
+    map)
+  "Keys after a command that goes from review to review, for `repeat-mode'.")
+
+(dolist (command '(qwen-companion-review qwen-companion-review-previous
+                   qwen-companion-diff-accept-next))
+  (put command 'repeat-map 'qwen-companion-review-repeat-map))
+
 ;;; Keys in terminals
 
 (defvar qwen-companion-review-command-map
@@ -995,6 +1010,7 @@ names the file of another one."
     (define-key map "r" #'qwen-companion-review)
     (define-key map "a" #'qwen-companion-diff-accept)
     (define-key map "k" #'qwen-companion-diff-reject)
+    (define-key map "i" #'qwen-companion-terminal-escape)
     ;; Autoloaded: the list needs this file.
     (define-key map "l" 'qwen-companion-diffs)
     map)
@@ -1020,10 +1036,17 @@ names the file of another one."
   "Minor mode of the terminals in which a CLI was started.
 \\<qwen-companion-review-keys-mode-map>\\[qwen-companion-review] goes to the review of the CLI in this terminal,
 \\[qwen-companion-diff-accept] accepts its proposal, \\[qwen-companion-diff-reject] rejects it, and
-\\[qwen-companion-diffs] lists all proposals that wait."
-  :lighter nil
+\\[qwen-companion-diffs] lists all proposals that wait.
+\\[qwen-companion-terminal-escape] sends Esc, which interrupts the CLI; in a text terminal,
+where the key Esc does not reach it, the mode line says so."
+  :lighter (:eval (qwen-companion-review--escape-hint))
   :interactive nil
   :keymap qwen-companion-review-keys-mode-map)
+
+(defun qwen-companion-review--escape-hint ()
+  "Return the mode line's part about Esc, or nil where the key itself works."
+  (unless (display-graphic-p)
+    (substitute-command-keys " Esc:\\[qwen-companion-terminal-escape]")))
 
 (defun qwen-companion-review--terminal-prefix (keymap)
   "Return KEYMAP if its first key is a prefix here anyway, else nil.

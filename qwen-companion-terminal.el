@@ -162,6 +162,16 @@ Control characters in it, which could end the paste, are left out."
           (vterm-send-return)
         (process-send-string (get-buffer-process buffer) "\r")))))
 
+;;;###autoload
+(defun qwen-companion-terminal-escape ()
+  "Send Esc to the program in this terminal, as to stop what a CLI does.
+In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
+  (interactive)
+  (let ((process (get-buffer-process (current-buffer))))
+    (unless (process-live-p process)
+      (user-error "No program runs in this buffer"))
+    (process-send-string process "\e")))
+
 ;;; Waiting for the discovery files
 
 (defvar qwen-companion-terminal--waiting nil

@@ -48,6 +48,10 @@ def test_what_is_dropped_is_not_written(stage: Stage) -> None:
     stage.screen.keys("n", "k")
     stage.screen.wait_for("2 of 3 hunks kept")
     stage.screen.wait_for("dropped, u brings it back")
+    stage.screen.keys("o")
+    stage.screen.wait_for("0 of 3 hunks kept")
+    stage.screen.keys("C-_")
+    stage.screen.wait_for("2 of 3 hunks kept")
     accept(stage, client, NEW.replace("line 19\n", "line 19\nline 20\n"))
 
 

@@ -327,6 +327,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
   '(("C-c , r" . qwen-companion-review)
     ("C-c , a" . qwen-companion-diff-accept)
     ("C-c , k" . qwen-companion-diff-reject)
+    ("C-c , i" . qwen-companion-terminal-escape)
     ("C-c , l" . qwen-companion-diffs))
   "What a terminal's keys have to do.")
 
@@ -394,6 +395,20 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 
 (ert-deftest qwen-companion-terminal-test-keys-in-eat ()
   (qwen-companion-terminal-test--check-keys 'eat 'eat-semi-char-mode-map))
+
+(ert-deftest qwen-companion-terminal-test-escape ()
+  "Sent to the program in the terminal; the mode line of a text terminal has the key."
+  (with-temp-buffer
+    (should-error (qwen-companion-terminal-escape) :type 'user-error)
+    (qwen-companion-review-keys-mode 1)
+    (should (equal " Esc:C-c , i" (substring-no-properties
+                                   (qwen-companion-review--escape-hint))))
+    (let ((process (make-process :name "cat" :buffer (current-buffer) :command '("cat" "-v")
+                                 :connection-type 'pipe)))
+      (set-process-query-on-exit-flag process nil)
+      (call-interactively (key-binding (kbd "C-c , i")))
+      (qwen-companion-test-wait-for (string-search "^[" (buffer-string)))
+      (delete-process process))))
 
 (provide 'qwen-companion-terminal-test)
 ;;; qwen-companion-terminal-test.el ends here
