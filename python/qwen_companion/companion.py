@@ -406,7 +406,11 @@ class Companion:
                 )
                 return
             dispatcher = dispatcher_type(
-                self._bridge.call, self._spool, os.environ, prepare=self._doors.install_for_daemon
+                self._bridge.call,
+                self._spool,
+                os.environ,
+                self._journal.take_chat,
+                prepare=self._doors.install_for_daemon,
             )
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, STOP_S)
@@ -456,6 +460,7 @@ class Companion:
         self._told_sessions.update(changed)
         for key in gone:
             del self._told_sessions[key]
+        self._journal.set_sessions(changed.values(), gone)
         if changed or gone:
             self._bridge.tell(SessionChanges(tuple(changed.values()), gone))
             self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_sessions)

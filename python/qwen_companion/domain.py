@@ -289,3 +289,19 @@ class Turn:
     undone_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cli: str | None = None
+
+
+@dataclass(frozen=True)
+class ChatWork:
+    """What an agent of `qwen serve` is doing in the conversation `session`, as the daemon tells it.
+
+    `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
+    and `prompt` what it began with.  `tools` are the calls that are running: pairs of an id and the name of the tool.
+    """
+
+    session: str
+    directory: str
+    client: str
+    turn: str | None
+    prompt: str
+    tools: tuple[tuple[str, str], ...] = ()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 
@@ -29,6 +30,8 @@ from qwen_companion.daemon.messages import (
     ContextUsageReport,
     EndChange,
     SessionChoices,
+    TextChange,
+    ToolChange,
     ToolText,
 )
 from qwen_companion.daemon.outbox import Outbox
@@ -46,6 +49,7 @@ from qwen_companion.daemon.stream import (
     Resync,
     StreamItem,
 )
+from qwen_companion.domain import ChatWork
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
@@ -53,6 +57,9 @@ _log = logging.getLogger(__name__)
 
 COUNT_S = 30.0
 """How old the number of clients may become, in seconds."""
+
+_PROMPT_WORDS = 800
+"""How much of a prompt is kept for the journal, in characters."""
 
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
@@ -67,14 +74,19 @@ class Conversation:
         session_id: str,
         outbox: Outbox,
         tasks: Tasks,
+        directory: str = "",
         *,
+        worked: Callable[[ChatWork], None] = lambda _work: None,
         interrupted: InterruptedTurns | None = None,
         reached: Callable[[str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        """`tasks` own what goes on in the background.  `interrupted` are the turns that broke off before.
+        """`tasks` own what goes on in the background.  `directory` is where the agent works.
 
-        `reached` is called with None when the daemon answers, and with what is wrong when it does not.
+        `interrupted` are the turns that broke off before.
+
+        `worked` is told what the agent is doing, whenever that has changed; `reached` None when the daemon answers, and
+        what is wrong when it does not.
         """
         self._client = client
         self._outbox = outbox
@@ -84,6 +96,10 @@ class Conversation:
         self._backoff = Backoff()
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
+        self._worked = worked
+        self._work = ChatWork(session_id, directory, "Qwen Code", None, "")
+        self._prompts: dict[str | None, str] = {}
+        self._running_tools: dict[str, str] = {}
         self._following: Task | None = None
         self._checking: Task | None = None
         self._counting: Task | None = None
@@ -189,6 +205,9 @@ class Conversation:
 
     def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
         outputs = self.session.load(reply, why)
+        self._running_tools.clear()
+        for item in outputs:
+            self._note_work(item)
         self._outbox.reset(self.id, [item for item in outputs if isinstance(item, Change)], why)
         self._put(item for item in outputs if not isinstance(item, Change))
 
@@ -238,14 +257,35 @@ class Conversation:
         for output in outputs:
             if isinstance(output, EndChange) or getattr(output, "by", None) == OTHER:
                 self._moved.set()
+            self._note_work(output)
             if isinstance(output, Change):
                 self._outbox.change(self.id, output)
             else:
                 self._outbox.tell(output)
         self._tell_state()
 
+    def _note_work(self, change: Output | SessionChoices) -> None:
+        """Remember the beginning of the prompt and the running tools that CHANGE tells of."""
+        if isinstance(change, TextChange) and change.voice == "user":
+            self._prompts[change.turn] = (self._prompts.get(change.turn, "") + change.text)[:_PROMPT_WORDS]
+        elif isinstance(change, ToolChange) and change.status == "running":
+            self._running_tools[change.id] = change.name or "tool"
+        elif isinstance(change, ToolChange):
+            self._running_tools.pop(change.id, None)
+        elif isinstance(change, EndChange):
+            self._prompts.pop(change.turn, None)
+
+    def _tell_work(self, turn: str | None) -> None:
+        tools = tuple(self._running_tools.items()) if turn is not None else ()
+        prompt = self._prompts.get(turn, "")
+        work = replace(self._work, turn=turn, prompt=prompt, tools=tools)
+        if work != self._work:
+            self._work = work
+            self._worked(work)
+
     def _tell_state(self) -> None:
         info = self.session.info
+        self._tell_work(None if self.session.dead else info.turn)
         if info != self._told:
             self._told = info
             self._outbox.tell(info)
@@ -256,6 +296,8 @@ class Conversation:
         """Send `parts`, once; the turn that it will be."""
         reply = await self._client.prompt(self.session.session_id, parts)
         turn = self.session.accepted(reply.prompt_id)
+        text = next((part.text for part in parts if isinstance(part, models.TextBlock)), "")
+        self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
         self._tell_state()
         return turn
 

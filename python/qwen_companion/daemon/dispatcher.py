@@ -48,6 +48,7 @@ from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.sanitize import line
 from qwen_companion.daemon.settings import DaemonAddress, find_address
 from qwen_companion.daemon.stream import Backoff
+from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
@@ -120,6 +121,7 @@ class CallDispatcher:
         send: Callable[[Notification], Awaitable[None]],
         spool: Spool,
         environment: Mapping[str, str],
+        worked: Callable[[ChatWork], None] = lambda _work: None,
         *,
         prepare: Callable[[], Mapping[str, str]] = dict,
         pause: Callable[[float], Awaitable[None]] = anyio.sleep,
@@ -127,10 +129,12 @@ class CallDispatcher:
     ) -> None:
         """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
-        `prepare`, called in a thread, returns variables for a daemon that is about to be started here.
-        `pause` waits while messages are gathered, `sleep` before something is tried again.
+        `worked` is told what the agents of open sessions are doing.  `prepare`, called in a thread, returns variables
+        for a daemon that is about to be started here.  `pause` waits while messages are gathered, `sleep` before
+        something is tried again.
         """
         self._spool = spool
+        self._worked = worked
         self._environment = environment
         self._prepare = prepare
         self._outbox = Outbox(send, pause)
@@ -397,7 +401,7 @@ class CallDispatcher:
     async def _open_new(self, connection: _Connection, root: str | None, *, shared: bool) -> _CallResult:
         scope = "single" if shared else "thread"
         reply = await connection.client.create_or_attach(root or connection.workspace, scope)
-        return await self._open(connection, reply.session_id)
+        return await self._open(connection, reply.session_id, root)
 
     async def _load(self, connection: _Connection, call: messages.Load) -> _CallResult:
         session_id = self._session_ids.get(call.session)
@@ -410,7 +414,7 @@ class CallDispatcher:
         self._interrupted.setdefault(call.session, InterruptedTurns(call.shown))
         return await self._open(connection, session_id)
 
-    async def _open(self, connection: _Connection, session_id: str) -> _CallResult:
+    async def _open(self, connection: _Connection, session_id: str, root: str | None = None) -> _CallResult:
         name = local_id("session", session_id)
         self._session_ids[name] = session_id
         conversation = self._conversations.get(name)
@@ -420,6 +424,8 @@ class CallDispatcher:
                 session_id,
                 self._outbox,
                 self._tasks,
+                root or connection.root,
+                worked=self._worked,
                 interrupted=self._interrupted.setdefault(name, InterruptedTurns()),
                 reached=self._reached,
                 sleep=self._sleep,

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +13,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from qwen_companion.domain import Peer, Settings, Snapshot
+from qwen_companion.domain import ChatWork, KnownSession, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.emacs.messages import (
     JournalCall,
@@ -31,11 +32,19 @@ if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal, Update
 
 
+SILENCE_S = 2.0
+"""How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
+
+
 class JournalFront:
     """See the top of this file.  All methods are for the event loop."""
 
-    def __init__(self, environ: Mapping[str, str], tell: Callable[[Notification], None]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], tell: Callable[[Notification], None], silence_s: float = SILENCE_S
+    ) -> None:
         """`tell` sends a message to Emacs."""
+        self._silence_s = silence_s
+        self._silent: dict[str, KnownSession] = {}
         self._environ = environ
         self._tell = tell
         self._settings = Settings()
@@ -45,7 +54,7 @@ class JournalFront:
         self._journal: Journal | None = None
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
-        self._calls, self._calls_left = anyio.create_memory_object_stream[JournalCall](math.inf)
+        self._calls, self._calls_left = anyio.create_memory_object_stream[JournalCall | ChatWork](math.inf)
         self._started = anyio.Event()
 
     async def run(self) -> None:
@@ -83,10 +92,12 @@ class JournalFront:
 
     def set_settings(self, settings: Settings) -> None:
         """Take the user's `settings`."""
-        self._settings = settings
+        before, self._settings = self._settings, settings
         if self._journal is not None:
             self._journal.set_settings(settings)
         self._load_known()
+        if before.journal != settings.journal:
+            self._silent_changed()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take what the user looks at."""
@@ -100,6 +111,7 @@ class JournalFront:
         if self._journal is not None and self._tasks is not None:
             self._tasks.start_soon(self._journal.set_roots, self._roots)
         self._load_known()
+        self._silent_changed()
 
     def _load_known(self) -> None:
         """Load the journal where a root has a record: it may have turns that go on, or that the user asks for."""
@@ -114,8 +126,11 @@ class JournalFront:
         """Carry `call` out after those before it."""
         self._calls.send_nowait(call)
 
-    async def _carry_out(self, call: JournalCall) -> None:
-        if isinstance(call, JournalWatch):
+    async def _carry_out(self, call: JournalCall | ChatWork) -> None:
+        if isinstance(call, ChatWork):
+            if self._settings.journal:
+                await (await self._load()).take_chat(call)
+        elif isinstance(call, JournalWatch):
             self._watching = call.on
             if self._journal is not None:
                 self._journal.watch(call.on)
@@ -137,6 +152,36 @@ class JournalFront:
         reply = await answer(journal, call)
         if reply is not None:
             self._tell(reply)
+
+    # --- What else tells of agents ---
+
+    def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
+        """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
+        known = dict(self._silent)
+        for identifier in gone:
+            self._silent.pop(identifier, None)
+        for state in changed:
+            session = state.session
+            self._silent.pop(session.id, None)
+            if state.state is None and session.peer is not None and session.peer.directory is not None:
+                self._silent[session.id] = session
+        if self._silent.keys() != known.keys():
+            self._silent_changed(known)
+
+    def _silent_changed(self, known: Mapping[str, KnownSession] | None = None) -> None:
+        if (self._silent or known) and self._tasks is not None:
+            self._tasks.start_soon(self._tell_silent)
+
+    async def _tell_silent(self) -> None:
+        await anyio.sleep(self._silence_s)
+        sessions = tuple(self._silent.values()) if self._settings.journal else ()
+        if sessions or self._journal is not None:
+            await (await self._load()).set_silent(sessions)
+
+    def take_chat(self, work: ChatWork) -> None:
+        """Take what an agent of `qwen serve` is doing."""
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._calls.send_nowait(work)
 
     # --- What hooks say ---
 

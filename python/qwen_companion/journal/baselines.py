@@ -138,6 +138,11 @@ class Baseline:
             return False
         return index.lists(_below(path, index))
 
+    def directories(self) -> set[bytes]:
+        """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
+        self._open(self._root)
+        return {directory for index in self._indexes.values() for directory in index.directories()}
+
     def text(self, digest: str) -> bytes | None:
         """Return the bytes of `digest`, None where they are not there any more."""
         data = self._store.get(digest)

@@ -280,6 +280,18 @@ class Index:
         options = ("-z", "--cached", "--others", "--exclude-standard")
         return path in _items(self._git("ls-files", *options, "--", path))
 
+    def directories(self) -> set[bytes]:
+        """Return the absolute names of the directories that files are in which are not ignored, and of those above."""
+        scope = os.path.join(self.prefix, *self._pathspec).rstrip(b"/")
+        found = {scope}
+        options = ("-z", "--cached", "--others", "--exclude-standard")
+        for path in _items(self._git("ls-files", *options, "--", *self._pathspec)):
+            directory = os.path.dirname(self.prefix + path)
+            while directory not in found and len(directory) > len(scope):
+                found.add(directory)
+                directory = os.path.dirname(directory)
+        return found
+
     def entries(self) -> Iterator[tuple[bytes, Version]]:
         """All files in the index."""
         yield from self._entries(*self._pathspec)

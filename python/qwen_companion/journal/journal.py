@@ -5,6 +5,10 @@ A turn begins with a prompt.  All files are looked at then, while the model thin
 that, for a second at most.  A tool that edits one file is recorded by what lies there before and after it, a command by
 all that is different after it, and what is left at the end of the turn as well.  What Emacs says it has written is the
 user's.  The record is what lies on the disk: nothing depends on what the hooks say of it.
+
+While agents may be at work the disk is watched as well, and what no hook tells of is given to the one that is doing
+something just then.  That is all there is of a CLI that calls no hooks: a turn of its begins with its first write
+after the user has typed in its terminal.
 """
 
 from __future__ import annotations
@@ -23,13 +27,16 @@ from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from qwen_companion.domain import HIDE as _HIDE
-from qwen_companion.domain import ChangedFile, Peer, Settings, Snapshot, Turn
+from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Settings, Snapshot, Turn
 from qwen_companion.doors.listeners import Report
 from qwen_companion.errors import CompanionError
+from qwen_companion.journal.activity import last_input, written_by
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import (
+    CHAT,
     DISK,
     FAILURES,
+    HOOKS,
     NOBODY,
     Cause,
     NoRecordError,
@@ -40,6 +47,7 @@ from qwen_companion.journal.record import (
 )
 from qwen_companion.journal.store import StoreError, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
+from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.privacy.options import Options
 from qwen_companion.processes import ended as process_ended
@@ -50,10 +58,24 @@ if TYPE_CHECKING:
 GATHER_S = 0.2
 """Changes are told to Emacs as often at most."""
 
-_LATE = "the first look at all files took longer than a second; what a command changed in that time may be missing"
+_LATE = "the first look at all files took too long; what was changed in that time may be missing"
 
 _POLL_S = 2.0
 """How often a process is looked after where the system does not tell its end."""
+
+SETTLE_S = 0.3
+"""How long after a change on the disk it is looked at: one seldom comes alone."""
+
+QUIET_S = 5.0
+"""How long a CLI that calls no hooks does nothing until its turn is taken for ended."""
+
+LOOK_SHARE = 0.1
+"""The part of the time that may be spent on looking at the files again and again."""
+
+MAX_PAUSE_S = 2.0
+"""How long a change waits at most for that."""
+
+_TWO_AT_ONCE = "another agent was at work at the same time"
 
 WAIT_S = 60.0
 """How long Emacs can wait for an agent to be done with a file."""
@@ -92,11 +114,46 @@ class _Running:
     number: int | None = None
 
 
+@dataclass(frozen=True)
+class _Worker:
+    """Somebody who may be writing, for SESSION, by TOOL.  PID: only if this process does something just then."""
+
+    session: str
+    tool: str
+    pid: int | None = None
+    agent: str = ""
+    runs_tool: bool = False
+
+
+@dataclass
+class _SilentCli:
+    """A CLI that calls no hooks.  TURN is the last of its turns, in which it wrote last at the time WRITTEN."""
+
+    session: KnownSession
+    peer: Peer
+    root: _Root | None = None
+    turn: TurnRow | None = None
+    written: int = 0
+    done: int | None = None
+    """How much its process had written, to whatever, when that was looked at last."""
+
+
+@dataclass
+class _News:
+    """The disk changed, at TIME last.  So much the processes of CLIs had WRITTEN when it did so first."""
+
+    time: float
+    written: Mapping[int, int | None]
+
+
 class _Root:
     """The work on the record of one root: jobs in a thread, one after the other."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.stirred = anyio.Event()
+        self.news: _News | None = None
+        self.looked = -math.inf
         self.running: dict[str, _Running] = {}
         self.calls: dict[str, _Call] = {}
         self.reserved: Counter[bytes] = Counter()
@@ -137,6 +194,8 @@ class Journal:
         self._refused: dict[str, str] = {}
         self._pids: dict[str, int] = {}
         self._connected: dict[str, str | None] = {}
+        self._silent: dict[str, _SilentCli] = {}
+        self._chats: dict[str, ChatWork] = {}
         self._watching = False
         self._dirty = anyio.Event()
         self._idle = anyio.Event()
@@ -225,6 +284,7 @@ class Journal:
             await to_thread.run_sync(self._set_rules, record)
             await to_thread.run_sync(self._resume, root)
             self._tasks.start_soon(self._work, root)
+            self._tasks.start_soon(self._watch, root)
             for running in root.running.values():
                 self._tasks.start_soon(self._end_with_process, root, running.row)
             self._dirty.set()
@@ -242,9 +302,12 @@ class Journal:
         with suppress(*FAILURES):
             root.record.forget_old(now)
             for row in root.record.resume():
-                running = root.running[row.session] = _Running(row, number=row.id)
-                running.ready.set()
                 root.do(lambda row=row: self._scan(root, Cause(row.id, DISK)))
+                if row.source == HOOKS:
+                    running = root.running[row.session] = _Running(row, number=row.id)
+                    running.ready.set()
+                else:
+                    root.do(lambda row=row: self._finish(root, row.id, now))
             root.changed.update(root.record.turns())
 
     # --- What agents do ---
@@ -289,7 +352,7 @@ class Journal:
         root = await self._root(name)
         if root is None:
             return None
-        self._begin(root, report, prompt)
+        self._begin_reported(root, report, prompt)
         if not self._settings.tell_undone:
             return None
         with suppress(StoreError):
@@ -297,18 +360,16 @@ class Journal:
             return _undone_text(files) if files else None
         return None
 
-    def _begin(self, root: _Root, report: Report, prompt: str) -> _Running:
-        session = report.event.session_id
-        self._end(root, session, report.time)
-        peer = report.peer
-        line = next(iter(prompt.splitlines()), "")
-        row = TurnRow(
-            0, session, report.cli, "hooks", _shortened(line), report.time, None, None, (), peer.pid, peer.started
-        )
-        running = root.running[session] = _Running(row)
+    def _begin_reported(self, root: _Root, report: Report, prompt: str) -> _Running:
+        return self._begin(root, _row(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer))
+
+    def _begin(self, root: _Root, row: TurnRow) -> _Running:
+        self._end(root, row.session, row.start)
+        running = root.running[row.session] = _Running(row)
+        root.stirred.set()
 
         def begin() -> None:
-            others = [each.number for each in root.running.values() if each.number is not None]
+            others = [each.number for each in list(root.running.values()) if each.number is not None]
             cause = Cause(others[0], DISK) if len(others) == 1 else NOBODY
             try:
                 # What has changed until now is a running turn's of another agent, or nobody's.
@@ -326,7 +387,7 @@ class Journal:
         if root is None:
             return
         session = report.event.session_id
-        running = root.running.get(session) or self._begin(root, report, "")
+        running = root.running.get(session) or self._begin_reported(root, report, "")
         call = _call_of(report.event, root.record)
         root.calls[_call_id(report.event)] = call
         if call.path is not None:
@@ -343,7 +404,7 @@ class Journal:
         session = report.event.session_id
         call = root.calls.pop(_call_id(report.event), None) or _call_of(report.event, root.record)
         self._now_idle()
-        running = root.running.get(session) or self._begin(root, report, "")
+        running = root.running.get(session) or self._begin_reported(root, report, "")
         if call.path is not None:
             await self._observe(root, call.path, (running, call))
             self._release(root, call.path)
@@ -394,6 +455,7 @@ class Journal:
         root.do(release)
 
     def _scan(self, root: _Root, cause: Cause) -> None:
+        root.looked = time.monotonic()
         if root.record.scan(cause, root.is_reserved) and cause.turn is not None:
             root.changed.add(cause.turn)
 
@@ -404,6 +466,7 @@ class Journal:
             if call.path is not None:
                 self._release(root, call.path)
         self._now_idle()
+        root.stirred.set()
         if running is None:
             return
 
@@ -413,10 +476,207 @@ class Journal:
                 return
             if not root.commands_of_others(session):
                 self._scan(root, Cause(number, DISK))
-            root.record.end(number, time)
-            root.changed.update((number, *root.record.forget_old(_now())))
+            self._finish(root, number, time)
 
         root.do(end)
+
+    def _finish(self, root: _Root, number: int, time: int) -> None:
+        root.record.end(number, time)
+        root.changed.update((number, *root.record.forget_old(_now())))
+
+    # --- What agents do of which no hook tells ---
+
+    async def set_silent(self, sessions: Sequence[KnownSession]) -> None:
+        """Take the SESSIONS whose CLIs call no hooks; the process of each is known, and where it works."""
+        known, self._silent = self._silent, {}
+        for session in sessions:
+            if session.peer is not None:
+                key = _key_of(session.peer)
+                self._silent[key] = known.get(key) or _SilentCli(session, session.peer)
+                self._connected[key] = session.id
+        for key in known.keys() - self._silent.keys():
+            self._connected.pop(key, None)
+            for root in self._roots.values():
+                self._end(root, key, _now())
+        for cli in self._silent.values():
+            name = self._name_of(cli.peer.directory or "")
+            if cli.root is None and name is not None:
+                cli.root = await self._root(name)
+                if cli.root is not None:
+                    # What was there before it is not its.
+                    cli.root.do(lambda root=cli.root: self._scan(root, NOBODY))
+                    cli.root.stirred.set()
+
+    async def take_chat(self, work: ChatWork) -> None:
+        """Take what an agent of `qwen serve` is doing; nothing where its hooks tell it better."""
+        name = self._name_of(work.directory)
+        if name is None or not self._settings.journal or work.session in self._pids:
+            return
+        root = await self._root(name)
+        if root is None:
+            return
+        before = self._chats.get(work.session)
+        self._chats[work.session] = work
+        root.stirred.set()
+        if before is not None and before.turn is not None:
+            for _, tool in set(before.tools) - set(work.tools):
+                self._look_for(root, work.session, tool)
+            if before.turn != work.turn:
+                self._end(root, work.session, _now())
+        if work.turn is not None and (before is None or before.turn != work.turn):
+            self._begin(root, _row(work.session, work.client, CHAT, work.prompt, _now(), None))
+        elif before is None:
+            root.do(lambda: self._scan(root, NOBODY))
+        running = root.running.get(work.session)
+        if work.tools and running is not None and not running.ready.is_set():
+            # The daemon waits for nobody.
+            root.do(lambda: None if running.number is None else root.record.note(running.number, _LATE))
+
+    def _look_for(self, root: _Root, session: str, tool: str) -> None:
+        """Give what has changed to the running turn of SESSION, whose TOOL is done."""
+        running = root.running.get(session)
+        if running is not None:
+            root.do(lambda: self._scan(root, Cause(running.number, tool)))
+
+    async def _watch(self, root: _Root) -> None:
+        """Look at the files when the disk changes, as long as anybody may be at work below ROOT."""
+        while True:
+            await root.stirred.wait()
+            root.stirred = anyio.Event()
+            if self._is_watched(root):
+                watch = TreeWatch(lambda: self._disk_changed(root))
+                try:
+                    await self._watch_with(root, watch)
+                finally:
+                    watch.close()
+
+    def _disk_changed(self, root: _Root) -> None:
+        if root.news is None:
+            pids = [worker.pid for worker in self._workers(root) if worker.pid is not None]
+            root.news = _News(0.0, {pid: written_by(pid) for pid in pids})
+        root.news.time = time.monotonic()
+        root.stirred.set()
+
+    async def _watch_with(self, root: _Root, watch: TreeWatch) -> None:
+        complete = await self._cover(root, watch)
+        while self._is_watched(root):
+            with anyio.move_on_after(QUIET_S if self._looks_by_itself(root, complete) else math.inf) as waited:
+                await root.stirred.wait()
+            root.stirred = anyio.Event()
+            if waited.cancelled_caught and self._check_quiet(root) and not complete:
+                root.news = _News(time.monotonic(), {})
+            if root.news is None:
+                continue
+            await anyio.sleep(SETTLE_S)
+            start = time.monotonic()
+            news, root.news = root.news, None
+            if root.looked < news.time:
+                await self._look(root, news.written)
+            complete = await self._cover(root, watch)
+            await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
+
+    async def _cover(self, root: _Root, watch: TreeWatch) -> bool:
+        """Watch the directories of ROOT; return whether each change will be told."""
+        try:
+            directories = await to_thread.run_sync(root.record.directories, abandon_on_cancel=True)
+        except FAILURES:
+            return False
+        coverage = await watch.cover(directories)
+        if coverage.grown and root.news is None:
+            root.news = _News(time.monotonic(), {})
+            root.stirred.set()
+        return coverage.complete
+
+    def _workers(self, root: _Root) -> list[_Worker]:
+        """Return who may be writing below ROOT."""
+        found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
+        # What has hooks writes by the tools that they tell of, mostly.
+        found += [_Worker(key, DISK, cli.peer.pid) for key, cli in self._silent_in(root)]
+        for session, running in root.running.items():
+            work = self._chats.get(session)
+            if work is not None and running.row.source == CHAT:
+                # Events may come later than what they tell of.
+                found += [_Worker(session, tool, runs_tool=True) for _, tool in work.tools] or [_Worker(session, DISK)]
+            elif running.row.pid is not None and session not in self._silent:
+                found.append(_Worker(session, DISK, running.row.pid))
+        return found
+
+    def _silent_in(self, root: _Root) -> list[tuple[str, _SilentCli]]:
+        return [(key, cli) for key, cli in self._silent.items() if cli.root is root]
+
+    def _is_watched(self, root: _Root) -> bool:
+        """Whether anybody may be at work below ROOT."""
+        return bool(root.running or root.calls or self._silent_in(root))
+
+    def _looks_by_itself(self, root: _Root, complete: bool) -> bool:
+        """Whether it has to be seen now and then what a CLI does, without news of the disk."""
+        return not complete or any(key in self._silent for key in root.running)
+
+    def _check_quiet(self, root: _Root) -> bool:
+        """End the turns of CLIs that have done nothing for a while; return whether anybody has done something."""
+        busy = False
+        for key, cli in self._silent.items():
+            done = written_by(cli.peer.pid)
+            if done is None or done != cli.done:
+                cli.done = done
+                busy = True
+            elif key in root.running:
+                running = root.running.pop(key)
+                root.do(lambda number=running.number, cli=cli: self._finish(root, number or 0, cli.written))
+        return busy or any(key not in self._silent for key in root.running)
+
+    async def _look(self, root: _Root, before: Mapping[int, int | None]) -> None:
+        """Look at all files; BEFORE is how much the processes had written when the disk changed."""
+        workers = [worker for worker in self._workers(root) if _is_active(worker, before)]
+        surely = [worker for worker in workers if worker.runs_tool]
+        worker = next(iter(surely or workers), None)
+        several = len([each for each in workers if each.session in self._silent]) > 1
+        running = None if worker is None else root.running.get(worker.session)
+        silent = None if worker is None else self._silent.get(worker.session)
+        done = anyio.Event()
+        written: list[TurnRow] = []
+
+        def look() -> None:
+            try:
+                if silent is not None:
+                    written.extend(self._scan_for_silent(root, silent, several))
+                elif worker is None or running is None or running.number is None:
+                    self._scan(root, NOBODY)
+                else:
+                    self._scan(root, Cause(running.number, worker.tool, worker.agent))
+            finally:
+                anyio.from_thread.run_sync(done.set)
+
+        root.do(look)
+        await done.wait()
+        if silent is not None and written:
+            silent.turn, silent.written = written[0], _now()
+            if running is None or running.row is not silent.turn:
+                running = root.running[_key_of(silent.peer)] = _Running(silent.turn, number=silent.turn.id)
+                running.ready.set()
+
+    def _scan_for_silent(self, root: _Root, cli: _SilentCli, several: bool) -> Sequence[TurnRow]:
+        """Give what has changed to CLI, and return the turn that wrote it, if any.
+
+        That is its last one, or if the user has typed in its terminal since, a new one.
+        """
+        typed = last_input(cli.peer.pid)
+        row = cli.turn
+        if row is None or (typed is not None and typed > cli.written):
+            row = root.record.begin(_row(_key_of(cli.peer), cli.session.label, DISK, "", _now(), cli.peer))
+        root.looked = time.monotonic()
+        if not root.record.scan(Cause(row.id, DISK), root.is_reserved):
+            if row is not cli.turn:
+                root.record.end(row.id, row.start)
+            return ()
+        if several:
+            root.record.note(row.id, _TWO_AT_ONCE)
+        if row is cli.turn:
+            root.record.go_on(row.id)
+        elif cli.turn is not None:
+            self._finish(root, cli.turn.id, cli.written)
+        root.changed.add(row.id)
+        return (row,)
 
     # --- What the user does ---
 
@@ -592,6 +852,25 @@ def _undone_text(files: Sequence[str]) -> str:
         "Since your last turn the user has undone some or all of your changes in these files, on purpose. "
         f"Read a file again before you edit it or rely on its text:\n{named}{more}"
     )
+
+
+def _row(session: str, client: str, source: str, prompt: str, start: int, peer: Peer | None) -> TurnRow:
+    """Return a turn that begins."""
+    line = _shortened(next(iter(prompt.splitlines()), ""))
+    pid, started = (None, None) if peer is None else (peer.pid, peer.started)
+    return TurnRow(0, session, client, source, line, start, None, None, (), pid, started)
+
+
+def _key_of(peer: Peer) -> str:
+    """Return what stands for the conversation of a CLI that does not tell it."""
+    return f"process {peer.pid} {peer.started}"
+
+
+def _is_active(worker: _Worker, before: Mapping[int, int | None]) -> bool:
+    """Whether WORKER has done something since BEFORE, as far as anybody knows."""
+    if worker.pid is None or before.get(worker.pid) is None:
+        return True
+    return written_by(worker.pid) != before[worker.pid]
 
 
 def _shortened(text: str) -> str:

@@ -26,8 +26,11 @@ from qwen_companion.processes import has_ended
 UNDO = "undo"
 """The source of a turn of the user's."""
 
+HOOKS, CHAT = "hooks", "chat"
+"""The source of a turn that a CLI or a daemon has told of."""
+
 DISK = "disk"
-"""The tool of a write that only the disk tells of."""
+"""The tool of a write that only the disk tells of, and the source of a turn of which nothing else does."""
 
 _SLOTS = 8
 """As many Emacsen can record the same root at once, each for itself."""
@@ -182,6 +185,11 @@ class Record:
                 for text in found.left_out:
                     self._store.add_note(cause.turn, f"not recorded: {text}")
             return bool(found.changes)
+
+    def directories(self) -> set[bytes]:
+        """Return the absolute names of the directories in which files are recorded.  GitError, OSError."""
+        with self._lock:
+            return self._baseline.directories()
 
     def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
         """Record that `cause` wrote `loaded` to `path`.  Return whether that was a change."""

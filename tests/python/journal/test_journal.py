@@ -10,15 +10,27 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 
 from journal_project import SHELL, Project
-from qwen_companion.domain import ChangedFile, Peer, Settings, Snapshot, Turn, VisitedFile
+from qwen_companion.domain import (
+    ChangedFile,
+    ChatWork,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    Turn,
+    VisitedFile,
+)
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.journal_front import JournalFront
@@ -98,7 +110,7 @@ class Site:
         self._news = anyio.Event()
         self.turns: dict[str, Turn] = {}
         self.files: dict[str, dict[str, ChangedFile]] = {}
-        self.front = JournalFront(project.environ, self._take)
+        self.front = JournalFront(project.environ, self._take, silence_s=0)
         self._requests = 0
 
     def _take(self, message: Notification) -> None:
@@ -139,6 +151,20 @@ class Site:
                 self._news = anyio.Event()
                 await self._news.wait()
 
+    async def until_watched(self, project: Project) -> None:
+        """Wait until the directory of PROJECT is watched: the system lists what this process watches."""
+        number = f"ino:{os.stat(project.root).st_ino:x} "
+        with anyio.fail_after(TIMEOUT_S):
+            while number not in _watched():
+                await anyio.lowlevel.checkpoint()
+
+    async def until_size(self, turn: str, name: str, added: int) -> None:
+        """Wait until so many lines have been ADDED to the file NAME in TURN."""
+        with anyio.fail_after(TIMEOUT_S):
+            while name not in self.files[turn] or self.files[turn][name].added != added:
+                self._news = anyio.Event()
+                await self._news.wait()
+
     def kinds(self) -> list[dict[str, str]]:
         order = sorted(self.files, key=lambda turn: int(turn.rpartition("-")[2]))
         return [{name: file.kind for name, file in self.files[turn].items()} for turn in order]
@@ -157,6 +183,55 @@ class Site:
 
     def say(self, call: JournalCall) -> None:
         self.front.take(call)
+
+
+class SilentCli:
+    """A process in a terminal of its own that calls no hooks: a shell, which is told what to do there."""
+
+    def __init__(self, directory: Path) -> None:
+        self._terminal, inner = os.openpty()
+        self._name = os.ttyname(inner)
+        self.process = subprocess.Popen(["sh"], stdin=inner, stdout=inner, stderr=inner, cwd=directory)
+        os.close(inner)
+        self._read_prompt()
+        peer = Peer(self.process.pid, start_of(self.process.pid) or "", str(directory), "gemini", ())
+        self.state = SessionState(KnownSession("mcp", "", "Gemini CLI", "0.61.0", peer), streaming=True)
+
+    def type(self, *commands: str) -> None:
+        """Have it run COMMANDS, one line, and after each of them draw for a second as one that goes on working."""
+        drawing = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
+        os.write(self._terminal, "; ".join(f"{command}; {drawing}" for command in commands).encode() + b"\n")
+
+    def _read_prompt(self) -> None:
+        shown = b""
+        while not shown.endswith((b"# ", b"$ ")):
+            shown += os.read(self._terminal, 1000)
+
+    async def until_idle(self) -> None:
+        """Wait until it has done all that it was told."""
+        await to_thread.run_sync(self._read_prompt)
+
+    def typed_at(self, seconds: float) -> None:
+        """Make the time at which it was typed to last that in SECONDS from now; the system rounds it."""
+        moment = time.time() + seconds
+        os.utime(self._name, (moment, moment))
+
+    def __enter__(self) -> SilentCli:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(TIMEOUT_S)
+        os.close(self._terminal)
+
+
+def _watched() -> str:
+    """What the system says of all files that this process watches."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
+        with suppress(OSError):
+            found += [line for line in descriptor.read_text().splitlines() if line.startswith("inotify")]
+    return "\n".join(found)
 
 
 def turn_of(reply: JournalReply) -> str:
@@ -190,6 +265,34 @@ def may_look(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr(Record, "scan", wait_and_scan)
     return event
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the methods of records that have been called and are done."""
+    done: list[str] = []
+
+    def watch(name: str) -> None:
+        method = getattr(Record, name)
+
+        def call(*arguments: Any) -> Any:
+            try:
+                return method(*arguments)
+            finally:
+                done.append(name)
+
+        monkeypatch.setattr(Record, name, call)
+
+    for name in ("scan", "begin"):
+        watch(name)
+    return done
+
+
+async def until_more(calls: list[str], name: str, before: int) -> None:
+    """Wait until there are more than BEFORE of CALLS of the method NAME."""
+    with anyio.fail_after(TIMEOUT_S):
+        while calls.count(name) <= before:
+            await anyio.lowlevel.checkpoint()
 
 
 @pytest.fixture
@@ -288,7 +391,7 @@ async def test_a_command_that_could_not_wait_any_longer_is_noted(
         project.write("a", b"agent\n")
         await agent.done(call)
         (turn,) = await place.until({"a": "modified"})
-        assert turn.notes[0].startswith("the first look at all files took longer than a second")
+        assert turn.notes[0].startswith("the first look at all files took too long")
 
 
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
@@ -405,6 +508,115 @@ async def test_the_turns_of_another_process_are_told_and_go_on(project: Project)
             process.wait(TIMEOUT_S)
             await place.until({"a": "modified", "b": "modified", "c": "added"})
             await place.until_ended(turn.id)
+
+
+async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.journal.QUIET_S", 0.5)
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
+    project.write("e/old", b"old\n")
+    project.write("d", b"before it came\n")
+    async with site(project) as place:
+        with SilentCli(project.root) as cli:
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            # Nobody's: it is doing nothing.
+            before = calls.count("scan")
+            project.write("c", b"by another program of the user's\n")
+            await until_more(calls, "scan", before)
+            cli.type("echo agent > a; mkdir new; echo n > new/file; rm e/old")
+            changes = {"a": "modified", "file": "added", "old": "deleted"}
+            (turn,) = await place.until(changes)
+            assert (turn.source, turn.client, turn.prompt, turn.cli) == ("disk", "Gemini CLI 0.61.0", "", "mcp")
+            assert place.files[turn.id]["a"].writers == (("disk", ""),)
+            # The user's, who saves in Emacs while it is at work.
+            wait = "while ! [ -e .git/{} ]; do sleep 0.1; done; {}"
+            commands = (wait.format("go", "echo more > more"), wait.format("next", "echo next > a"))
+            cli.type("echo again >> new/file", *commands)
+            project.write("b", b"user\n")
+            place.say(JournalWrote((str(project.root / "b"),), None, None))
+            await place.until_size(turn.id, "file", 2)
+            assert "b" not in place.files[turn.id]
+            await place.until_ended(turn.id)
+            # It goes on by itself, until it is typed to.
+            project.write(".git/go", b"")
+            await place.until({**changes, "more": "added"})
+            cli.typed_at(60)
+            project.write(".git/next", b"")
+            _, second = await place.until({**changes, "more": "added"}, {"a": "modified"})
+            assert place.turns[turn.id].end is not None
+            scope = ChangeScope(str(project.root), "turn", second.id, None)
+            reply = await place.ask(lambda n: JournalTexts(n, scope, str(project.root / "a")))
+            assert reply.texts is not None
+            assert reply.texts.before is not None
+            assert reply.texts.before.data == b"agent\n"
+        place.front.set_sessions([], ["mcp"])
+        await place.until_ended(second.id)
+
+
+async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    with SilentCli(project.root) as cli, SilentCli(project.root) as hooked:
+        async with site(project) as place:
+            agent = Agent(place.front, project, pid=hooked.process.pid)
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            await agent.prompt("Fix it")
+            await agent.edit("a", b"hooked\n")
+            await place.until({"a": "modified"})
+            # The one thinks and the other writes, which is seen before the turn ends.
+            cli.type("echo silent > b")
+            await place.until({"a": "modified"}, {"b": "modified"})
+            await cli.until_idle()
+            # A process that it has left in the background writes.
+            hooked.type("echo background > c")
+            one, two = await place.until({"a": "modified", "c": "modified"}, {"b": "modified"})
+            assert (one.prompt, one.end, two.source) == ("Fix it", None, "disk")
+            assert one.notes == two.notes == ()
+
+
+async def test_what_a_long_command_writes_is_seen_while_it_runs(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Build it")
+        call = await agent.begin(SHELL, command="make")
+        await place.until_watched(project)
+        project.write("a", b"made\n")
+        (turn,) = await place.until({"a": "modified"})
+        assert place.files[turn.id]["a"].writers == ((SHELL, ""),)
+        assert turn.end is None
+        await agent.done(call)
+
+
+async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls: list[str]) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    idle = ChatWork("chat", str(project.root), "Qwen Code", None, "")
+    async with site(project) as place:
+        place.front.take_chat(idle)
+        working = replace(idle, turn="turn 1", prompt="Fix it\nplease")
+        place.front.take_chat(working)
+        await until_more(calls, "begin", 0)
+        place.front.take_chat(replace(working, tools=(("1", "edit"),)))
+        project.write("a", b"agent\n")
+        place.front.take_chat(working)
+        (turn,) = await place.until({"a": "modified"})
+        assert (turn.source, turn.prompt, turn.client, turn.session) == ("chat", "Fix it", "Qwen Code", "chat")
+        # It depends on what comes first, the news of the disk or of the daemon.
+        assert place.files[turn.id]["a"].writers in ((("edit", ""),), (("disk", ""),))
+        place.front.take_chat(idle)
+        await place.until_ended(turn.id)
+        assert place.kinds() == [{"a": "modified"}]
+        # One whose hooks tell more is not told twice.
+        agent = Agent(place.front, project, "chat")
+        place.front.take_chat(replace(working, turn="turn 2", prompt="Again"))
+        await agent.prompt("Again")
+        await agent.edit("c", b"agent\n")
+        place.front.take_chat(replace(working, turn="turn 2", prompt="Again", tools=(("2", "edit"),)))
+        await agent.report("Stop")
+        _, second = await place.until({"a": "modified"}, {"c": "modified"})
+        assert (second.source, second.prompt) == ("hooks", "Again")
 
 
 async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> None:

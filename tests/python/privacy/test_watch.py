@@ -108,7 +108,7 @@ async def test_more_changes_than_the_system_keeps_count_as_one_that_matters(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    monkeypatch.setattr(module, "_READ_BYTES", 1024 * kept)
+    monkeypatch.setattr("qwen_companion.inotify.READ_BYTES", 1024 * kept)
     assert watched.cover("real/deep/rules")
     for number in range(kept // 2 + 1):
         os.close(os.open(watched.top / "real/deep" / str(number), os.O_CREAT))
@@ -125,6 +125,6 @@ async def test_says_what_it_cannot_watch(watched: Watched, monkeypatch: pytest.M
     watched.watch.close()
     assert not watched.cover("real/deep/rules")
     # No descriptor is left.
-    monkeypatch.setattr(module, "_open_inotify", lambda: None)
+    monkeypatch.setattr("qwen_companion.inotify.open_inotify", lambda: None)
     other = Watched(watched.top / "real")
     assert not other.cover("real/deep/rules")

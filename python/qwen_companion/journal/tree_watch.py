@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""News of all changes in certain directories, where the system tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from anyio import to_thread
+
+from qwen_companion import inotify as system
+from qwen_companion.inotify import Inotify, open_inotify
+
+_MASK = (
+    *(system.CLOSE_WRITE, system.MOVED_FROM, system.MOVED_TO, system.CREATE, system.DELETE),
+    *(system.ATTRIB, system.ONLYDIR),
+)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What is watched.  COMPLETE: each change will be told.  GROWN: of a directory, earlier changes were not."""
+
+    complete: bool
+    grown: bool
+
+
+class TreeWatch:
+    """Watches the directories that `cover` names.  All methods are for the event loop."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Call CHANGED on the event loop soon after each change."""
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._inotify: Inotify | None = open_inotify()
+        self._closed = False
+        self._numbers: set[int] = set()
+        self._loop = asyncio.get_running_loop()
+        if self._inotify is not None:
+            self._loop.add_reader(self._inotify.descriptor, self._read, self._inotify)
+
+    async def cover(self, directories: Collection[bytes]) -> Coverage:
+        """Watch DIRECTORIES and nothing else."""
+        return await to_thread.run_sync(self._cover, directories, abandon_on_cancel=True)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._closed = True
+        if self._inotify is not None:
+            self._loop.remove_reader(self._inotify.descriptor)
+            # A thread that waits for a slow disk must find the descriptor as it was.
+            if self._lock.acquire(blocking=False):
+                self._end(self._inotify)
+                self._lock.release()
+
+    def _end(self, inotify: Inotify) -> None:
+        self._inotify = None
+        os.close(inotify.descriptor)
+
+    def _cover(self, directories: Collection[bytes]) -> Coverage:
+        with self._lock:
+            inotify = self._inotify
+            if inotify is None:
+                return Coverage(complete=False, grown=False)
+            numbers: set[int] = set()
+            complete = True
+            for directory in directories:
+                name = os.fsdecode(directory)
+                # One that is watched keeps its number; one that was removed and made again gets another.
+                number = inotify.add(name, sum(_MASK))
+                if number is not None:
+                    numbers.add(number)
+                complete = complete and number is not None and inotify.is_local(name)
+            for number in self._numbers - numbers:
+                inotify.remove(number)
+            grown = not numbers <= self._numbers
+            self._numbers = numbers
+            if self._closed:
+                self._end(inotify)
+            return Coverage(complete, grown)
+
+    def _read(self, inotify: Inotify) -> None:
+        # What it was is looked at later: any change is a reason to.
+        with suppress(BlockingIOError):
+            while len(os.read(inotify.descriptor, system.READ_BYTES)) > system.READ_BYTES // 2:
+                pass
+        self._changed()
