@@ -10,9 +10,9 @@
 ;; are part of the package, their doc strings and what package archives ask
 ;; for.  Every finding is printed as FILE:LINE: TEXT, and any finding fails.
 ;;
-;; Each file is compiled in an Emacs of its own: what one file loads must not
-;; hide that the next one lacks a `require'.  Only the tests share one, since
-;; each of their files runs in an Emacs of its own.
+;; Each file of the package is compiled in an Emacs of its own: what one file
+;; loads must not hide that the next one lacks a `require'.  The others share
+;; one: each of them is run in an Emacs of its own.
 
 ;;; Code:
 
@@ -128,16 +128,15 @@ would take longer than most files."
   ;; Reading the sources of Emacs is no news.
   (setq jka-compr-verbose nil)
   (let* ((files (mapcar #'expand-file-name command-line-args-left))
-         (tests (seq-filter (lambda (file) (string-suffix-p "-test.el" file)) files))
+         (package (seq-filter (lambda (file) (equal (file-name-directory file) lint--root)) files))
          (text-quoting-style 'grave))
     (setq command-line-args-left nil)
-    (lint--compile-apart (seq-difference files tests))
-    (dolist (file files)
-      (lint--declarations file)
-      (when (equal (file-name-directory file) lint--root)
-        (lint--doc-strings file)
-        (lint--package file)))
-    (mapc #'lint--compile tests)
+    (lint--compile-apart package)
+    (mapc #'lint--declarations files)
+    (dolist (file package)
+      (lint--doc-strings file)
+      (lint--package file))
+    (mapc #'lint--compile (seq-difference files package))
     (kill-emacs (if lint--failed 1 0))))
 
 ;;; lint.el ends here

@@ -17,7 +17,9 @@
 ;;; Code:
 
 (defvar native-comp-async-report-warnings-errors)
+(defvar native-comp-deferred-compilation)
 (defvar native-comp-eln-load-path)
+(defvar native-comp-jit-compilation)
 
 (let* ((here (file-name-directory load-file-name))
        (build (expand-file-name "../../.build/" here))
@@ -25,7 +27,11 @@
        (own (concat (directory-file-name here) path-separator)))
   (setq user-emacs-directory (expand-file-name "emacs.d/" build)
         ;; Warnings about libraries of others, in a window that nobody asked for.
-        native-comp-async-report-warnings-errors 'silent)
+        native-comp-async-report-warnings-errors 'silent
+        ;; A new checkout would keep both processors busy with Emacs's own libraries while somebody has a first look.
+        ;; The second name is that since Emacs 29.
+        native-comp-deferred-compilation nil
+        native-comp-jit-compilation nil)
   (when (bound-and-true-p native-comp-eln-load-path)
     (setcar native-comp-eln-load-path (expand-file-name "eln-cache/" build)))
   ;; An Emacs that is started from this one is none of ours.

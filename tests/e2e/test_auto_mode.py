@@ -6,25 +6,32 @@ from __future__ import annotations
 import copy
 import json
 
+import pytest
+
 from clis import QWEN_SETTINGS
 from model_types import Answer, Call
 from qwen_companion.doors.layer import FILE_NAME
 from sandbox import GREETING, NOTES
 from stage import Stage
 
+pytestmark = pytest.mark.reuses_stage("reviews")
+
 EDITED = GREETING.replace('"hello "', '"good day "')
 NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def start_in_auto(stage: Stage) -> None:
-    """Start Emacs and the CLI, whose settings say nothing of an approval mode."""
+    """Start Emacs and a CLI, whose settings say nothing of an approval mode."""
     settings = copy.deepcopy(dict(QWEN_SETTINGS))
     settings["tools"] = {"useRipgrep": False}
     stage.sandbox.write_cli_settings(settings)
     stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
     stage.start_cli()
 
 
+# It turns the mode off.
+@pytest.mark.ends_stage
 def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     start_in_auto(stage)
     stage.script_change(stage.sandbox.greeting, EDITED)

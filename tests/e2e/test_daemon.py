@@ -33,15 +33,11 @@ def end_shell(stage: Stage) -> None:
 def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None:
     daemon = start_daemon(stage)
     daemon.open_frame(stage.sandbox.greeting)
-    stage.script_change(stage.sandbox.greeting, EDITED)
-    stage.start_cli()
-    stage.ask("change the greeting")
-    stage.wait_for_review()
-    assert f"Path: {stage.sandbox.greeting}" in stage.model.next_request().prompt
-    stage.model.say("All done.")
+    client = stage.connect_client()
+    client.propose(stage.sandbox.greeting, EDITED)
+    stage.screen.wait_for("C-c C-c accept")
     stage.emacs.command("qwen-companion-diff-accept")
-    stage.screen.wait_for("All done.")
-    assert stage.sandbox.greeting.read_text() == EDITED
+    assert client.write_accepted(stage.sandbox.greeting) == EDITED
 
     # With its frame gone the daemon goes on, and so does the connection.
     daemon.close_frame()
@@ -50,30 +46,21 @@ def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None
     assert daemon.buffer_text("greeting.py") == EDITED
 
     # A review goes with its frame and comes back in the next one.
-    stage.screen.keys("C-x", "4", "b")
-    stage.screen.wait_for("Switch to buffer in other window")
-    stage.screen.type("*qwen: project*")
-    stage.screen.keys("Enter")
-    stage.script_change(stage.sandbox.greeting, EDITED_AGAIN)
-    stage.screen.wait_for("Type your message")
-    stage.ask("and the name")
-    stage.wait_for_review()
-    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
-    stage.screen.type("# by hand")
+    client.propose(stage.sandbox.greeting, EDITED_AGAIN)
+    stage.screen.wait_for("Qwen[1!1]")
+    stage.screen.wait_for("C-c C-c accept")
+    daemon.eval(
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (goto-char (point-max)) (insert "# by hand"))'
+    )
     daemon.close_frame()
     assert stage.sandbox.greeting.read_text() == EDITED
     daemon.open_frame(stage.sandbox.greeting)
     stage.screen.wait_for("Qwen[1!1]")
     stage.screen.wait_for("C-c C-c accept")
     stage.screen.wait_for("# by hand")
-    stage.model.say("It is changed again.")
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_gone("C-c C-c accept")
-    stage.screen.keys("C-x", "b")
-    stage.screen.type("*qwen: project*")
-    stage.screen.keys("Enter")
-    stage.screen.wait_for("It is changed again.")
-    assert stage.sandbox.greeting.read_text() == EDITED_AGAIN + "# by hand"
+    assert client.write_accepted(stage.sandbox.greeting) == EDITED_AGAIN + "# by hand"
     daemon.close_frame()
     end_shell(stage)
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
-from clis import QWEN_SETTINGS
+import pytest
+
 from model_types import ModelRequest
 from sandbox import GREETING, NOTES
 from stage import Stage
+from test_changes import FREE
+
+pytestmark = pytest.mark.reuses_stage("free")
 
 # Python itself, which is the checker that is there wherever this runs.
 FLYMAKE = """
@@ -46,13 +49,12 @@ def result_of(request: ModelRequest) -> str:
     return "\n".join(message.text for message in request.messages[-2:])
 
 
+# The CLI asks which tools there are when it starts.
+@pytest.mark.fresh_stage
 def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
-    settings = copy.deepcopy(dict[str, Any](QWEN_SETTINGS))
-    settings["tools"]["approvalMode"] = "yolo"
-    stage.sandbox.write_cli_settings(settings)
     greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
     # Another file is shown, so that flymake would wait for a window.
-    stage.start_emacs(greeting, notes, forms=(FLYMAKE, BUSY))
+    stage.start_emacs(greeting, notes, forms=(FREE, FLYMAKE, BUSY))
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
 
@@ -126,3 +128,4 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     _, busy, answered = ask(("mcp__emacs__busy", {}), ("mcp__emacs__symbols", {"path": greeting.name}))
     assert "Busy now." in json.dumps(busy.body["messages"][-1])
     assert "greeting.py:4: greet" in json.dumps(answered.body["messages"][-1])
+    stage.emacs.eval("(remove-hook 'python-mode-hook #'flymake-mode)")
