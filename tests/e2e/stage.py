@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from client import Client
-from clis import QWEN, Cli
+from clis import GEMINI, QWEN, Cli
 from editor import Emacs, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from scripted_model import ScriptedModel
@@ -125,7 +125,7 @@ class Stage:
             f" (eq 'vterm-mode (buffer-local-value 'major-mode (get-buffer {buffer}))))"
         )
         # Of others, nothing tells when they have done it.
-        if cli.cli != QWEN:
+        if cli.cli not in (QWEN, GEMINI):
             return False
 
         def is_gone() -> bool:
@@ -145,16 +145,26 @@ class Stage:
         done = self._times_cleared()
         self.emacs.eval(f'(with-current-buffer {buffer} (vterm-send-string "/clear"))')
         self.screen.wait_until(lambda: shows("/clear"), "/clear typed")
+        # As in `ask`.
+        time.sleep(cli.cli.pause)
         self.emacs.eval(f"(when {usable} (with-current-buffer {buffer} (vterm-send-return)))")
         # Before that, what is typed is lost.
         self.screen.wait_until(lambda: is_gone() or self._times_cleared() > done, "/clear done")
+        if cli.cli == GEMINI:
+            # It leaves on the screen what was above its last answer, and draws the prompt again with the next key.
+            self.emacs.eval(f'(with-current-buffer {buffer} (vterm-send-key "l" nil nil t))')
+            self.screen.wait_until(lambda: is_gone() or not shows("Type your message"), "a clear screen", _PROMPT_S)
+            self.emacs.eval(f'(with-current-buffer {buffer} (vterm-clear-scrollback) (vterm-send-string "x"))')
+            self.screen.wait_until(lambda: shows("x"), "a letter typed", _PROMPT_S)
+            self.emacs.eval(f"(with-current-buffer {buffer} (vterm-send-backspace))")
         self.screen.wait_until(lambda: shows("Type your message"), "an empty prompt")
         return not is_gone()
 
     def _times_cleared(self) -> int:
-        """How often CLIs have written into their logs that /clear has ended."""
+        """How often /clear has ended: Qwen Code writes so into its log, Gemini CLI begins another file."""
         logs = (self.sandbox.home / ".qwen/debug").glob("*.txt")
-        return sum(log.read_text().count("[CLEAR_END]") for log in logs)
+        conversations = (self.sandbox.home / ".gemini/tmp").glob("*/chats/*")
+        return sum(log.read_text().count("[CLEAR_END]") for log in logs) + len(list(conversations))
 
     def end(self) -> None:
         """End Emacs as a user does; nothing of the companion or of the CLI may be left."""
