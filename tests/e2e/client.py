@@ -21,7 +21,7 @@ _ANSWERS: Final = {"ide/diffAccepted": True, "ide/diffRejected": False}
 
 
 class Client:
-    """A session of the companion of SANDBOX; what it proposes is written by `write_accepted`, as a CLI does."""
+    """A session of the companion of `sandbox`; what it proposes is written by `write_accepted`, as a CLI does."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         """Find the companion as Qwen Code does, and connect."""
@@ -44,18 +44,18 @@ class Client:
                     self._answers.put((parameters["filePath"], parameters["content"] if accepted else None))
 
     def propose(self, path: Path, text: str) -> None:
-        """Propose TEXT for the file PATH; returns when Emacs has it."""
+        """Propose `text` for the file `path`; returns when Emacs has it."""
         result = self._http.tool("openDiff", filePath=str(path), newContent=text)
         assert not result.get("isError"), result
 
     def answer(self, path: Path) -> str | None:
-        """Wait until the proposal for PATH is answered in Emacs; return the accepted text, None when rejected."""
+        """Wait until the proposal for `path` is answered in Emacs; return the accepted text, None when rejected."""
         answered, text = self._answers.get(timeout=PATIENCE)
         assert answered == str(path)
         return text
 
     def write_accepted(self, path: Path) -> str:
-        """Wait until the proposal for PATH is accepted in Emacs, write the text, and return it."""
+        """Wait until the proposal for `path` is accepted in Emacs, write the text, and return it."""
         text = self.answer(path)
         assert text is not None, "rejected"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Client:
         return text
 
     def close(self, path: Path) -> str:
-        """Close the proposal for PATH, as after an answer in a terminal; return its text, with the user's edits."""
+        """Close the proposal for `path`, as after an answer in a terminal; return its text, with the user's edits."""
         (content,) = self._http.tool("closeDiff", filePath=str(path), suppressNotification=True)["content"]
         return json.loads(content["text"])["content"]
 

@@ -18,7 +18,7 @@ NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def propose(stage: Stage, path: Path, text: str) -> Client:
-    """Propose TEXT for the file PATH, and wait for the review."""
+    """Propose `text` for the file `path`, and wait for the review."""
     client = stage.connect_client()
     client.propose(path, text)
     stage.screen.wait_for("Qwen[1!1]")
@@ -27,7 +27,7 @@ def propose(stage: Stage, path: Path, text: str) -> Client:
 
 
 def accept(stage: Stage, client: Client, path: Path) -> None:
-    """Accept the proposal for PATH, and wait until what is then written is followed."""
+    """Accept the proposal for `path`, and wait until what is then written is followed."""
     stage.emacs.command("qwen-companion-diff-accept")
     client.write_accepted(path)
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")

@@ -786,7 +786,7 @@ class TurnChange:
 
 @dataclass(frozen=True)
 class RecordedSessions(Notification):
-    """`recorded-sessions`: the answer to the request ID, the newest conversation first."""
+    """`recorded-sessions`: the answer to the request `id`, the newest conversation first."""
 
     method = "recorded-sessions"
     id: int
