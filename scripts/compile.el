@@ -17,8 +17,7 @@
 
 (defun compile-checkout ()
   "Compile the files named on the command line; exit with 1 where that fails."
-  (let ((inhibit-message t))
-    (package-generate-autoloads "qwen-companion" default-directory))
+  (package-generate-autoloads "qwen-companion" default-directory)
   (let ((failed nil))
     (dolist (file command-line-args-left)
       (unless (byte-compile-file file)

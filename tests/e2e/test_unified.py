@@ -36,7 +36,7 @@ def open_review(stage: Stage) -> Client:
 
 
 def accept(stage: Stage, client: Client, expected: str) -> None:
-    """Accept the proposal, whose text must be `expected`, by the keys; returns when Emacs shows what is then written."""
+    """Accept the proposal, whose text must be `expected`, by the keys; return when Emacs shows what is written."""
     stage.screen.keys("C-c", "C-c")
     assert client.write_accepted(stage.sandbox.project / "list.txt") == expected
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("list.txt") == expected, "the buffer as on disk")

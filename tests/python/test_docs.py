@@ -85,6 +85,20 @@ def test_the_lists_of_messages_are_current() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_every_room_is_in_the_list_of_rooms() -> None:
+    texts = "".join(
+        (CHECKOUT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.org", "docs/architecture.org")
+    )
+    lisp = {file.stem for file in CHECKOUT.glob("qwen-companion*.el")} - {
+        "qwen-companion-autoloads",
+        "qwen-companion-pkg",
+    }
+    python = {file.name for file in (CHECKOUT / "python/qwen_companion").iterdir() if file.name[0] not in "_."}
+    missing = [name for name in lisp if f"={name}.el=" not in texts and f"=-{name[15:]}=" not in texts]
+    missing += [name for name in python - {"py.typed"} if not re.search(rf"[=/]{re.escape(name)}=", texts)]
+    assert missing == []
+
+
 def test_every_option_and_command_is_in_the_manual() -> None:
     manual = (CHECKOUT / "docs/qwen-companion.org").read_text(encoding="utf-8")
     sources = [path.read_text(encoding="utf-8") for path in CHECKOUT.glob("qwen-companion*.el")]
