@@ -265,7 +265,7 @@ class Conversation:
         self._tell_state()
 
     def _note_work(self, change: Output | SessionChoices) -> None:
-        """Remember the beginning of the prompt and the running tools that CHANGE tells of."""
+        """Remember the beginning of the prompt and the running tools that `change` tells of."""
         if isinstance(change, TextChange) and change.voice == "user":
             self._prompts[change.turn] = (self._prompts.get(change.turn, "") + change.text)[:_PROMPT_WORDS]
         elif isinstance(change, ToolChange) and change.status == "running":

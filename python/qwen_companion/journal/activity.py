@@ -11,7 +11,7 @@ import psutil
 
 
 def written_by(pid: int) -> int | None:
-    """Return how much process PID has written so far, to files, terminals or connections; None where nobody knows.
+    """Return how much process `pid` has written so far, to files, terminals or connections; None where nobody knows.
 
     A CLI at work draws, writes its logs and calls the model; one that waits for the user does nothing of the kind.
     """
@@ -21,7 +21,7 @@ def written_by(pid: int) -> int | None:
 
 
 def last_input(pid: int) -> int | None:
-    """Return when process PID last read what was typed in its terminal, in ms since the epoch; None without one.
+    """Return when process `pid` last read what was typed in its terminal, in ms since the epoch; None without one.
 
     Linux rounds down to 8 seconds.
     """

@@ -116,7 +116,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Worker:
-    """Somebody who may be writing, for SESSION, by TOOL.  PID: only if this process does something just then."""
+    """Somebody who may be writing, for `session`, by `tool`.  `pid`: only if this process does something just then."""
 
     session: str
     tool: str
@@ -127,7 +127,7 @@ class _Worker:
 
 @dataclass
 class _SilentCli:
-    """A CLI that calls no hooks.  TURN is the last of its turns, in which it wrote last at the time WRITTEN."""
+    """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`."""
 
     session: KnownSession
     peer: Peer
@@ -140,7 +140,7 @@ class _SilentCli:
 
 @dataclass
 class _News:
-    """The disk changed, at TIME last.  So much the processes of CLIs had WRITTEN when it did so first."""
+    """The disk changed, at `time` last.  So much the processes of CLIs had `written` when it did so first."""
 
     time: float
     written: Mapping[int, int | None]
@@ -487,7 +487,7 @@ class Journal:
     # --- What agents do of which no hook tells ---
 
     async def set_silent(self, sessions: Sequence[KnownSession]) -> None:
-        """Take the SESSIONS whose CLIs call no hooks; the process of each is known, and where it works."""
+        """Take the `sessions` whose CLIs call no hooks; the process of each is known, and where it works."""
         known, self._silent = self._silent, {}
         for session in sessions:
             if session.peer is not None:
@@ -533,13 +533,13 @@ class Journal:
             root.do(lambda: None if running.number is None else root.record.note(running.number, _LATE))
 
     def _look_for(self, root: _Root, session: str, tool: str) -> None:
-        """Give what has changed to the running turn of SESSION, whose TOOL is done."""
+        """Give what has changed to the running turn of `session`, whose `tool` is done."""
         running = root.running.get(session)
         if running is not None:
             root.do(lambda: self._scan(root, Cause(running.number, tool)))
 
     async def _watch(self, root: _Root) -> None:
-        """Look at the files when the disk changes, as long as anybody may be at work below ROOT."""
+        """Look at the files when the disk changes, as long as anybody may be at work below `root`."""
         while True:
             await root.stirred.wait()
             root.stirred = anyio.Event()
@@ -576,7 +576,7 @@ class Journal:
             await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
 
     async def _cover(self, root: _Root, watch: TreeWatch) -> bool:
-        """Watch the directories of ROOT; return whether each change will be told."""
+        """Watch the directories of `root`; return whether each change will be told."""
         try:
             directories = await to_thread.run_sync(root.record.directories, abandon_on_cancel=True)
         except FAILURES:
@@ -588,7 +588,7 @@ class Journal:
         return coverage.complete
 
     def _workers(self, root: _Root) -> list[_Worker]:
-        """Return who may be writing below ROOT."""
+        """Return who may be writing below `root`."""
         found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
         # What has hooks writes by the tools that they tell of, mostly.
         found += [_Worker(key, DISK, cli.peer.pid) for key, cli in self._silent_in(root)]
@@ -605,7 +605,7 @@ class Journal:
         return [(key, cli) for key, cli in self._silent.items() if cli.root is root]
 
     def _is_watched(self, root: _Root) -> bool:
-        """Whether anybody may be at work below ROOT."""
+        """Whether anybody may be at work below `root`."""
         return bool(root.running or root.calls or self._silent_in(root))
 
     def _looks_by_itself(self, root: _Root, complete: bool) -> bool:
@@ -626,7 +626,7 @@ class Journal:
         return busy or any(key not in self._silent for key in root.running)
 
     async def _look(self, root: _Root, before: Mapping[int, int | None]) -> None:
-        """Look at all files; BEFORE is how much the processes had written when the disk changed."""
+        """Look at all files; `before` is how much the processes had written when the disk changed."""
         workers = [worker for worker in self._workers(root) if _is_active(worker, before)]
         surely = [worker for worker in workers if worker.runs_tool]
         worker = next(iter(surely or workers), None)
@@ -867,7 +867,7 @@ def _key_of(peer: Peer) -> str:
 
 
 def _is_active(worker: _Worker, before: Mapping[int, int | None]) -> bool:
-    """Whether WORKER has done something since BEFORE, as far as anybody knows."""
+    """Whether `worker` has done something since `before`, as far as anybody knows."""
     if worker.pid is None or before.get(worker.pid) is None:
         return True
     return written_by(worker.pid) != before[worker.pid]

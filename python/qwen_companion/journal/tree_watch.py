@@ -23,7 +23,7 @@ _MASK = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """What is watched.  COMPLETE: each change will be told.  GROWN: of a directory, earlier changes were not."""
+    """What is watched.  `complete`: each change will be told.  `grown`: of a directory, earlier changes were not."""
 
     complete: bool
     grown: bool
@@ -33,7 +33,7 @@ class TreeWatch:
     """Watches the directories that `cover` names.  All methods are for the event loop."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Call CHANGED on the event loop soon after each change."""
+        """Call `changed` on the event loop soon after each change."""
         self._changed = changed
         self._lock = threading.Lock()
         self._inotify: Inotify | None = open_inotify()
@@ -44,7 +44,7 @@ class TreeWatch:
             self._loop.add_reader(self._inotify.descriptor, self._read, self._inotify)
 
     async def cover(self, directories: Collection[bytes]) -> Coverage:
-        """Watch DIRECTORIES and nothing else."""
+        """Watch `directories` and nothing else."""
         return await to_thread.run_sync(self._cover, directories, abandon_on_cancel=True)
 
     def close(self) -> None:

@@ -152,14 +152,14 @@ class Site:
                 await self._news.wait()
 
     async def until_watched(self, project: Project) -> None:
-        """Wait until the directory of PROJECT is watched: the system lists what this process watches."""
+        """Wait until the directory of `project` is watched: the system lists what this process watches."""
         number = f"ino:{os.stat(project.root).st_ino:x} "
         with anyio.fail_after(TIMEOUT_S):
             while number not in _watched():
                 await anyio.lowlevel.checkpoint()
 
     async def until_size(self, turn: str, name: str, added: int) -> None:
-        """Wait until so many lines have been ADDED to the file NAME in TURN."""
+        """Wait until so many lines have been added to the file `name` in `turn`."""
         with anyio.fail_after(TIMEOUT_S):
             while name not in self.files[turn] or self.files[turn][name].added != added:
                 self._news = anyio.Event()
@@ -198,7 +198,7 @@ class SilentCli:
         self.state = SessionState(KnownSession("mcp", "", "Gemini CLI", "0.61.0", peer), streaming=True)
 
     def type(self, *commands: str) -> None:
-        """Have it run COMMANDS, one line, and after each of them draw for a second as one that goes on working."""
+        """Have it run `commands`, one line, and after each of them draw for a second as one that goes on working."""
         drawing = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
         os.write(self._terminal, "; ".join(f"{command}; {drawing}" for command in commands).encode() + b"\n")
 
@@ -212,7 +212,7 @@ class SilentCli:
         await to_thread.run_sync(self._read_prompt)
 
     def typed_at(self, seconds: float) -> None:
-        """Make the time at which it was typed to last that in SECONDS from now; the system rounds it."""
+        """Make the time at which it was typed to last that in `seconds` from now; the system rounds it."""
         moment = time.time() + seconds
         os.utime(self._name, (moment, moment))
 
@@ -289,7 +289,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def until_more(calls: list[str], name: str, before: int) -> None:
-    """Wait until there are more than BEFORE of CALLS of the method NAME."""
+    """Wait until there are more than `before` of `calls` of the method `name`."""
     with anyio.fail_after(TIMEOUT_S):
         while calls.count(name) <= before:
             await anyio.lowlevel.checkpoint()
