@@ -289,10 +289,12 @@ PLAIN is TEXT with LF line ends.  A long file need not be read then."
 LINE-END is how its lines end: `unix' or `dos'."
   (let ((coding (coding-system-change-eol-conversion coding line-end)))
     (and
-     ;; Most differ early, and a long text takes long to encode.
+     ;; Most differ early or in size, and a long text takes long to encode.
      (string-prefix-p
       (encode-coding-string (substring text 0 (min 1000 (length text))) coding)
       bytes)
+     (or (not (eq coding 'utf-8-unix))
+         (= (string-bytes text) (length bytes)))
      (string= bytes (encode-coding-string text coding)))))
 
 (defun qwen-companion-disk--codings (bytes text)
@@ -318,7 +320,11 @@ BYTES that is not, or that announces it."
             (eq t (compare-strings encoded nil nil bytes byte
                                    (min (length bytes)
                                         (+ byte (length encoded)))))))
-        (remq 'utf-8 (find-coding-systems-string excerpt))))))))
+        ;; UTF-8 has other names, and these types are as good as it.
+        (cl-remove-if (lambda (coding)
+                        (memq (coding-system-type coding)
+                              '(utf-8 raw-text undecided)))
+                      (find-coding-systems-string excerpt))))))))
 
 ;;; Watching
 

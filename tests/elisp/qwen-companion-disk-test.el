@@ -182,6 +182,19 @@
                                    (concat text "\u00e8")))
                 (should-not (qwen-companion-disk-holds-p path other))))))))))
 
+(ert-deftest qwen-companion-disk-test-no-long-text-is-encoded-in-vain ()
+  "In UTF-8 its size tells, and no other name of UTF-8 is tried."
+  (qwen-companion-disk-test-with nil
+    (let* ((path (expand-file-name "a.txt"))
+           (text (concat "na\u00efve\n" (make-string 5000 ?x) "\n")))
+      (qwen-companion-disk-test--encode path (concat text "end\n") 'utf-8-unix)
+      (cl-letf* ((encode (symbol-function 'encode-coding-string))
+                 ((symbol-function 'encode-coding-string)
+                  (lambda (string &rest arguments)
+                    (should (< (length string) 2000))
+                    (apply encode string arguments))))
+        (should-not (qwen-companion-disk-holds-p path text))))))
+
 (ert-deftest qwen-companion-disk-test-a-file-of-another-size-is-not-read ()
   "That takes long when it is large, and Emacs waits."
   (qwen-companion-disk-test-with nil
