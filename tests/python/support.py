@@ -44,6 +44,18 @@ os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}
 """
 """Start of a Python script that goes on as another user; by itself, for that user may not be able to run Python."""
 
+NO_LIBRARY = "import threading; from qwen_companion.ide import server; server._import_rpc = threading.Event().wait"
+"""As settings of a `Backend`: the MCP library, a second of processor time, is never imported; streams do without it."""
+
+KNOWN: dict[str, object] = {
+    "id": "known",
+    "protocol": "2025-11-25",
+    "client": "a CLI",
+    "version": "1",
+    "reviews": True,
+}
+"""As one of the sessions of a `Backend`: its stream needs no library."""
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 MCP_ACCEPT = "application/json, text/event-stream"
