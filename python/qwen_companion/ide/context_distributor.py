@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import anyio
@@ -50,17 +51,17 @@ class _Job:
     sessions: tuple[SessionState, ...]
     exclusions: Exclusions
 
-    @property
+    @cached_property
     def families(self) -> tuple[str | None, ...]:
         """Those of the sessions, and that of a CLI of which nothing is known."""
         return tuple(dict.fromkeys([None, *(_family(state) for state in self.sessions)]))
 
-    @property
+    @cached_property
     def directories(self) -> set[str | None]:
         """Where the CLIs work; None where that is unknown."""
         return {_directory(state.session.peer) for state in self.sessions}
 
-    @property
+    @cached_property
     def basis(self) -> tuple[object, ...]:
         """What findings depend on, but for the sessions and the disk: not on where the cursor is."""
         files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
