@@ -173,12 +173,20 @@ They are those of its `:type', a `choice' or a boolean.")
   (defconst qwen-companion-menu--groups
     '((("CLI"
         ("r" "Start, or go to it" qwen-companion-run)
+        ("." "Show or hide its terminal" qwen-companion-toggle)
+        ("=" "Go on with a conversation" qwen-companion-resume
+         qwen-companion-menu--ready-p)
+        ("&" "Go on with the newest" qwen-companion-continue)
+        ("T" "In a worktree" qwen-companion-run-in-worktree)
+        ("x" "Start it again" qwen-companion-restart qwen-companion-terminal-buffers)
         ("s" "List" qwen-companion-sessions)
         ("n" "Next that waits for you" qwen-companion-next-waiting)
         ("w" "Write a prompt" qwen-companion-ask)
         ("W" "Ask at once" qwen-companion-ask-send qwen-companion-backend-sessions)
         ("b" "Take back a prompt that waits" qwen-companion-ask-take-back
          qwen-companion-backend-sessions)
+        ("j" "Mention the image of the clipboard" qwen-companion-paste-image
+         qwen-companion-terminal-buffers)
         ("i" "What CLIs are told" qwen-companion-context)
         ("x" "Send Esc to this terminal" qwen-companion-terminal-escape)
         ("h" "Hide or show this file" qwen-companion-toggle-exclusion

@@ -48,14 +48,38 @@ about; in \"auto-edit\" and \"yolo\" nothing is reviewed."
   :type '(choice (const "default") (const "plan") (const "auto-edit")
                  (const "auto") (const "yolo")
                  (const :tag "As the CLI is configured" nil)
-                 (string :tag "Other")))
+                 (string :tag "Other"))
+  ;; Those in which the CLI asks, or only reads.
+  :safe (lambda (value) (member value '(nil "default" "plan"))))
 
 (defcustom qwen-companion-terminal nil
   "Terminal emulator in which `qwen-companion-run' starts the CLI.
-The symbol `vterm' or `term'; nil takes vterm when it is installed."
+The symbols `vterm', `eat' and `ghostel' are packages, `term' is part of
+Emacs, and `external' is a program of the desktop, see
+`qwen-companion-terminal-external-command'.  With nil it is vterm if that
+is installed, else term.  For another one, see
+`qwen-companion-terminal-start'."
   :group 'qwen-companion
   :type '(choice (const :tag "vterm when installed, else term" nil)
-                 (const vterm) (const term)))
+                 (const vterm) (const eat) (const ghostel) (const term)
+                 (const :tag "Outside of Emacs" external)
+                 (symbol :tag "Another"))
+  :safe (lambda (value) (memq value '(nil vterm eat ghostel term))))
+
+(defcustom qwen-companion-terminal-side nil
+  "Side of the frame at which terminals of CLIs are shown, in a side window.
+With nil they are shown where `display-buffer' puts them."
+  :group 'qwen-companion
+  :type '(choice (const :tag "In any window" nil)
+                 (const left) (const right) (const top) (const bottom)))
+
+(defcustom qwen-companion-terminal-editor t
+  "Non-nil means that the editor of CLIs in terminals is this Emacs.
+That holds for those that we start while the server of Emacs runs, see
+`server-start'.  It is for a prompt that is typed in Qwen Code and to be
+edited, and the like; proposals come to Emacs in any case."
+  :group 'qwen-companion
+  :type 'boolean)
 
 ;;; Environment
 
@@ -131,9 +155,6 @@ Emacs, in a tmux, or whose process is not known."
                       (process-list)))
            (qwen-companion-session-ancestors session)))
 
-(declare-function vterm-send-string "ext:vterm" (string &optional paste-p))
-(declare-function vterm-send-return "ext:vterm" ())
-
 (defconst qwen-companion-terminal--paste-pause 0.5
   "Seconds between a text that is pasted and the key that sends it.
 A CLI takes a return that comes sooner for a part of the text.")
@@ -146,10 +167,7 @@ Control characters in it, which could end the paste, are left out."
         (process (get-buffer-process buffer)))
     (unless (process-live-p process)
       (user-error "The program in %s has ended" (buffer-name buffer)))
-    (with-current-buffer buffer
-      (if (derived-mode-p 'vterm-mode)
-          (vterm-send-string text t)
-        (process-send-string process (concat "\e[200~" text "\e[201~"))))
+    (qwen-companion-terminal-paste-text buffer text)
     (run-at-time qwen-companion-terminal--paste-pause nil
                  #'qwen-companion-terminal--send-return buffer)))
 
@@ -158,9 +176,21 @@ Control characters in it, which could end the paste, are left out."
   (when (and (buffer-live-p buffer)
              (process-live-p (get-buffer-process buffer)))
     (with-current-buffer buffer
-      (if (derived-mode-p 'vterm-mode)
-          (vterm-send-return)
-        (process-send-string (get-buffer-process buffer) "\r")))))
+      (qwen-companion-terminal-return (qwen-companion-terminal--kind-of-buffer)))))
+
+(defun qwen-companion-terminal-paste-text (buffer text)
+  "Paste TEXT into the terminal BUFFER."
+  (with-current-buffer buffer
+    (qwen-companion-terminal-paste (qwen-companion-terminal--kind-of-buffer) text)))
+
+(defun qwen-companion-terminal--kind-of-buffer ()
+  "Return which terminal the current buffer is, be it ours or not."
+  (let ((kind (cond ((derived-mode-p 'vterm-mode) 'vterm)
+                    ((derived-mode-p 'eat-mode) 'eat)
+                    ((derived-mode-p 'ghostel-mode) 'ghostel)
+                    (t 'term))))
+    (qwen-companion-terminal--load kind)
+    kind))
 
 ;;;###autoload
 (defun qwen-companion-terminal-escape ()
@@ -175,31 +205,68 @@ In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
 ;;; Waiting for the discovery files
 
 (defvar qwen-companion-terminal--waiting nil
-  "Directories for which a CLI starts when the files name them.")
+  "CLIs that start when the files name their directories.
+Each is (DIRECTORY . ARGUMENTS).")
 
 (defun qwen-companion-terminal-published ()
   "Start the CLIs that waited for the discovery files to name their roots."
-  (dolist (directory (reverse qwen-companion-terminal--waiting))
-    (when (qwen-companion-roots-published-p directory)
+  (dolist (cli (reverse qwen-companion-terminal--waiting))
+    (when (qwen-companion-roots-published-p (car cli))
       (setq qwen-companion-terminal--waiting
-            (delete directory qwen-companion-terminal--waiting))
-      (qwen-companion-terminal--open directory))))
+            (delete cli qwen-companion-terminal--waiting))
+      (qwen-companion-terminal--open (car cli) (cdr cli)))))
 
 (defun qwen-companion-terminal-forget ()
   "Cancel the CLIs that wait to start."
   (setq qwen-companion-terminal--waiting nil))
 
+;;; Kinds of terminals
+
+(cl-defgeneric qwen-companion-terminal-start (kind buffer command)
+  "Run COMMAND, a list of strings, in BUFFER, in a terminal of KIND.
+Show it first by `qwen-companion-terminal-show'.  KIND is a symbol; the
+methods for it are in the library qwen-companion-terminal-KIND, which is
+loaded if there is one.")
+
+(cl-defgeneric qwen-companion-terminal-paste (_kind text)
+  "Paste TEXT into the terminal in the current buffer, which is of KIND."
+  (process-send-string (get-buffer-process (current-buffer))
+                       (concat "\e[200~" text "\e[201~")))
+
+(cl-defgeneric qwen-companion-terminal-return (_kind)
+  "Press return in the terminal in the current buffer, which is of KIND."
+  (process-send-string (get-buffer-process (current-buffer)) "\r"))
+
+(defun qwen-companion-terminal--load (kind)
+  "Load the methods for terminals of KIND."
+  (require (intern (format "qwen-companion-terminal-%s" kind)) nil t))
+
+(defun qwen-companion-terminal-show (buffer)
+  "Select a window with the terminal BUFFER, see `qwen-companion-terminal-side'."
+  (pop-to-buffer
+   buffer
+   (and qwen-companion-terminal-side
+        `((display-buffer-reuse-window display-buffer-in-side-window)
+          (side . ,qwen-companion-terminal-side)
+          ,(if (memq qwen-companion-terminal-side '(left right))
+               '(window-width . 0.45)
+             '(window-height . 0.4))))))
+
 ;;; Running the CLI
 
-(declare-function vterm-mode "ext:vterm" ())
-(declare-function term-mode "term" ())
-(declare-function term-exec "term" (buffer name command startfile switches))
-(declare-function term-char-mode "term" ())
-(defvar vterm-shell)
-(defvar vterm-kill-buffer-on-exit)
+(defvar dnd-protocol-alist)
+(defvar server-name)
+(defvar server-socket-dir)
+(defvar server-auth-dir)
+(defvar server-process)
+(defvar server-use-tcp)
 
 (defvar-local qwen-companion-terminal-directory nil
   "Directory in which the CLI of this terminal buffer was started.")
+
+(defvar-local qwen-companion-terminal-arguments nil
+  "Arguments with which the CLI of this terminal buffer was started.
+They are those beside what the options say.")
 
 (defvar-local qwen-companion-terminal-prompt-file nil
   "File from which the CLI of this terminal buffer reads prompts, nil for none.")
@@ -281,74 +348,80 @@ The file is not there yet: what is there when the CLI starts is skipped."
                       spool)))
 
 (defun qwen-companion-terminal--kind ()
-  "Return the terminal emulator to use, `vterm' or `term'."
+  "Return the terminal emulator to use, a symbol."
   (or qwen-companion-terminal
       (if (locate-library "vterm") 'vterm 'term)))
 
-(defun qwen-companion-terminal--open (directory)
-  "Start the CLI in a terminal in DIRECTORY and select its window.
+(defun qwen-companion-terminal--open (directory &optional arguments)
+  "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
 Kill the terminals there whose CLI has ended."
   (mapc #'kill-buffer
         (cl-remove-if #'qwen-companion-terminal--live-p
                       (qwen-companion-terminal--buffers-for directory)))
-  (let* ((default-directory (file-name-as-directory directory))
-         (name (generate-new-buffer-name
-                (qwen-companion-terminal--name directory)))
-         (command (qwen-companion-terminal-command))
+  (let* ((options (qwen-companion-terminal--options directory))
+         (kind (car options))
+         (command (append (cdr options) arguments))
          (file (qwen-companion-terminal--new-prompt-file (car command)))
-         (command (append command (and file (list "--input-file" file))))
-         (buffer (if (eq (qwen-companion-terminal--kind) 'vterm)
-                     (qwen-companion-terminal--vterm name command)
-                   (qwen-companion-terminal--term name command))))
+         (buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
+         (process-environment (append (qwen-companion-terminal--editor-variables)
+                                      process-environment)))
+    (qwen-companion-terminal--load kind)
     (with-current-buffer buffer
-      (setq qwen-companion-terminal-directory directory
-            qwen-companion-terminal-prompt-file file)
-      (run-hooks 'qwen-companion-terminal-opened-hook))))
+      (setq default-directory (file-name-as-directory directory))
+      (qwen-companion-terminal-start
+       kind buffer (append command (and file (list "--input-file" file)))))
+    (when (buffer-live-p buffer)
+      (with-current-buffer buffer
+        (setq qwen-companion-terminal-directory directory
+              qwen-companion-terminal-arguments arguments
+              qwen-companion-terminal-prompt-file file)
+        (when (boundp 'dnd-protocol-alist)
+          (setq-local dnd-protocol-alist
+                      (cons '("^file:" . qwen-companion-terminal-files-drop) dnd-protocol-alist)))
+        (run-hooks 'qwen-companion-terminal-opened-hook)))))
 
-(defun qwen-companion-terminal--vterm (name command)
-  "Run COMMAND, a list of strings, in a vterm buffer NAME; return it."
-  (require 'vterm)
-  (let ((vterm-shell (mapconcat #'shell-quote-argument command " "))
-        (buffer (get-buffer-create name)))
-    (pop-to-buffer buffer)
-    (pcase-let ((`(,left . ,right) (window-margins)))
-      (unless (display-graphic-p)
-        ;; vterm starts its program one column wider than what a text
-        ;; terminal shows: it forgets the column of the continuation sign.
-        (set-window-margins nil left (1+ (or right 0))))
-      (vterm-mode)
-      (set-window-margins nil left right))
-    (add-function :around (process-sentinel (get-buffer-process buffer))
-                  #'qwen-companion-terminal--vterm-ended)
-    buffer))
+(defun qwen-companion-terminal--options (directory)
+  "Return the terminal and the command for DIRECTORY: (KIND PROGRAM . ARGUMENTS).
+Values in its .dir-locals.el count if they are safe; nothing is asked."
+  (with-temp-buffer
+    (setq default-directory (file-name-as-directory directory))
+    (let ((enable-local-variables :safe))
+      (hack-dir-local-variables-non-file-buffer))
+    (cons (qwen-companion-terminal--kind) (qwen-companion-terminal-command))))
 
-(defun qwen-companion-terminal--vterm-ended (sentinel process event)
-  "Run vterm's SENTINEL with PROCESS and EVENT.
-Keep the buffer of a CLI that has failed, so that its output is readable."
-  (let ((vterm-kill-buffer-on-exit
-         (and vterm-kill-buffer-on-exit
-              (eql 0 (process-exit-status process)))))
-    (funcall sentinel process event)))
+(defun qwen-companion-terminal--editor-variables ()
+  "Return the variables by which this Emacs is the editor of a CLI, if it is to be.
+A CLI takes the whole variable for the program's name, so the server is
+named by a variable of its own."
+  (when-let* (((and qwen-companion-terminal-editor
+                    (featurep 'server)
+                    (process-live-p server-process)))
+              (program (or (executable-find
+                            (expand-file-name "emacsclient" invocation-directory))
+                           (executable-find "emacsclient"))))
+    (list (concat "EDITOR=" program)
+          (concat "VISUAL=" program)
+          (if server-use-tcp
+              (concat "EMACS_SERVER_FILE=" (expand-file-name server-name server-auth-dir))
+            (concat "EMACS_SOCKET_NAME=" (expand-file-name server-name server-socket-dir))))))
 
-(defun qwen-companion-terminal--term (name command)
-  "Run COMMAND, a list of strings, in a term buffer NAME; return it."
-  (require 'term)
-  (let ((buffer (get-buffer-create name)))
-    (pop-to-buffer buffer)
-    (term-mode)
-    (term-exec buffer name (car command) nil (cdr command))
-    (term-char-mode)
-    buffer))
+(defun qwen-companion-terminal-recent (directory)
+  "Return the terminals of DIRECTORY, that used last first."
+  (seq-filter (lambda (buffer)
+                (equal directory
+                       (buffer-local-value 'qwen-companion-terminal-directory buffer)))
+              (buffer-list)))
 
 (defun qwen-companion-terminal-go-to (directory)
   "Select the terminal of the CLI running in DIRECTORY; return nil without one."
   (when-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
-    (pop-to-buffer buffer)))
+    (qwen-companion-terminal-show buffer)))
 
-(defun qwen-companion-terminal-open (directory)
+(defun qwen-companion-terminal-open (directory &optional arguments)
   "Start the CLI in a terminal in DIRECTORY, a name without final slash.
-The terminal opens when the discovery files name DIRECTORY."
-  (cl-pushnew directory qwen-companion-terminal--waiting :test #'equal)
+ARGUMENTS are further ones of the CLI.  The terminal opens when the
+discovery files name DIRECTORY."
+  (cl-pushnew (cons directory arguments) qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))
 

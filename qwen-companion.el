@@ -148,6 +148,7 @@ character, so each part with properties of its own is a string."
     (tool-call . qwen-companion-tools-on-call)
     (tool-called . qwen-companion-inspector-on-tool-called)
     (edit-begins . qwen-companion-diagnostics-on-edit-begins)
+    (recorded-sessions . qwen-companion-resume-on-recorded)
     (compared . qwen-companion-merge-on-compared)
     (merged . qwen-companion-merge-on-merged)
     (journal-turns . qwen-companion-journal-on-turns)
@@ -265,6 +266,10 @@ When it is made, the mode comes on."
 (autoload 'qwen-companion-changes "qwen-companion-changes" nil t)
 (autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" nil t)
 (autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" nil t)
+(autoload 'qwen-companion-resume "qwen-companion-resume" nil t)
+(autoload 'qwen-companion-paste-image "qwen-companion-terminal-files" nil t)
+(autoload 'qwen-companion-terminal-files-drop "qwen-companion-terminal-files")
+(autoload 'qwen-companion-resume-on-recorded "qwen-companion-resume")
 (autoload 'qwen-companion-doctor "qwen-companion-doctor" nil t)
 
 (defvar qwen-companion-mode-map
@@ -301,34 +306,106 @@ its file in a way that is left to you."
         (t (qwen-companion--enable))))
 
 ;;;###autoload
-(defun qwen-companion-run (directory)
+(defun qwen-companion-run (directory &optional another)
   "Start Qwen Code in a terminal in the project, or go to it.
 The CLI runs in the root of the current project, or in the current
-directory where there is no project; with a prefix argument, ask for the
-DIRECTORY.  Turns `qwen-companion-mode' on.  See the options
-`qwen-companion-qwen-command', `qwen-companion-approval-mode' and
-`qwen-companion-terminal'."
+directory where there is no project.  With a prefix argument, ask for the
+DIRECTORY and start ANOTHER one there.  Turns `qwen-companion-mode' on.
+See the options `qwen-companion-qwen-command',
+`qwen-companion-approval-mode' and `qwen-companion-terminal'."
   (interactive
-   (list (if current-prefix-arg
-             (read-directory-name "Run Qwen Code in: " nil nil t)
-           (or (qwen-companion-roots-of default-directory)
-               default-directory))))
+   (if current-prefix-arg
+       (list (read-directory-name "Run Qwen Code in: " nil nil t) t)
+     (list (qwen-companion--here))))
+  (qwen-companion-start-cli directory nil another (called-interactively-p 'any)))
+
+(defun qwen-companion--terminal-directory ()
+  "Return the directory of the terminal we are in, or the project's."
+  (or qwen-companion-terminal-directory (qwen-companion--here)))
+
+(defun qwen-companion--here ()
+  "Return the root of the current project, or the current directory."
+  (or (qwen-companion-roots-of default-directory) default-directory))
+
+(defun qwen-companion-start-cli (directory arguments another interactive)
+  "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.
+Unless ANOTHER is non-nil, go to the one that is running there, if any.
+With INTERACTIVE, the Python environment may be made first."
   (when (file-remote-p directory)
     (user-error "Qwen Code runs on this machine only; %s is remote" directory))
   (let ((directory (directory-file-name (expand-file-name directory))))
     (unless (file-directory-p directory)
       (user-error "No directory %s" directory))
-    (unless (qwen-companion-terminal-go-to directory)
+    (unless (and (not another) (qwen-companion-terminal-go-to directory))
       ;; Nothing is turned on for a CLI that cannot be started.
       (qwen-companion-terminal-command)
       (unless qwen-companion-mode
-        (when (and (called-interactively-p 'any) (qwen-companion--install-first-p))
+        (when (and interactive (qwen-companion--install-first-p))
           (user-error "The Python environment is being made; the mode comes on after it"))
         (qwen-companion-mode 1))
       (when (eq (qwen-companion-state) 'error)
         (user-error "The companion is not running: %s"
                     (qwen-companion-backend-failure)))
-      (qwen-companion-terminal-open directory))))
+      (qwen-companion-terminal-open directory arguments))))
+
+;;;###autoload
+(defun qwen-companion-continue (directory)
+  "Start a CLI to continue the newest conversation of the project.
+With a prefix argument, ask for the DIRECTORY."
+  (interactive
+   (list (if current-prefix-arg
+             (read-directory-name "Go on in: " nil nil t)
+           (qwen-companion--terminal-directory))))
+  (qwen-companion-start-cli directory '("--continue") t t))
+
+;;;###autoload
+(defun qwen-companion-run-in-worktree (name)
+  "Start a CLI in a worktree NAME of the project's repository.
+The CLI makes it below .qwen/worktrees, and asks when it ends whether to
+keep it.  An empty NAME lets it choose one."
+  (interactive "sWorktree (empty: the CLI names it): ")
+  (let ((name (string-trim name)))
+    (unless (string-match-p "\\`[[:alnum:]._-]*\\'" name)
+      (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
+    (qwen-companion-start-cli
+     (qwen-companion--terminal-directory)
+     (if (string-empty-p name) '("--worktree") (list (concat "--worktree=" name)))
+     t t)))
+
+;;;###autoload
+(defun qwen-companion-restart ()
+  "End the CLI of this terminal, or of the project, and start it again.
+It gets the same arguments, and a new conversation; `qwen-companion-resume'
+goes on with the old one.  What is typed in it is lost."
+  (interactive)
+  (let* ((directory (directory-file-name
+                     (expand-file-name (qwen-companion--terminal-directory))))
+         (buffer (or (and qwen-companion-terminal-directory (current-buffer))
+                     (car (qwen-companion-terminal-recent directory))
+                     (user-error "No CLI that was started by M-x qwen-companion-run is in %s"
+                                 directory)))
+         (process (get-buffer-process buffer)))
+    (when (or (not (process-live-p process))
+              (yes-or-no-p (format "End the CLI in %s and start it again? "
+                                   (buffer-name buffer))))
+      (let ((arguments (buffer-local-value 'qwen-companion-terminal-arguments buffer))
+            (kill-buffer-query-functions nil))
+        (when process
+          (set-process-query-on-exit-flag process nil))
+        (kill-buffer buffer)
+        (qwen-companion-start-cli directory arguments t t)))))
+
+;;;###autoload
+(defun qwen-companion-toggle ()
+  "Hide the terminal of the project's CLI, or show it, or start a CLI."
+  (interactive)
+  (let* ((directory (directory-file-name
+                     (expand-file-name (qwen-companion--terminal-directory))))
+         (terminals (qwen-companion-terminal-recent directory))
+         (window (seq-some #'get-buffer-window terminals)))
+    (cond (window (quit-restore-window window 'bury))
+          (terminals (qwen-companion-terminal-show (car terminals)))
+          (t (qwen-companion-start-cli directory nil nil t)))))
 
 (provide 'qwen-companion)
 ;;; qwen-companion.el ends here

@@ -277,7 +277,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
              (root (directory-file-name default-directory))
              opened)
         (cl-letf (((symbol-function 'qwen-companion-terminal--open)
-                   (lambda (directory) (push directory opened))))
+                   (lambda (directory &optional _) (push directory opened))))
           (qwen-companion-run default-directory)
           (should (member root (plist-get
                                 (car (last (qwen-companion-test-sent 'roots)))

@@ -1,0 +1,111 @@
+;;; qwen-companion-resume.el --- Going on with recorded conversations  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Qwen Code records each conversation.  `qwen-companion-resume' lists those of
+;; the project and starts a CLI that goes on with one.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-roots)
+(require 'qwen-companion-terminal)
+(require 'qwen-companion-untrusted)
+
+(defvar qwen-companion-resume--request 0
+  "Number of the last request for recorded conversations.")
+
+(defvar qwen-companion-resume--waiting nil
+  "What is waited for: (REQUEST . DIRECTORY), nil for nothing.")
+
+;;;###autoload
+(defun qwen-companion-resume (directory)
+  "Choose a recorded conversation of the project, and start a CLI to continue it.
+With a prefix argument, ask for the DIRECTORY."
+  (interactive
+   (list (if current-prefix-arg
+             (read-directory-name "Conversations in: " nil nil t)
+           (or qwen-companion-terminal-directory
+               (qwen-companion-roots-of default-directory)
+               default-directory))))
+  (unless (eq 'ready (qwen-companion-state))
+    (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
+  (let ((directory (directory-file-name (expand-file-name directory)))
+        (id (cl-incf qwen-companion-resume--request)))
+    (setq qwen-companion-resume--waiting (cons id directory))
+    (qwen-companion-backend-call
+     'list-recorded (list :id id :directory (file-truename directory)))))
+
+;;;###autoload
+(defun qwen-companion-resume-on-recorded (payload)
+  "Handle the `recorded-sessions' message PAYLOAD: offer the conversations."
+  (pcase qwen-companion-resume--waiting
+    (`(,(pred (eql (qwen-companion-recorded-sessions-id payload))) . ,directory)
+     (setq qwen-companion-resume--waiting nil)
+     ;; Nothing asks while a message is handled.
+     (run-at-time 0 nil #'qwen-companion-resume--offer directory
+                  (qwen-companion-recorded-sessions-sessions payload))))
+  nil)
+
+(defun qwen-companion-resume--offer (directory sessions)
+  "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it."
+  (cond
+   ((null sessions)
+    (message "No conversation was recorded in %s" (abbreviate-file-name directory)))
+   ((active-minibuffer-window)
+    (message "The minibuffer is in use; M-x qwen-companion-resume again"))
+   (t
+    (let* ((choices (cl-loop for session in sessions
+                             for number from 1
+                             collect (cons (format "%d %s" number
+                                                   (qwen-companion-untrusted-text
+                                                    (qwen-companion-recorded-session-prompt
+                                                     session)))
+                                           session)))
+           ;; By any part of a prompt.
+           (completion-category-defaults
+            (cons '(qwen-companion-recorded-session (styles substring))
+                  completion-category-defaults))
+           (completion-extra-properties
+            (list :annotation-function
+                  (lambda (name)
+                    (when-let* ((session (cdr (assoc name choices))))
+                      (format-time-string
+                       "  %F %R"
+                       (/ (qwen-companion-recorded-session-time session) 1000))))))
+           (choice
+            (completing-read
+             "Go on with: "
+             (lambda (string predicate action)
+               (if (eq action 'metadata)
+                   '(metadata (category . qwen-companion-recorded-session)
+                              (display-sort-function . identity)
+                              (cycle-sort-function . identity))
+                 (complete-with-action action choices string predicate)))
+             nil t)))
+      (qwen-companion-terminal-open
+       directory
+       (list "--resume"
+             (qwen-companion-recorded-session-id (cdr (assoc choice choices)))))))))
+
+(provide 'qwen-companion-resume)
+;;; qwen-companion-resume.el ends here

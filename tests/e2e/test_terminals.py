@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Several CLIs in terminals of one project: another one, one that goes on with what was said, hidden and shown."""
+
+from __future__ import annotations
+
+import re
+
+from stage import Stage
+
+TERMINALS = (
+    "(length (seq-filter (lambda (b) (process-live-p (get-buffer-process b))) (qwen-companion-terminal-buffers)))"
+)
+
+
+def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    assert "remember the teapot" in stage.asked("remember the teapot")
+
+    # This Emacs is the editor of what is typed.
+    stage.screen.type("half a line", seen="half a line")
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-key "x" nil nil t))')
+    stage.screen.wait_for(re.compile("^When done with a buffer, type C-x #", re.MULTILINE))
+    stage.screen.keys("M->")
+    stage.screen.type(" and the rest")
+    # The CLI waits for its editor and reads nothing: what is said to it meanwhile must come from keys.
+    stage.screen.keys("C-x", "C-s", "C-x", "#")
+    stage.screen.wait_for(re.compile("^> +half a line and the rest", re.MULTILINE))
+    stage.emacs.eval('(select-window (get-buffer-window "*qwen: project*"))')
+    stage.model.say("Edited.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Edited.")
+
+    stage.emacs.command("qwen-companion-toggle")
+    stage.screen.wait_until(lambda: "*qwen: project*" not in stage.emacs.visible_buffers(), "the terminal hidden")
+    stage.emacs.command("qwen-companion-toggle")
+    stage.screen.wait_for("Edited.")
+    assert stage.emacs.eval(TERMINALS) == "1"
+
+    # Another one, which goes on with what was said.
+    stage.emacs.command("qwen-companion-resume")
+    stage.screen.wait_for("Go on with:")
+    stage.screen.type("teapot")
+    stage.screen.keys("Tab", "Enter")
+    stage.screen.wait_for("Qwen[2]")
+    stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message(?s:.*)qwen: project\*<2>"))
+    assert stage.emacs.eval(TERMINALS) == "2"
+
+    # A third with the same arguments in place of the second.
+    stage.emacs.command("qwen-companion-restart")
+    stage.screen.wait_for("End the CLI in")
+    stage.screen.type("yes")
+    stage.screen.keys("Enter")
+    stage.emacs.wait_until(f"(and (= 2 {TERMINALS}) (= 2 (length (qwen-companion-backend-sessions))))")
+    stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message"))
