@@ -656,7 +656,9 @@ when the terminal is in a tab that is not selected."
       (bound-and-true-p transient--prefix)
       executing-kbd-macro
       defining-kbd-macro
-      track-mouse
+      ;; A drag.  In Eat it is t by itself where the program wants the mouse.
+      (and track-mouse
+           (not (and (eq t track-mouse) (local-variable-p 'track-mouse))))
       (not (qwen-companion-context-frame-p))
       (qwen-companion-review-shown)
       (qwen-companion-review--ediff-visible-p)))

@@ -567,7 +567,11 @@
         (cl-letf (((symbol-function function) (lambda (&rest _) value)))
           (qwen-companion-review--show-next)
           (should-not (qwen-companion-proposal-seen proposal))))
-      (qwen-companion-review--show-next)
+      ;; So it is in a terminal whose program wants all moves of the mouse.
+      (setq-local track-mouse t)
+      (unwind-protect
+          (qwen-companion-review--show-next)
+        (kill-local-variable 'track-mouse))
       (should (qwen-companion-proposal-seen proposal)))))
 
 (ert-deftest qwen-companion-review-ediff-test-waits-for-another-ediff-session ()
