@@ -25,9 +25,10 @@
 ;; up its token, starts one, and keeps the state of the connection.  Reports of
 ;; the Python process go to `qwen-companion-daemon-functions'.
 ;;
-;; The token is looked up when the user connects, never later: that may ask
-;; for a passphrase.  It is kept in a variable until the user disconnects, so
-;; that a Python process that replaces another gets it again.
+;; The Python process looks up the token in the plain files of `auth-sources';
+;; Emacs does not see it.  What only Emacs can read, such as an encrypted file,
+;; is looked up when the user connects, never later, since that may ask for a
+;; passphrase.  Such a token is handed over once and erased.
 
 ;;; Code:
 
@@ -80,7 +81,8 @@ No report follows.")
   "The call that gets the daemon: (METHOD . PAYLOAD), or nil.
 PAYLOAD is without the token.")
 (defvar qwen-companion-daemon--token nil
-  "Token of the current daemon, or nil.")
+  "Token of the current daemon until it is sent, then `sent', or nil.
+Nil when the Python process finds it, or there is none.")
 (defvar qwen-companion-daemon--report nil
   "The latest `daemon-state' report, a property list, or nil.")
 
@@ -220,17 +222,34 @@ Drop it when the connection has been given up in the meantime."
 (defun qwen-companion-daemon--send-request ()
   "Make the call in `qwen-companion-daemon--request' if there is a process."
   (pcase-let ((`(,method . ,payload) qwen-companion-daemon--request))
-    (when (qwen-companion-backend-connected-p)
+    (cond
+     ((not (qwen-companion-backend-connected-p)))
+     ((eq qwen-companion-daemon--token 'sent)
+      ;; Looking it up may ask for a passphrase, and nobody is there.
+      (qwen-companion-daemon--dispatch
+       'daemon-state
+       (list :state 'refused
+             :text "The companion's process was replaced; M-x qwen-companion-daemon-connect looks up the token again")))
+     (t
       (setq qwen-companion-daemon--report nil)
       (qwen-companion-backend-call
        method (if qwen-companion-daemon--token
                   (append payload (list :token qwen-companion-daemon--token))
-                payload)))))
+                payload))
+      (qwen-companion-daemon--wipe-token)))))
+
+(defun qwen-companion-daemon--wipe-token ()
+  "Erase the token, if there is one, and remember that it was there."
+  (when (stringp qwen-companion-daemon--token)
+    (clear-string qwen-companion-daemon--token)
+    (setq qwen-companion-daemon--token 'sent)
+    (qwen-companion-backend-wipe-conversions)))
 
 (defun qwen-companion-daemon--forget ()
   "Forget the daemon, and undo what connecting to it has set up."
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request)
+  (qwen-companion-daemon--wipe-token)
   (setq qwen-companion-daemon--request nil
         qwen-companion-daemon--token nil
         qwen-companion-daemon--report nil)
@@ -242,19 +261,37 @@ Drop it when the connection has been given up in the meantime."
   (when (memq state '(off error))
     (qwen-companion-daemon--forget)))
 
+(defun qwen-companion-daemon--plain-file (source)
+  "Return the file that SOURCE, an element of `auth-sources', is, or nil.
+Return nil for what only Emacs can read, such as an encrypted file."
+  (let ((file (if (consp source) (plist-get source :source) source)))
+    (and (stringp file)
+         (not (string-match-p (rx (or (seq bos (or "secrets:" "macos-keychain"))
+                                      (seq "." (or "gpg" "json" "plist") eos)))
+                              file))
+         (not (file-remote-p file))
+         (expand-file-name file))))
+
 (defun qwen-companion-daemon--look-up-token (url)
-  "Set the token to the one in `auth-sources' for URL, or to nil.
-This may ask the user for a passphrase."
+  "Look up the token for URL in what only Emacs can read of `auth-sources'.
+This may ask the user for a passphrase.  Return the names of the other
+files, in which the Python process looks first."
   (require 'auth-source)
-  (let* ((parts (url-generic-parse-url url))
-         (found (car (auth-source-search
-                      :host (url-host parts)
-                      :port (number-to-string (url-port parts))
-                      :user "qwen" :require '(:secret) :max 1)))
+  (let* ((files (delq nil (mapcar #'qwen-companion-daemon--plain-file auth-sources)))
+         (auth-sources (cl-remove-if #'qwen-companion-daemon--plain-file auth-sources))
+         ;; It may have changed since.
+         (auth-source-do-cache nil)
+         (parts (url-generic-parse-url url))
+         (found (and auth-sources
+                     (car (auth-source-search
+                           :host (url-host parts)
+                           :port (number-to-string (url-port parts))
+                           :user "qwen" :require '(:secret) :max 1))))
          (secret (plist-get found :secret)))
     (setq qwen-companion-daemon--token
           (if (functionp secret) (funcall secret) secret))
-    (qwen-companion-backend-wipe-conversions)))
+    (qwen-companion-backend-wipe-conversions)
+    files))
 
 (defun qwen-companion-daemon--default-root ()
   "Return the root of the current project, or the current directory."
@@ -280,8 +317,9 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
   (let ((url (or qwen-companion-daemon-url (getenv "QWEN_IDE_DAEMON_URL"))))
     (unless url
       (user-error "No daemon URL is set; customize `qwen-companion-daemon-url', or start a daemon with M-x qwen-companion-daemon-start"))
-    (qwen-companion-daemon--look-up-token url)
-    (qwen-companion-daemon--set-request 'daemon-connect (list :url url :root root))))
+    (let ((files (qwen-companion-daemon--look-up-token url)))
+      (qwen-companion-daemon--set-request
+       'daemon-connect (list :url url :root root :sources files)))))
 
 ;;;###autoload
 (defun qwen-companion-daemon-start (root)

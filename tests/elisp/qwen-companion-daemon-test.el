@@ -89,40 +89,47 @@ token for the URL, which is the value of the option."
     (call-interactively #'qwen-companion-daemon-connect)
     (should (equal (list (list :url qwen-companion-daemon-test--url
                                :root (directory-file-name default-directory)
-                               :token "the-token"))
+                               :sources auth-sources))
                    (qwen-companion-test-sent 'daemon-connect)))
+    (should-not (qwen-companion-test-buffers-with "the-token"))
     (should (equal " Daemon:connecting" (qwen-companion-daemon-lighter)))
     (qwen-companion-daemon-test--report
      'daemon-state :state 'connected :host "127.0.0.1:4170" :local t :workspace "/project")
     (should (eq 'connected (qwen-companion-daemon-state)))
     (should (equal " Daemon" (qwen-companion-daemon-lighter)))))
 
-(ert-deftest qwen-companion-daemon-test-token-is-in-no-buffer ()
-  "The file that it is read from is decoded in one if it is not all ASCII."
-  (qwen-companion-daemon-test-with
-    (let ((coding-system-for-write 'utf-8-unix))
-      (write-region "# naïve\nmachine 127.0.0.1 port 4170 login qwen password hidden-é\n"
-                    nil "authinfo" nil 'silent))
-    (call-interactively #'qwen-companion-daemon-connect)
-    (should (equal "hidden-é" (plist-get (car (qwen-companion-test-sent 'daemon-connect))
-                                         :token)))
-    (should-not (qwen-companion-test-buffers-with "hidden-é"))))
+(defmacro qwen-companion-daemon-test-with-json (&rest body)
+  "Run BODY as `qwen-companion-daemon-test-with', with a source only Emacs can read."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-daemon-test-with
+     (write-region "[{\"machine\": \"127.0.0.1\", \"port\": \"4170\", \"login\": \"qwen\", \"password\": \"the-secret-é\"}]"
+                   nil "authinfo.json" nil 'silent)
+     (let ((auth-sources (list (expand-file-name "authinfo.json"))))
+       ,@body)))
+
+(ert-deftest qwen-companion-daemon-test-token-that-only-emacs-reads-is-erased ()
+  "It is handed over once, and nothing in Emacs has it then."
+  (qwen-companion-daemon-test-with-json
+    (let (sent)
+      (cl-letf* ((call (symbol-function 'qwen-companion-backend-call))
+                 ((symbol-function 'qwen-companion-backend-call)
+                  (lambda (method payload)
+                    (when-let* ((token (plist-get payload :token)))
+                      (setq sent (copy-sequence token)))
+                    (funcall call method payload))))
+        (call-interactively #'qwen-companion-daemon-connect))
+      (should (equal "the-secret-é" sent))
+      (should (string-match-p "\\`\0+\\'" (plist-get (car (qwen-companion-test-sent 'daemon-connect))
+                                                  :token)))
+      (should-not (stringp qwen-companion-daemon--token))
+      (should-not (qwen-companion-test-buffers-with "the-secret-é")))))
 
 (ert-deftest qwen-companion-daemon-test-token-of-another-daemon-is-not-used ()
   (dolist (url '("http://127.0.0.1:4171" "http://localhost:4170" "https://127.0.0.1"))
-    (qwen-companion-daemon-test-with
+    (qwen-companion-daemon-test-with-json
       (let ((qwen-companion-daemon-url url))
         (call-interactively #'qwen-companion-daemon-connect)
         (should-not (plist-member (car (qwen-companion-test-sent 'daemon-connect)) :token))))))
-
-(ert-deftest qwen-companion-daemon-test-port-of-the-scheme ()
-  (qwen-companion-daemon-test-with
-    (write-region "machine example.org port 443 login qwen password other\n"
-                  nil "authinfo" nil 'silent)
-    (let ((qwen-companion-daemon-url "https://example.org"))
-      (call-interactively #'qwen-companion-daemon-connect)
-      (should (equal "other" (plist-get (car (qwen-companion-test-sent 'daemon-connect))
-                                        :token))))))
 
 (ert-deftest qwen-companion-daemon-test-url-of-the-environment ()
   (qwen-companion-daemon-test-with
@@ -227,18 +234,30 @@ token for the URL, which is the value of the option."
 ;;; The Python process comes and goes
 
 (ert-deftest qwen-companion-daemon-test-a-new-process-is-asked-again ()
-  "With the token from before: nobody is there to type a passphrase."
   (qwen-companion-daemon-test-with
     (setq connected nil)
     (call-interactively #'qwen-companion-daemon-connect)
     (should-not qwen-companion-test-calls)
     (setq connected t)
-    (delete-file "authinfo")
     (dotimes (_ 2)
       (run-hooks 'qwen-companion-backend-connected-hook))
     (pcase-let ((`(,first ,second) (qwen-companion-test-sent 'daemon-connect)))
-      (should (equal "the-token" (plist-get first :token)))
+      (should (equal auth-sources (plist-get first :sources)))
       (should (equal first second)))))
+
+(ert-deftest qwen-companion-daemon-test-a-new-process-waits-for-a-token-of-emacs ()
+  "Nobody is there to type a passphrase: what to do is said."
+  (qwen-companion-daemon-test-with-json
+    (setq connected nil)
+    (call-interactively #'qwen-companion-daemon-connect)
+    (setq connected t)
+    (dotimes (_ 2)
+      (run-hooks 'qwen-companion-backend-connected-hook))
+    (should (= 1 (length (qwen-companion-test-sent 'daemon-connect))))
+    (should (eq 'refused (qwen-companion-daemon-state)))
+    (should (string-match-p "M-x qwen-companion-daemon-connect" (qwen-companion-daemon-description)))
+    (call-interactively #'qwen-companion-daemon-connect)
+    (should (= 2 (length (qwen-companion-test-sent 'daemon-connect))))))
 
 (ert-deftest qwen-companion-daemon-test-nothing-is-left-after-it ()
   (dolist (end (list #'qwen-companion-daemon-stop

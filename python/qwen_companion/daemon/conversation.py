@@ -19,6 +19,7 @@ from qwen_companion.daemon.errors import (
     NotFoundError,
     ProtocolViolationError,
     ServerFailedError,
+    UnauthorizedError,
     UnreachableError,
     UnsupportedError,
 )
@@ -78,7 +79,7 @@ class Conversation:
         *,
         worked: Callable[[ChatWork], None] = lambda _work: None,
         interrupted: InterruptedTurns | None = None,
-        reached: Callable[[str | None], None] = lambda _trouble: None,
+        reached: Callable[[DaemonError | str | None], None] = lambda _trouble: None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """`tasks` own what goes on in the background.  `directory` is where the agent works.
@@ -194,7 +195,7 @@ class Conversation:
             except (UnreachableError, BusyError, ServerFailedError, ProtocolViolationError) as error:
                 await self._wait(str(error), error.retry_after_s if isinstance(error, BusyError) else 0.0)
             except DaemonError as error:
-                self._put(self.session.lost(str(error)))
+                self._take(Ended(error))
                 return None
 
     async def _wait(self, reason: str, ordered_s: float = 0.0) -> None:
@@ -217,6 +218,8 @@ class Conversation:
             self._reached(None)
         elif isinstance(item, Disconnected):
             self._reached(item.reason)
+        elif isinstance(item, Ended) and isinstance(item.error, UnauthorizedError):
+            self._reached(item.error)
         elif isinstance(item, ReplayDone):
             if self._checking is not None:
                 self._checking.cancel()

@@ -212,6 +212,8 @@ class CallDispatcher:
 
     def _answer(self, method: str, request: str | None, error: CompanionError) -> None:
         """Tell that `method` has failed."""
+        if isinstance(error, UnauthorizedError):
+            self._reached(error)
         if request is None:
             _log.warning("%s: %s", method, error)
         else:
@@ -220,7 +222,7 @@ class CallDispatcher:
     async def _do(self, call: messages.Call) -> _CallResult:
         match call:
             case messages.Connect():
-                await self._connect(call.url, call.token, call.root)
+                await self._connect(call)
             case messages.Start():
                 await self._start_daemon(call.program, call.root)
             case messages.Disconnect():
@@ -250,14 +252,14 @@ class CallDispatcher:
             raise UnreachableError(self._state.text or "No daemon is connected.", maybe_done=False)
         return self._connection
 
-    async def _connect(self, url: str | None, token: str | None, root: str) -> None:
+    async def _connect(self, call: messages.Connect) -> None:
         await self._leave()
         try:
-            address = find_address(url, token, self._environment)
+            address = find_address(call.url, call.token, self._environment, call.sources)
         except DaemonError as error:
             self._say(DaemonState("refused", text=str(error)))
             raise
-        await self._use(address, root)
+        await self._use(address, call.root)
 
     async def _start_daemon(self, program: Sequence[str], root: str) -> None:
         await self._leave()
@@ -347,11 +349,16 @@ class CallDispatcher:
         if self._connection is not None and self._state.state == "connected":
             self._say(replace(self._state, text=text))
 
-    def _reached(self, trouble: str | None) -> None:
+    def _reached(self, trouble: DaemonError | str | None) -> None:
         """Tell that the daemon answers, or that it does not, because of `trouble`."""
-        if self._connection is not None:
+        if self._connection is None:
+            return
+        if isinstance(trouble, UnauthorizedError):
+            # Only the next connect reads the token again.
+            self._say(replace(self._state, state="refused", text=str(trouble)))
+        elif self._state.state != "refused":
             state = "connected" if trouble is None else "unreachable"
-            self._say(replace(self._state, state=state, text=trouble))
+            self._say(replace(self._state, state=state, text=None if trouble is None else str(trouble)))
 
     async def _leave(self, *, lost: bool = False) -> None:
         """Leave the daemon without a word to Emacs about that; the sessions of one that was `lost` are not left."""

@@ -31,12 +31,16 @@ INPUT, OUTPUT, OLD, NEW = "input", "output", "old", "new"
 
 @dataclass(frozen=True)
 class Connect:
-    """`daemon-connect`: use the daemon at `url`, None for that of the environment, for the workspace `root`."""
+    """`daemon-connect`: use the daemon at `url`, None for that of the environment, for the workspace `root`.
+
+    Its token is looked up in the files `sources`, in the format of netrc; `token` is one that only Emacs can look up.
+    """
 
     method: ClassVar[str] = "daemon-connect"
     url: str | None = field(repr=False)
     token: str | None = field(repr=False)
     root: str
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qwen_companion.daemon.address import clean_token, clean_url
+from qwen_companion.daemon.authinfo import find_token
 from qwen_companion.daemon.errors import SettingsError
 
 URL_VARIABLE = "QWEN_IDE_DAEMON_URL"
@@ -31,15 +32,21 @@ class DaemonAddress:
     token: str | None = field(default=None, repr=False)
 
 
-def find_address(url: str | None, token: str | None, environment: Mapping[str, str]) -> DaemonAddress:
-    """Return the daemon at `url`, with `token`; what is None or "" comes from `environment`.
+def find_address(
+    url: str | None, token: str | None, environment: Mapping[str, str], sources: Sequence[str] = ()
+) -> DaemonAddress:
+    """Return the daemon at `url`; what is None or "" comes from `environment`.
 
-    SettingsError, UnsafeUrlError.  Reads the file that holds the token, if it comes to that.
+    Its token is read from the files `sources`, see `authinfo`, else it is `token`.
+
+    :raises SettingsError: when no daemon is named, or its token is unusable
+    :raises UnsafeUrlError:
     """
     wanted = url or environment.get(URL_VARIABLE)
     if not wanted:
         raise SettingsError(f"No daemon is named: set qwen-companion-daemon-url, or {URL_VARIABLE}.")
-    return DaemonAddress(clean_url(wanted), clean_token(token or _token_of(environment)))
+    clean = clean_url(wanted)
+    return DaemonAddress(clean, clean_token(find_token(sources, clean) or token or _token_of(environment)))
 
 
 def _token_of(environment: Mapping[str, str]) -> str | None:

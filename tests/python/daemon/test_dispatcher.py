@@ -93,6 +93,35 @@ async def test_the_environment_names_daemon_and_token(spool: Spool, daemon: Fake
         assert emacs.last(DaemonState).state == "connected"
 
 
+async def test_a_rotated_token_is_refused_and_read_again(emacs: Emacs, daemon: FakeDaemon, tmp_path: Path) -> None:
+    file = tmp_path / "authinfo"
+
+    def write(token: str) -> None:
+        file.write_text(f"machine 127.0.0.1 port {daemon.url.rpartition(':')[2]} login qwen password {token}\n")
+
+    async def connect() -> None:
+        await emacs.call("daemon-connect", url=daemon.url, root=ROOT, sources=[str(file)])
+
+    write(TOKEN)
+    await connect()
+    session = await emacs.open()
+    (theirs,) = daemon.sessions.values()
+    daemon.token = "rotated"
+    # Seen by the stream, and by what the user does.
+    theirs.streams[0].cut()
+    await emacs.until(lambda: emacs.last(DaemonState).state == "refused")
+    assert "does not accept the token" in str(emacs.last(DaemonState).text)
+    write("rotated")
+    await connect()
+    await emacs.call("daemon-load", session=session)
+    await emacs.state(session, "idle")
+    assert emacs.last(DaemonState).state == "connected"
+    daemon.token = "rotated again"
+    assert await emacs.refused("daemon-list") == "refused"
+    assert emacs.last(DaemonState).state == "refused"
+    assert "rotated" not in "".join(emacs.frames)
+
+
 async def test_a_daemon_that_cannot_be_started_says_why(emacs: Emacs, tmp_path: Path) -> None:
     program = [str(tmp_path / "no-such-qwen")]
     assert await emacs.refused("daemon-start", root=str(tmp_path), program=program) == "refused"
