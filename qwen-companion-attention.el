@@ -19,9 +19,9 @@
 
 ;;; Commentary:
 
-;; A CLI asks, has finished, has proposed a change, or has gone: the functions
-;; on `qwen-companion-attention-functions' tell the user, unless the terminal
-;; of that CLI is selected in a frame that has the focus.
+;; A CLI or a chat asks, has finished, has proposed a change, or has gone: the
+;; functions on `qwen-companion-attention-functions' tell the user, unless its
+;; buffer is selected in a frame that has the focus.
 
 ;;; Code:
 
@@ -38,11 +38,12 @@
 
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
-KIND is one of `asks' (a CLI asks in its terminal), `done' (its turn has
-ended), `proposal', `gone' (a CLI has ended in the middle of a turn) and
-`failed' (the companion does not run).  TEXT says it on one line, safe to
-show.  BUFFER is the terminal of the CLI, nil where it has none in this
-Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each
+KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (its
+turn has ended), `proposal', `gone' (a CLI or the session of a chat has
+ended in the middle of a turn) and `failed' (the companion does not run,
+or the turn of a chat has failed).  TEXT says it on one line, safe to
+show.  BUFFER is the chat, or the terminal of the CLI, nil where it has
+none in this Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each
 nil with other kinds."
   kind text buffer seconds proposal)
 
@@ -51,8 +52,8 @@ nil with other kinds."
   "Functions that tell the user that a CLI wants attention.
 Each is called with a `qwen-companion-event', see its accessors
 `qwen-companion-event-kind', `-text', `-buffer', `-seconds' and
-`-proposal'.  None is called about a CLI whose terminal is selected in a
-frame that has the focus."
+`-proposal'.  None is called about a CLI whose terminal, or about a chat
+whose buffer, is selected in a frame that has the focus."
   :group 'qwen-companion
   :type 'hook
   :options '(qwen-companion-attention-message
@@ -105,6 +106,18 @@ SLOTS are further ones of `qwen-companion-event'."
           :text (format "%s %s" (qwen-companion-attention--name session) text)
           :buffer (qwen-companion-terminal-session-buffer session)
           slots)))
+
+(defun qwen-companion-attention-tell-of-chat (chat kind text &optional seconds)
+  "Make an event of KIND about CHAT, a buffer, where TEXT is what it does.
+SECONDS is how long the turn took; one that was short is not told when it
+is `done'."
+  (unless (and (eq kind 'done)
+               (or (not qwen-companion-attention-seconds)
+                   (< (or seconds 0) qwen-companion-attention-seconds)))
+    (qwen-companion-attention--call
+     (make-qwen-companion-event
+      :kind kind :buffer chat :seconds seconds
+      :text (format "%s %s" (qwen-companion-untrusted-text (buffer-name chat)) text)))))
 
 (defun qwen-companion-attention--ended-p (session)
   "Return non-nil when the process of SESSION is known and has ended."
@@ -199,8 +212,10 @@ SLOTS are further ones of `qwen-companion-event'."
 
 (defun qwen-companion-attention-message (event)
   "Show EVENT in the echo area.
-A proposal and a failure are announced there in any case."
-  (unless (memq (qwen-companion-event-kind event) '(proposal failed))
+A proposal and a failure of the companion are announced there in any case."
+  (unless (or (eq 'proposal (qwen-companion-event-kind event))
+              (and (eq 'failed (qwen-companion-event-kind event))
+                   (not (qwen-companion-event-buffer event))))
     (message "qwen-companion: %s" (qwen-companion-event-text event))))
 
 (defun qwen-companion-attention-ring (_event)

@@ -648,7 +648,7 @@ Choose the answer by its name.  Outside of a chat, go to the question
 that has waited for longest."
   (interactive)
   (if (not (derived-mode-p 'qwen-companion-chat-mode))
-      (qwen-companion-chat-permissions--visit)
+      (qwen-companion-chat-permissions-visit)
     (let ((item (qwen-companion-chat-permissions--item-here)))
       (qwen-companion-chat-permissions--check item)
       (if-let* ((option (qwen-companion-chat-permissions--read item)))
@@ -728,9 +728,12 @@ Other answers have digits."
                   'face 'warning
                   'help-echo "A tool waits for your answer; M-x qwen-companion-chat-answer goes there"))))
 
-(defun qwen-companion-chat-permissions--visit ()
-  "Go to the question that has waited for longest, in its chat."
-  (let* ((chat (or (car (qwen-companion-chat-permissions--live-waiting-chats))
+(defun qwen-companion-chat-permissions-visit ()
+  "Go to the question that has waited for longest, in its chat.
+From a chat with a question, go to the next chat with one."
+  (let* ((chats (qwen-companion-chat-permissions--live-waiting-chats))
+         (chat (or (cadr (memq (current-buffer) chats))
+                   (car chats)
                    (user-error "Nothing waits for an answer in any chat")))
          (id (qwen-companion-chat-permissions--id
               (car (buffer-local-value 'qwen-companion-chat-permissions--items chat)))))

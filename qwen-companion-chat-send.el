@@ -128,9 +128,24 @@ names, because the daemon silently drops a link that it may not read."
 (defvar-local qwen-companion-chat-send--commands nil
   "The slash commands of the session, a list of property lists.")
 
+(defvar-local qwen-companion-chat-send-own-commands nil
+  "Slash commands that are not sent to the daemon.
+A list of (NAME DESCRIPTION FUNCTION); FUNCTION is called in the chat.")
+
 (defun qwen-companion-chat-send-on-commands (payload)
   "Store the slash commands in the report PAYLOAD."
-  (setq qwen-companion-chat-send--commands (qwen-companion-daemon-commands-commands payload)))
+  (setq qwen-companion-chat-send--commands
+        (mapcar (lambda (command)
+                  (pcase (assoc (qwen-companion-daemon-command-name command)
+                                qwen-companion-chat-send-own-commands)
+                    (`(,name ,description ,_) (list :name name :description description))
+                    (_ command)))
+                (qwen-companion-daemon-commands-commands payload))))
+
+(defun qwen-companion-chat-send--own-command (text)
+  "Return the function for TEXT, a prompt, if it is a command done here."
+  (and (string-match "\\`[ \t]*/\\([^ \t\n]+\\)[ \t]*\\'" text)
+       (nth 2 (assoc (match-string 1 text) qwen-companion-chat-send-own-commands))))
 
 (defun qwen-companion-chat-send--complete ()
   "Complete the file or the slash command before point, in the prompt.
@@ -409,10 +424,12 @@ prompt that is not accepted comes back."
     (setq qwen-companion-chat-send--history-place nil)
     (qwen-companion-chat-send--set-text "")
     (set-buffer-modified-p nil)
-    (setq qwen-companion-chat-send--kept
-          (append qwen-companion-chat-send--kept (list text)))
-    (run-hooks 'qwen-companion-chat-session-hook)
-    (goto-char (point-max))))
+    (if-let* ((own (qwen-companion-chat-send--own-command text)))
+        (funcall own)
+      (setq qwen-companion-chat-send--kept
+            (append qwen-companion-chat-send--kept (list text)))
+      (run-hooks 'qwen-companion-chat-session-hook)
+      (goto-char (point-max)))))
 
 (defun qwen-companion-chat-send-kept ()
   "Send what waits here, or give it back if it cannot be sent."

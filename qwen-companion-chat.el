@@ -32,6 +32,7 @@
 (require 'cl-lib)
 (require 'easymenu)
 (require 'subr-x)
+(require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-choices)
@@ -135,6 +136,15 @@ It leaves room for the rest of the mode line in 80 columns."
 (defvar-local qwen-companion-chat--batches-left 0
   "Number of reports to come until the conversation is complete again.")
 
+(defvar-local qwen-companion-chat--began nil
+  "When the running turn began, in seconds since the epoch, nil for none.")
+
+(defvar-local qwen-companion-chat--failure nil
+  "Why the last turn failed, a string, or nil.")
+
+(defvar qwen-companion-chat--clock nil
+  "Timer that shows for how long chats have been working, or nil.")
+
 (defvar-local qwen-companion-chat--header nil
   "The header line.")
 
@@ -150,22 +160,36 @@ It leaves room for the rest of the mode line in 80 columns."
     (format "%.1fk" (/ count 1000.0))))
 
 (defun qwen-companion-chat--usage-text ()
-  "Return a list of texts about the context and the tokens of the last answer."
+  "Return a list with a text about the context, or nil."
   (let ((used (qwen-companion-daemon-session-used qwen-companion-chat-session))
-        (size (qwen-companion-daemon-session-size qwen-companion-chat-session))
-        (input (qwen-companion-daemon-usage-input qwen-companion-chat--usage))
+        (size (qwen-companion-daemon-session-size qwen-companion-chat-session)))
+    (and used
+         (list (if size
+                   (format "context %s of %s (%d%%)"
+                           (qwen-companion-chat--tokens used)
+                           (qwen-companion-chat--tokens size)
+                           (/ (* 100 used) (max 1 size)))
+                 (format "context %s" (qwen-companion-chat--tokens used)))))))
+
+(defun qwen-companion-chat--tokens-text ()
+  "Return a text about the tokens of the last answer, or nil."
+  (let ((input (qwen-companion-daemon-usage-input qwen-companion-chat--usage))
         (output (qwen-companion-daemon-usage-output qwen-companion-chat--usage)))
-    (delq nil
-          (list (and used (if size
-                              (format "context %s of %s (%d%%)"
-                                      (qwen-companion-chat--tokens used)
-                                      (qwen-companion-chat--tokens size)
-                                      (/ (* 100 used) (max 1 size)))
-                            (format "context %s" (qwen-companion-chat--tokens used))))
-                (and input output
-                     (format "last answer %s in, %s out"
-                             (qwen-companion-chat--tokens input)
-                             (qwen-companion-chat--tokens output)))))))
+    (and input output
+         (format "last answer %s in, %s out"
+                 (qwen-companion-chat--tokens input)
+                 (qwen-companion-chat--tokens output)))))
+
+(defun qwen-companion-chat--busy-p (state)
+  "Return non-nil when STATE is that of a session at work."
+  (memq state '(busy waiting cancelling)))
+
+(defun qwen-companion-chat--state-text (state)
+  "Return STATE of the session in words, and for how long a turn has run."
+  (let ((seconds (and qwen-companion-chat--began
+                      (max 0 (floor (- (float-time) qwen-companion-chat--began))))))
+    (concat (if state (symbol-name state) "opening")
+            (and seconds (format " %d:%02d" (/ seconds 60) (% seconds 60))))))
 
 (defun qwen-companion-chat--update ()
   "Update the header line and the mode line."
@@ -174,26 +198,29 @@ It leaves room for the rest of the mode line in 80 columns."
          (clients (qwen-companion-daemon-session-clients qwen-companion-chat-session))
          (queued (length (qwen-companion-daemon-session-queue qwen-companion-chat-session)))
          (place (and (not (eq 'off (qwen-companion-daemon-state)))
-                     (qwen-companion-daemon-location))))
+                     (propertize (qwen-companion-daemon-location)
+                                 'help-echo (qwen-companion-daemon-description)))))
     (setq qwen-companion-chat--header
           ;; The most important comes first, since windows may be narrow.
           (mapconcat
-           #'identity
+           (apply-partially #'concat " ")
            (delq nil
                  (append
-                  (list (and place
-                             (propertize (concat " " place) 'help-echo
-                                         (qwen-companion-daemon-description)))
-                        (and trouble (propertize (concat (unless place " ") trouble)
-                                                 'face 'warning))
-                        (and place (qwen-companion-daemon-workspace-name)))
-                  (list (and (memq state '(nil loading)) (qwen-companion-daemon-progress))
-                        (qwen-companion-chat-send-kept-text))
+                  ;; Whose files these are is said with any trouble, too.
+                  (list (and trouble place)
+                        (if trouble
+                            (propertize trouble 'face 'warning)
+                          (qwen-companion-chat--state-text state))
+                        (and (memq state '(nil loading)) (qwen-companion-daemon-progress))
+                        (qwen-companion-chat-send-kept-text)
+                        (and (> queued 0) (format "%d queued" queued))
+                        (and (> qwen-companion-chat--batches-left 0) "reading the conversation"))
                   (qwen-companion-chat--usage-text)
                   (list (and clients (> clients 1) (format "%d clients" clients))
-                        (and (> queued 0) (format "%d queued" queued))
-                        (and (> qwen-companion-chat--batches-left 0) "reading the conversation"))))
-           "  ")
+                        (and (not trouble) place)
+                        (and place (qwen-companion-daemon-workspace-name))
+                        (qwen-companion-chat--tokens-text))))
+           " ")
           qwen-companion-chat--mode-line
           (concat " "
                   (mapconcat #'identity
@@ -219,15 +246,70 @@ See `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--on-session (payload)
   "Show the state of the session in the report PAYLOAD."
-  (setq qwen-companion-chat-session payload)
-  (qwen-companion-chat--rename)
-  (qwen-companion-chat--refresh))
+  (let ((before (qwen-companion-daemon-session-state qwen-companion-chat-session))
+        (began qwen-companion-chat--began))
+    (setq qwen-companion-chat-session payload)
+    (qwen-companion-chat--rename)
+    (qwen-companion-chat--refresh)
+    (qwen-companion-chat--call-attention
+     before (qwen-companion-daemon-session-state payload) began)))
 
 (defun qwen-companion-chat--refresh ()
   "Show the current state of the session, and send what waited for it."
   (qwen-companion-chat-send-kept)
+  (qwen-companion-chat--run-clock)
   (qwen-companion-chat-permissions-redraw)
   (qwen-companion-chat--update))
+
+;;; Working
+
+(defun qwen-companion-chat--run-clock ()
+  "Note the beginning and the end of a turn, and keep a clock for it."
+  (if (qwen-companion-chat--busy-p
+       (qwen-companion-daemon-session-state qwen-companion-chat-session))
+      (setq qwen-companion-chat--began (or qwen-companion-chat--began (float-time))
+            qwen-companion-chat--clock (or qwen-companion-chat--clock
+                                           (run-with-timer 1 1 #'qwen-companion-chat--tick)))
+    (setq qwen-companion-chat--began nil)
+    (qwen-companion-chat--stop-clock)))
+
+(defun qwen-companion-chat--working-chats ()
+  "Return the chats that are at work."
+  (cl-remove-if-not (lambda (chat) (buffer-local-value 'qwen-companion-chat--began chat))
+                    (qwen-companion-chat-buffers)))
+
+(defun qwen-companion-chat--stop-clock ()
+  "Stop the clock unless a chat is at work."
+  (when (and qwen-companion-chat--clock
+             (not (qwen-companion-chat--working-chats)))
+    (cancel-timer qwen-companion-chat--clock)
+    (setq qwen-companion-chat--clock nil)))
+
+(defun qwen-companion-chat--tick ()
+  "Show in visible chats for how long they have been working."
+  (qwen-companion-chat--stop-clock)
+  (dolist (chat (qwen-companion-chat--working-chats))
+    (when (get-buffer-window chat t)
+      (with-current-buffer chat
+        (qwen-companion-chat--update)))))
+
+(defun qwen-companion-chat--call-attention (before state began)
+  "Tell the user what this chat wants after its state was BEFORE and is STATE.
+BEGAN is when the turn that ran before began, nil for none."
+  (let ((tell (apply-partially #'qwen-companion-attention-tell-of-chat (current-buffer)))
+        (failure qwen-companion-chat--failure))
+    (unless (qwen-companion-chat--busy-p state)
+      (setq qwen-companion-chat--failure nil))
+    (cond
+     ((eq before state))
+     ((eq state 'waiting) (funcall tell 'asks "asks"))
+     ((not (qwen-companion-chat--busy-p before)))
+     ((memq state '(dead closed)) (funcall tell 'gone "has ended in the middle of a turn"))
+     ((not (eq state 'idle)))
+     (failure
+      (funcall tell 'failed (concat "failed: " (qwen-companion-untrusted-line failure))))
+     (t (let ((seconds (floor (- (float-time) (or began (float-time))))))
+          (funcall tell 'done (format "is done after %d s" seconds) seconds))))))
 
 ;;; The conversation
 
@@ -382,6 +464,9 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 (defun qwen-companion-chat--show-end (change)
   "Show the end of a turn in CHANGE, except when the turn has succeeded."
   (let ((text (qwen-companion-daemon-end-text change)))
+    (setq qwen-companion-chat--failure
+          (and (eq 'failed (qwen-companion-daemon-end-outcome change))
+               (or text "no reason is known")))
     (when-let* ((said (pcase (qwen-companion-daemon-end-outcome change)
                         ('done nil)
                         ('cancelled "Cancelled")
@@ -515,6 +600,10 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["List of Sessions" qwen-companion-chats]
     ["Read It Again" qwen-companion-chat-reload]))
 
+(defconst qwen-companion-chat--own-commands
+  '(("clear" "begin a new chat; this one stays" qwen-companion-chat--clear))
+  "Slash commands done here, see `qwen-companion-chat-send-own-commands'.")
+
 (define-derived-mode qwen-companion-chat-mode text-mode "Chat"
   "Major mode of a chat with `qwen serve'.
 The conversation is above, the prompt below the line.
@@ -559,6 +648,7 @@ RET	do so on their first line; follow a link, choose an option
 \\[quit-window]	quit the window"
   :interactive nil
   (setq-local qwen-companion-chat-handlers qwen-companion-chat--handlers
+              qwen-companion-chat-send-own-commands qwen-companion-chat--own-commands
               word-wrap t
               ;; Most lines are continued.
               fringe-indicator-alist (cons '(continuation nil nil) fringe-indicator-alist)
@@ -592,6 +682,13 @@ RET	do so on their first line; follow a link, choose an option
   (add-hook 'change-major-mode-hook #'qwen-companion-chat--killed nil t)
   (qwen-companion-chat--update))
 
+(defun qwen-companion-chat--clear ()
+  "Begin a new chat in place of `/clear', which would end the session.
+The session of 0.24.4 takes no prompt any more after that."
+  (let ((old (buffer-name)))
+    (qwen-companion-chat t)
+    (message "A new chat has begun; the old one is in %s" old)))
+
 (defun qwen-companion-chat--substring (start end &optional delete)
   "Return the text from START to END without properties.
 With DELETE non-nil, delete it."
@@ -615,6 +712,8 @@ With DELETE non-nil, delete it."
 (defun qwen-companion-chat--killed ()
   "Leave the session of this buffer; other clients keep it."
   (qwen-companion-chat-leave-session)
+  (setq qwen-companion-chat--began nil)
+  (qwen-companion-chat--stop-clock)
   (unless (remq (current-buffer) (qwen-companion-chat-buffers))
     (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)))
 

@@ -252,7 +252,7 @@ The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-se
 
 ;;; Going to one
 
-(declare-function qwen-companion-chat-answer "qwen-companion-chat-permissions" ())
+(declare-function qwen-companion-chat-permissions-visit "qwen-companion-chat-permissions" ())
 (declare-function qwen-companion-chat-permissions-lighter
                   "qwen-companion-chat-permissions" ())
 
@@ -282,7 +282,7 @@ Again, to the one after it.  Where no CLI waits, go to a chat that does."
           ((qwen-companion-proposals) (qwen-companion-review))
           ((and (featurep 'qwen-companion-chat-permissions)
                 (not (string-empty-p (qwen-companion-chat-permissions-lighter))))
-           (qwen-companion-chat-answer))
+           (qwen-companion-chat-permissions-visit))
           (t (user-error "No CLI and no chat waits for you")))))
 
 (provide 'qwen-companion-session-list)

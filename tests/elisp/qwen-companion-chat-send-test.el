@@ -361,5 +361,30 @@ One with a line end cannot be written."
       (should (= 3 (length (funcall sent))))
       (qwen-companion-chat-send--set-text ""))))
 
+(ert-deftest qwen-companion-chat-send-test-clear-begins-a-new-chat ()
+  "The daemon would end the session; the old chat stays as it is."
+  (qwen-companion-chat-test-with
+    (let ((old (current-buffer)))
+      (qwen-companion-chat-test-tell
+       'daemon-commands :session "s"
+       :commands '((:name "clear" :description "Clear conversation history") (:name "init")))
+      (should (equal "  begin a new chat; this one stays"
+                     (substring-no-properties
+                      (qwen-companion-chat-send--annotation (car qwen-companion-chat-send--commands)))))
+      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
+      (goto-char (point-max))
+      (insert "/clear ")
+      (should (string-match-p "the old one is in \\*qwen chat\\*"
+                              (qwen-companion-test-messages (qwen-companion-chat-send))))
+      (should-not (qwen-companion-test-sent 'daemon-prompt))
+      (should-not (eq old (window-buffer)))
+      (should (= 2 (length (qwen-companion-test-sent 'daemon-open))))
+      (with-current-buffer old
+        (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))
+        (goto-char (point-max))
+        (insert "/clear the table")
+        (qwen-companion-chat-send))
+      (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
+
 (provide 'qwen-companion-chat-send-test)
 ;;; qwen-companion-chat-send-test.el ends here

@@ -499,11 +499,55 @@
       (should (string-match-p (regexp-quote part) qwen-companion-chat--header)))
     (should (equal " busy m%1 Auto-edit" qwen-companion-chat--mode-line))
     (qwen-companion-chat-test-tell 'daemon-state :state 'connected :host "example.org" :workspace "/srv")
-    (should (string-match-p "\\` At example.org: files, tools and keys are those of its machine"
+    (should (string-match-p "\\` busy 0:00  1 queued  context 12.3k.* At example.org: files, tools and keys are those of its machine"
                             qwen-companion-chat--header))))
 
-(ert-deftest qwen-companion-chat-test-locality-is-first-in-a-narrow-window ()
-  "Trouble and long names do not push it out."
+(ert-deftest qwen-companion-chat-test-calls-for-attention ()
+  "A question, an end and a failure are told where the user looks elsewhere."
+  (qwen-companion-chat-test-with
+    (let* ((events nil)
+           (qwen-companion-attention-seconds 0)
+           (qwen-companion-attention-functions
+            (list (lambda (event)
+                    (push (list (qwen-companion-event-kind event)
+                                (replace-regexp-in-string "[0-9]+ s" "N s" (qwen-companion-event-text event)))
+                          events))))
+           (state (lambda (state)
+                    (qwen-companion-chat-test-tell 'daemon-session :session "s" :state state)))
+           (chat (current-buffer)))
+      (funcall state 'busy)
+      (should qwen-companion-chat--clock)
+      ;; Time goes by on the screen.
+      (setq qwen-companion-chat--began (- (float-time) 83))
+      (qwen-companion-chat--tick)
+      (should (string-match-p "\\` busy 1:23" qwen-companion-chat--header))
+      (funcall state 'waiting)
+      ;; In batch mode no frame has the focus.
+      (setq events nil)
+      (with-temp-buffer
+        (save-window-excursion
+          (set-window-buffer nil (current-buffer))
+          (dolist (next '(busy waiting busy idle))
+            (funcall state next))
+          (should-not qwen-companion-chat--clock)
+          (funcall state 'busy)
+          (qwen-companion-chat-test-turn '(:kind end :turn "t1" :outcome failed :text "no model"))
+          (funcall state 'idle)
+          (funcall state 'busy)
+          (funcall state 'dead)))
+      (should (equal '((asks "*qwen chat* asks")
+                       (done "*qwen chat* is done after N s")
+                       (failed "*qwen chat* failed: no model")
+                       (gone "*qwen chat* has ended in the middle of a turn"))
+                     (nreverse events)))
+      (should-not qwen-companion-chat--clock)
+      (funcall state 'busy)
+      (with-current-buffer chat
+        (kill-buffer))
+      (should-not qwen-companion-chat--clock))))
+
+(ert-deftest qwen-companion-chat-test-what-counts-is-first-in-a-narrow-window ()
+  "State, queue and context, and with trouble whose files these are."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell
      'daemon-state :state 'connected :host "127.0.0.1:40170" :local t
@@ -515,10 +559,11 @@
                             qwen-companion-chat--header))
     (qwen-companion-chat-test-tell
      'daemon-session :session "s" :state 'idle :used 12345 :size 200000)
-    (should (string-match-p "\\` On this machine (127.0.0.1:40170)  .*/deep/project  context 12.3k"
+    (should (string-match-p "\\` idle  context 12.3k.*  On this machine (127.0.0.1:40170)  .*/deep/project"
                             qwen-companion-chat--header))
     (should (string-search "context 12.3k of 200.0k" (substring qwen-companion-chat--header 0 80)))
-    (should (string-search "/srv/x" (get-text-property 3 'help-echo qwen-companion-chat--header)))))
+    (should (string-search "/srv/x" (get-text-property (string-search "On this" qwen-companion-chat--header)
+                                                       'help-echo qwen-companion-chat--header)))))
 
 (ert-deftest qwen-companion-chat-test-a-workspace-that-looks-remote-is-no-file ()
   "Its name comes from the daemon: shortening it must not connect anywhere."

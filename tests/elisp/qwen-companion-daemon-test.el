@@ -99,7 +99,7 @@ token for the URL, which is the value of the option."
     (should (equal " Daemon" (qwen-companion-daemon-lighter)))))
 
 (defmacro qwen-companion-daemon-test-with-json (&rest body)
-  "Run BODY as `qwen-companion-daemon-test-with', with a source only Emacs can read."
+  "Run BODY where only Emacs can read the token."
   (declare (indent 0) (debug t))
   `(qwen-companion-daemon-test-with
      (write-region "[{\"machine\": \"127.0.0.1\", \"port\": \"4170\", \"login\": \"qwen\", \"password\": \"the-secret-é\"}]"

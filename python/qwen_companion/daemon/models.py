@@ -226,12 +226,25 @@ class CommandInput(Wire):
     hint: str = ""
 
 
+class CommandMeta(Wire):
+    """Where a slash command works; `acp` is by the daemon."""
+
+    supported_modes: tuple[str, ...] | None = None
+
+
 class Command(Wire):
     """A slash command, named without its slash."""
 
     name: str
     description: str = ""
     input: CommandInput | None = None
+    meta: CommandMeta | None = Field(default=None, alias="_meta")
+
+    @property
+    def works_here(self) -> bool:
+        """Whether it works without a terminal; an older daemon does not say, and lists no others."""
+        modes = None if self.meta is None else self.meta.supported_modes
+        return modes is None or "acp" in modes
 
 
 class PlanEntry(Wire):

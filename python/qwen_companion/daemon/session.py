@@ -773,11 +773,12 @@ def _time(envelope: models.Envelope) -> int | None:
 
 
 def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
-    """`commands` as they are told."""
+    """Return those of `commands` that work here as they are told."""
     return SlashCommands(
         session,
         tuple(
             SlashCommand(line(item.name), line(item.description), line(item.input.hint) if item.input else "")
             for item in commands
+            if item.works_here
         ),
     )

@@ -939,7 +939,9 @@ def test_commands_are_told_whole() -> None:
     commands = [
         {"name": "status", "description": "show version info", "input": {"hint": ""}},
         {"name": "bug", "description": "submit\na bug", "input": {"hint": "<description>"}},
-        {"name": "tasks", "description": "list", "input": None},
+        {"name": "tasks", "description": "list", "input": None, "_meta": {"supportedModes": ["interactive", "acp"]}},
+        # It wants a terminal.
+        {"name": "vim", "description": "keys", "input": None, "_meta": {"supportedModes": ["interactive"]}},
     ]
     value = update("available_commands_update", P1, availableCommands=commands)
     (told,) = [item for item in Seen().go(value).outputs if isinstance(item, SlashCommands)]
