@@ -14,13 +14,11 @@ from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
 from qwen_companion.emacs import messages as emacs_messages
 from qwen_companion.emacs.messages import Outgoing
-from qwen_companion.emacs.plists import NESTED, FieldType, field_types, key_of
+from qwen_companion.emacs.plists import INLINE, NESTED, FieldType, field_types, key_of
 
 READ_BY_HAND = (
     domain.Settings,
     emacs_messages.Compare,
-    emacs_messages.JournalFiles,
-    emacs_messages.JournalTexts,
     emacs_messages.Merge,
     emacs_messages.ReviewOutcome,
 )
@@ -46,6 +44,8 @@ def keys_of(name: str, type_: FieldType) -> str:
     """Return what the field `name` of a property list is: its keys, and what their values are."""
     if domain.LONG in type_.marks:
         return ":text S"
+    if INLINE in type_.marks:
+        return " ".join(keys_of(*field) for cls in type_.classes for field in field_types(cls).items())
     if type_.parts:
         return " ".join([f"{key_of(name)} S", *(f"{key_of(f'{name}_{part}')} N" for part in type_.parts[1:])])
     return f"{key_of(name)} {value_of(type_)}"

@@ -38,6 +38,7 @@ from qwen_companion.domain import (
     Words,
 )
 from qwen_companion.emacs.plists import (
+    INLINE,
     Nested,
     Numbers,
     Plist,
@@ -220,9 +221,14 @@ class ChangeScope:
     """
 
     root: str
-    scope: str
+    scope: Annotated[str, Words("turn", "since", "session", "look", "all", "commit")]
     turn: str | None
     session: str | None
+
+    def __post_init__(self) -> None:
+        """Raise MessageError without the turn or session that `scope` needs."""
+        if {"turn": self.turn, "since": self.turn, "session": self.session}.get(self.scope, "") is None:
+            raise MessageError(f":scope {self.scope} lacks its turn or session")
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,7 @@ class JournalFiles:
     """`journal-files`: asks for the files that were changed in `scope`; the answer is a `JournalReply`."""
 
     id: int
-    scope: ChangeScope
+    scope: Annotated[ChangeScope, INLINE]
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ class JournalTexts:
     """`journal-texts`: asks for the bytes of the file `path` before and after its changes in `scope`."""
 
     id: int
-    scope: ChangeScope
+    scope: Annotated[ChangeScope, INLINE]
     path: str
 
 
@@ -425,26 +431,6 @@ def _parse_texts(values: Plist, keys: Sequence[str], spool: Spool) -> tuple[str,
     return tuple(texts) if len(texts) == len(keys) else None
 
 
-_SCOPES = ("turn", "since", "session", "look", "all", "commit")
-
-
-def _parse_scope(values: Plist) -> ChangeScope:
-    scope = values.symbol(":scope")
-    turn, session = values.optional_string(":turn"), values.optional_string(":session")
-    needed = {"turn": turn, "since": turn, "session": session}
-    if scope not in _SCOPES or needed.get(scope, "") is None:
-        raise MessageError(":scope is unknown, or lacks its turn or session")
-    return ChangeScope(values.string(":root"), scope, turn, session)
-
-
-def _parse_journal_files(values: Plist, _spool: Spool) -> JournalFiles:
-    return JournalFiles(values.integer(":id"), _parse_scope(values))
-
-
-def _parse_journal_texts(values: Plist, _spool: Spool) -> JournalTexts:
-    return JournalTexts(values.integer(":id"), _parse_scope(values), values.string(":path"))
-
-
 _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "roots": partial(from_plist, Roots),
     "settings": _parse_settings,
@@ -454,8 +440,8 @@ _INCOMING: Mapping[str, Callable[[Plist, Spool], Incoming]] = {
     "compare": _parse_compare,
     "merge": _parse_merge,
     "journal-watch": partial(from_plist, JournalWatch),
-    "journal-files": _parse_journal_files,
-    "journal-texts": _parse_journal_texts,
+    "journal-files": partial(from_plist, JournalFiles),
+    "journal-texts": partial(from_plist, JournalTexts),
     "journal-spans": partial(from_plist, JournalSpans),
     "journal-seen": partial(from_plist, JournalSeen),
     "journal-wrote": partial(from_plist, JournalWrote),

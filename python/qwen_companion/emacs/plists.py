@@ -8,8 +8,8 @@ The field `ends_lines` is the key `:ends-lines`.  Its type says what is written 
 - `Text` takes the keys of a text, `:text` or `:text-file`, whatever its field is called.
 - `Nested` and `Numbers` are property lists with these keys.
 - A tuple or another sequence is a list, and a mapping of strings a list of `(NAME VALUE)`.
-- A dataclass is a property list.  One with a class variable `kind` writes it as `:kind` first, and a union of such
-  classes is read by it.
+- A dataclass is a property list, or with the mark `INLINE` some keys in that of its owner.  One with a class variable
+  `kind` writes it as `:kind` first, and a union of such classes is read by it.
 - A named tuple is not nested: its first field has the key of the field that holds it, and each other field that key and
   its own name, a number; nil stands for 0, and None writes no key at all.
 
@@ -51,6 +51,9 @@ NESTED = "nested"
 
 Nested = Annotated[str, NESTED]
 """A text that may be long, in a property list of its own."""
+
+INLINE = "inline"
+"""The mark of a dataclass whose keys are among those of the dataclass that it is a field of."""
 
 Numbers = Annotated[Sequence[int], NESTED]
 """Whole numbers that may be many: such a text, of them in decimal with blanks between."""
@@ -295,6 +298,8 @@ def _writer(name: str, type_: FieldType) -> Writer:
     """Return what turns the value of the field `name` into its keys and their values."""
     if LONG in type_.marks:
         return lambda value, spool: [] if value is None else text_plist(value, spool)
+    if INLINE in type_.marks:
+        return to_plist
     if type_.parts:
         others = [Symbol(key_of(f"{name}_{part}")) for part in type_.parts[1:]]
         return lambda value, _spool: [] if value is None else _unnested(Symbol(key_of(name)), others, value)
@@ -351,6 +356,9 @@ def _readers(cls: type[Any]) -> tuple[tuple[str, Reader], ...]:
 def _reader(field: dataclasses.Field[Any], type_: FieldType) -> Reader:
     if LONG in type_.marks:
         return lambda values, spool: _read_text(values, spool, type_.optional)
+    if INLINE in type_.marks:
+        (cls,) = type_.classes
+        return lambda values, spool: from_plist(cls, values, spool)
     if type_.parts:
         return lambda values, spool: _read_unnested(type_.type, field.name, values, spool)
     key, read = key_of(field.name), _value_reader(type_)
