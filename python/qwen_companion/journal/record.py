@@ -32,6 +32,9 @@ HOOKS, CHAT = "hooks", "chat"
 DISK = "disk"
 """The tool of a write that only the disk tells of, and the source of a turn of which nothing else does."""
 
+ONE_GO_MS = 5 * 60 * 1000
+"""How long after the last one a further hunk that the user undoes belongs to the same turn."""
+
 _SLOTS = 8
 """As many Emacsen can record the same root at once, each for itself."""
 
@@ -235,20 +238,39 @@ class Record:
         self._store.add_note(turn, text)
 
     def undo(self, undone: int, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
-        """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed."""
+        """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed.
+
+        What is undone of it one hunk after the other is one turn.
+        """
         of = self._store.turn(undone)
         if of is None:
             raise RecordError("the turn is not recorded any more")
         with self._lock:
-            turn = self._store.begin(TurnRow(0, of.session, of.client, UNDO, label, time, time, undone, (), None, None))
+            last = self._store.last_turn()
+            if last is None or last.undone != undone or time > (last.end or 0) + ONE_GO_MS:
+                row = TurnRow(0, of.session, of.client, UNDO, label, time, time, undone, (), None, None)
+                turn = self._store.begin(row)
+            else:
+                turn = last
+            changed = False
             for path in paths:
                 with suppress(TooLargeError, OSError):
-                    self.claim(path, self.look(path), turn.id)
-            if not self.end(turn.id, time):
+                    changed = self.claim(path, self.look(path), turn.id) or changed
+            if not self.end(turn.id, time) or not changed:
                 return None
+            if turn is last:
+                self._store.rename(turn.id, self._go_label(turn))
             if of.source != UNDO:
                 self._store.note_undone(of.session, undone, paths)
             return turn
+
+    def _go_label(self, turn: TurnRow) -> str:
+        """Return in words what was undone in `turn` in several steps."""
+        paths = self._store.paths([turn.id])
+        undone = {each.id: each.undone for each in self._store.turns()}
+        what = f"{len(paths)} files" if len(paths) > 1 else os.path.basename(os.fsdecode(paths[0]))
+        verb = "Undo" if _depth(turn.id, undone) % 2 == 1 else "Bring back"
+        return f"{verb} changes of {what}".encode("utf-8", "replace").decode()
 
     def take_undone(self, session: str) -> list[str]:
         """Return the files in which the user has undone something of `session` since this was asked last."""

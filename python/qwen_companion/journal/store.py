@@ -196,6 +196,17 @@ class Store:
         with self.transaction() as db:
             db.execute("update turns set end = ? where id = ?", (time, turn))
 
+    def rename(self, turn: int, prompt: str) -> None:
+        """Record that `turn` is to be shown with `prompt`."""
+        with self.transaction() as db:
+            db.execute("update turns set prompt = ? where id = ?", (prompt, turn))
+
+    def last_turn(self) -> TurnRow | None:
+        """Return the turn that began last."""
+        with self.transaction() as db:
+            row = db.execute(f"{_SELECT_TURN} order by id desc limit 1").fetchone()
+        return None if row is None else _turn(row)
+
     def add_note(self, turn: int, note: str) -> None:
         """Add `note` to those of `turn`, once."""
         found = self.turn(turn)

@@ -14,7 +14,7 @@ import pytest
 from journal_project import SHELL, Project
 from qwen_companion.journal.baselines import LimitError
 from qwen_companion.journal.git import GitError
-from qwen_companion.journal.record import Cause, NoRecordError, Record, Scope
+from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, Scope
 from qwen_companion.journal.store import MAX_AGE_MS
 from qwen_companion.privacy.options import Options
 
@@ -471,6 +471,50 @@ def test_undoing_is_a_turn_that_can_be_undone(project: Project) -> None:
     assert project.record.take_undone("s") == []
     # What changes nothing is none.
     assert project.record.undo(turn, "Undo the turn", paths, 4000) is None
+
+
+def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(20))
+    changed = lines.replace(b"3\n", b"three\n", 1).replace(b"9\n", b"nine\n", 1)
+    project.commit(a=lines, b=b"b\n")
+    turn = project.begin()
+    project.edit(turn, "a", changed)
+    project.edit(turn, "b", b"agent\n")
+    project.end(turn)
+
+    def undo(name: str, data: bytes, of: int, time: int) -> int:
+        path = os.fsencode(project.write(name, data))
+        row = project.record.undo(of, f"step at {time}", [path], time)
+        assert row is not None
+        return row.id
+
+    first = undo("a", changed.replace(b"three", b"3"), turn, 3000)
+    assert undo("a", lines, turn, 4000) == first
+    assert (project.before("a", first), project.kinds(first)) == (changed, {"a": "modified"})
+    summary = project.record.summary(first)
+    assert summary is not None
+    assert (summary.turn.prompt, summary.turn.end) == ("Undo changes of a", 4000)
+    assert undo("b", b"b\n", turn, 5000) == first
+    assert project.record.take_undone("s") == [str(project.root / name) for name in ("a", "b")]
+    # That nothing changed does not end it; and all of it is undone at once.
+    assert project.record.undo(turn, "again", [os.fsencode(project.root / "b")], 6000) is None
+    again = undo("a", changed, first, 7000)
+    assert undo("b", b"agent\n", first, 8000) == again
+    summary = project.record.summary(again)
+    assert summary is not None
+    assert (summary.turn.prompt, project.kinds(again)) == (
+        "Bring back changes of 2 files",
+        {"a": "modified", "b": "modified"},
+    )
+    spans, _ = project.record.spans(str(project.root / "a"))
+    assert [(span.line, whose) for span, whose, _ in spans] == [
+        (4, project.record.identifier(turn)),
+        (10, project.record.identifier(turn)),
+    ]
+    # After a while, or after another turn, it is another one.
+    late = undo("a", lines, turn, 9000)
+    assert late not in (first, again)
+    assert undo("b", b"b\n", turn, 9000 + ONE_GO_MS + 1) not in (first, again, late)
 
 
 def test_scopes_and_marks(project: Project) -> None:
