@@ -12,7 +12,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -148,6 +148,13 @@ class Store:
         with self.transaction() as db:
             row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
         return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+
+    def begin_with(self, loaded: Mapping[str, bytes], current: Sequence[tuple[bytes, Version | None]]) -> None:
+        """Keep the bytes `loaded` of each digest, and that `current` lies on the disk: a part of a first baseline."""
+        with self.transaction():
+            # In the order of the index, so that each of its pages is written once.
+            self.put(sorted(loaded.items()))
+            self.set_current(current)
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
         """Return those of `digests` that are not kept."""
