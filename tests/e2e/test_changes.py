@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from clis import QWEN
@@ -42,13 +42,6 @@ def files_of(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def backend_of(stage: Stage) -> psutil.Process:
-    """The Python process of Emacs."""
-    children = psutil.Process(int(stage.emacs.eval("(emacs-pid)"))).children(recursive=True)
-    (found,) = [process for process in children if "qwen_companion" in process.cmdline()]
-    return found
-
-
 def run(stage: Stage, command: str) -> None:
     """Script a command of the model's."""
     stage.model.call("run_shell_command", command=command, is_background=False)
@@ -68,13 +61,22 @@ def ask(stage: Stage, prompt: str, answer: str) -> None:
 # It turns the mode off.
 @pytest.mark.ends_stage
 def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
+    three_turns(stage, tmp_path, "yolo")
+
+
+def three_turns(stage: Stage, tmp_path: Path, mode: str) -> None:
+    """Change much in three turns in the approval MODE, compare the record with copies, and undo all of it.
+
+    The backend is killed before the third one, and Emacs after it.
+    """
     project = stage.sandbox.project
     for name, data in FILES.items():
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_bytes(data)
     copies = [tmp_path / str(number) for number in range(4)]
     shutil.copytree(project, copies[0])
-    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    mode_form = f'(setq qwen-companion-approval-mode "{mode}" qwen-companion-review-edits nil)'
+    stage.start_emacs(stage.sandbox.greeting, forms=(mode_form,))
     stage.start_cli()
     # The first: tools and a command.
     edited = GREETING.replace('"hello "', '"good day "')
@@ -91,7 +93,7 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
     ask(stage, "plums please", "There they are.")
     shutil.copytree(project, copies[2])
     # Another process goes on where the killed one was.
-    killed = backend_of(stage)
+    killed = stage.sandbox.backend()
     killed.send_signal(signal.SIGKILL)
     assert has_ended(killed, PATIENCE)
     stage.emacs.wait_until("(qwen-companion-backend-connected-p)")
@@ -100,8 +102,8 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
     run(stage, "for i in 1 2 3 4 5 6 7 8 9; do echo $i > many$i.txt; done; git checkout -q HEAD~1 -- greeting.py")
     ask(stage, "clean up", "It is clean.")
     shutil.copytree(project, copies[3])
-    backend = backend_of(stage)
-    stage.emacs.eval("(qwen-companion-mode -1)")
+    backend = stage.sandbox.backend()
+    stage.emacs.process.kill()
     assert has_ended(backend, PATIENCE)
     record = Record(str(project), stage.sandbox.environment())
     # Of those before, there may be some of other tests.
@@ -131,6 +133,28 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
     assert (kinds["new name.txt"], kinds["last.txt"], kinds["made.txt"]) == ("renamed", "deleted", "added")
     assert (kinds["run.sh"], kinds["greeting.py"]) == ("mode", "modified")
     record.close()
+    undo_everything(stage, ("clean up", "plums please", "change a lot"))
+    expected, files = files_of(copies[0]), files_of(project)
+    expected["greeting.py"] = (GREETING + "# by the user\n").encode()
+    # What is excluded is not in the record.
+    del expected[".env"], files[".env"]
+    assert files == expected
+    assert not os.access(project / "run.sh", os.X_OK)
+
+
+def undo_everything(stage: Stage, prompts: Sequence[str]) -> None:
+    """In another Emacs undo the turns that PROMPTS have begun, by keys."""
+    with stage.beside() as other:
+        other.start_emacs(stage.sandbox.notes)
+        other.emacs.command("qwen-companion-changes")
+        for prompt in prompts:
+            shown(other, prompt)
+            at(other, f"  {prompt}")
+            other.screen.keys("k")
+            other.screen.wait_for(re.compile(rf'Undo "{prompt}": .*\(y or n\)', re.DOTALL))
+            other.screen.keys("y")
+            shown(other, f'you  Undo "{prompt}"')
+        other.emacs.quit()
 
 
 CHANGES = "*qwen-companion changes*"

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the real CLI changes in its mode auto is recorded as in yolo; see test_changes.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stage import Stage
+from test_changes import three_turns
+
+
+def test_three_turns_in_auto_are_recorded_as_they_were(stage: Stage, tmp_path: Path) -> None:
+    three_turns(stage, tmp_path, "auto")
