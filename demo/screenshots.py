@@ -81,6 +81,29 @@ def hunks(emacs: Emacs) -> None:
     wait_for(emacs, HUNKS_SHOWN)
 
 
+def changes(emacs: Emacs) -> None:
+    """Accept the first review, and look at what the turn has changed; a hunk of it is undone."""
+    review(emacs)
+    emacs.eval("(qwen-companion-diff-accept)")
+    wait_for(
+        emacs,
+        "(progn (qwen-companion-journal-watch 'picture t)"
+        " (and (qwen-companion-journal-turns) (qwen-companion-turn-end (car (qwen-companion-journal-turns)))))",
+    )
+    emacs.eval("(progn (delete-other-windows) (qwen-companion-changes) (delete-other-windows))")
+    in_changes = '(with-selected-window (get-buffer-window "*qwen-companion changes*") {})'
+    emacs.eval(
+        in_changes.format(
+            '(progn (goto-char (point-min)) (search-forward "greeting.py") (qwen-companion-changes-toggle-fold))'
+        )
+    )
+    hunk = '(progn (goto-char (point-min)) (re-search-forward "^@@" nil t))'
+    wait_for(emacs, in_changes.format(hunk))
+    emacs.eval(in_changes.format(f"(progn {hunk} (qwen-companion-changes-undo))"))
+    wait_for(emacs, in_changes.format('(string-match-p "you  Undo" (buffer-string))'))
+    emacs.eval("(progn (message nil) (set-mouse-position (selected-frame) 0 0))")
+
+
 def chat(emacs: Emacs) -> None:
     """Chat beside a file until a change is asked for."""
 
@@ -167,6 +190,7 @@ def main() -> int:
     take("review.png", [], 150, 46, start_demo, review)
     take("terminal.png", xterm, 126, 44, start_demo, review)
     take("hunks.png", [], 150, 46, start_demo, hunks)
+    take("changes.png", [], 120, 30, start_demo, changes)
     take("chat.png", [], 150, 46, start_chat, chat)
     return 0
 
