@@ -259,6 +259,11 @@ class Journal:
 
     def _attempt(self, root: _Root, job: Callable[[], None]) -> None:
         try:
+            if root.record.restore():
+                for running in root.running.values():
+                    running.number = None
+                root.changed.update(root.told)
+                self._warn(f"What was recorded of changes in {root.record.root} has been removed; it begins anew")
             job()
         except (*FAILURES, CompanionError) as error:
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -148,6 +148,28 @@ class Record:
             self._baseline = self._make_baseline()
             self._known.clear()
 
+    def restore(self) -> bool:
+        """Begin anew if the record has been removed; return whether it was.  OSError, StoreError, NoRecordError."""
+        with self._lock:
+            if os.path.exists(os.path.join(self._directory, "journal.sqlite")):
+                return False
+            store, descriptor = self._store, self._descriptor
+            self._directory, self.key = self._lock_directory()
+            file = os.path.join(self._directory, "journal.sqlite")
+            try:
+                self._store = Store(file)
+            except (OSError, StoreError):
+                os.close(self._descriptor)
+                self._descriptor = descriptor
+                with suppress(OSError):
+                    os.unlink(file)
+                raise
+            store.close()
+            os.close(descriptor)
+            self._baseline = self._make_baseline()
+            self._known.clear()
+            return True
+
     # --- Names ---
 
     def name_in(self, path: str) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -337,6 +338,24 @@ async def test_turns_of_edits_and_commands(project: Project) -> None:
         await place.until(changes, {"a": "modified"})
         await agent.edit("a", b"agent\n")
         await place.until(changes, {})
+
+
+async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
+    """By the user or a cleaner, while the backend lives."""
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("First")
+        await agent.edit("a", b"agent\n")
+        await place.until({"a": "modified"})
+        shutil.rmtree(project.home / "state")
+        await agent.prompt("Second")
+        await agent.edit("b", b"more\n")
+        (turn,) = await place.until({"b": "added"})
+        assert turn.prompt == "Second"
+        notice = await place.until_told(Notice)
+        assert isinstance(notice, Notice)
+        assert notice.text == f"What was recorded of changes in {project.root} has been removed; it begins anew"
 
 
 async def test_nothing_is_recorded_where_it_is_not_wanted(project: Project) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -594,6 +595,18 @@ def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkey
     project.record.scan(Cause(turn, SHELL))
     assert project.kinds(turn) == {"a": "modified", "b": "modified"}
     assert project.before("b", turn) == b"b\n"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_place_that_cannot_be_written_to_is_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(path: str, *_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "mkdir", fail)
+    with pytest.raises(NoRecordError, match=os.strerror(number)):
+        Record(str(project.root), project.environ)
 
 
 def test_a_broken_file_of_records_is_told(project: Project) -> None:
