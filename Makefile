@@ -49,7 +49,8 @@ doctor: build ## Check what a CLI needs to connect to this checkout; ends with s
 demo: build ## Try it: Emacs, the real CLI and a scripted model; needs no key and no network
 	@demo/run
 
-screenshots: build ## Take the pictures of the README anew from the running demo
+screenshots: build ## Take the pictures of the README anew, and of reviews in all themes and sizes to look at
+	@$(VENV)/python demo/contact_sheet.py
 	@$(VENV)/python demo/screenshots.py
 	@$(VENV)/python demo/moving_picture.py
 

@@ -87,15 +87,17 @@ STATE is Evil's, which decides what keys work.")
 (defun qwen-companion-header-keys (keys)
   "Return KEYS as parts of `qwen-companion-header-line'.
 KEYS are (COMMAND LABEL [OTHER]), the most important first, see
-`qwen-companion-header-key'; the last one, the key to all others, stays
-longest."
+`qwen-companion-header-key'; that of `qwen-companion-header-help', which
+tells all others, stays longest."
   (let ((for (cons keys (bound-and-true-p evil-state))))
     (unless (equal for (car qwen-companion-header--keys))
       (setq qwen-companion-header--keys
             (cons for
-                  (cl-loop for (key . more) on keys
+                  (cl-loop for key in keys
                            for weight from 11
-                           collect (cons (if more weight 10)
+                           collect (cons (if (eq (car key) 'qwen-companion-header-help)
+                                             10
+                                           weight)
                                          (apply #'qwen-companion-header-key key))))))
     (cdr qwen-companion-header--keys)))
 
@@ -135,7 +137,9 @@ header line shows the keys that it leaves."
          (lines (cl-loop for command in (qwen-companion-header--commands map)
                          for keys = (mapconcat
                                      #'key-description
-                                     (cl-remove-if #'mouse-event-p
+                                     (cl-remove-if (lambda (event)
+                                                     (or (eq event 'menu-bar)
+                                                         (mouse-event-p event)))
                                                    (where-is-internal command)
                                                    :key (lambda (key) (aref key 0)))
                                      ", ")

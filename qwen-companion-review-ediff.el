@@ -31,6 +31,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'color)
 (require 'diff-mode)
 (require 'ediff)
 (require 'ediff-util)
@@ -113,17 +114,26 @@ all the same.  With 0, `qwen-companion-diff-style' alone decides."
    (t "")))
 
 (defun qwen-companion-review-ediff--brief-help ()
-  "Return the help shown in the control panel."
-  (mapconcat
-   (pcase-lambda (`(,keys . ,label))
-     (concat (propertize keys 'face 'help-key-binding) " " label))
-   (delq nil
-         `(("C-c C-c" . "accept") ("C-c C-k" . "reject") ("q" . "put aside")
-           ,(qwen-companion-review-ediff--unsaved-help)
-           ("n/p" . "next/previous change")
-           ,(unless ediff-3way-job '("a/b" . "keep A's/B's"))
-           ("TAB" . "hunk by hunk") ("?" . "all keys")))
-   "   "))
+  "Return the help shown in the control panel, in lines that fit its window."
+  (let ((column 0) (width (window-width)) parts)
+    (pcase-dolist (`(,keys . ,label)
+                   (delq nil
+                         `(("C-c C-c" . "accept") ("C-c C-k" . "reject")
+                           ("q" . "put aside")
+                           ,(qwen-companion-review-ediff--unsaved-help)
+                           ("n/p" . "next/previous change")
+                           ,(unless ediff-3way-job '("a/b" . "keep A's/B's"))
+                           ("TAB" . "hunk by hunk") ("?" . "all keys"))))
+      (let ((part (concat (propertize keys 'face 'help-key-binding) " " label)))
+        (cond ((= column 0))
+              ((< (+ column 3 (length part)) width)
+               (push "   " parts)
+               (cl-incf column 3))
+              (t (push "\n" parts)
+                 (setq column 0)))
+        (push part parts)
+        (cl-incf column (length part))))
+    (apply #'concat (nreverse parts))))
 
 (defun qwen-companion-review-ediff--long-help ()
   "Return Ediff's help preceded by our keys."
@@ -178,7 +188,11 @@ deleted otherwise."
                   (no-focus-on-map . t)
                   ;; Ediff's parameters hide it at first.
                   (visibility . t)
-                  (width . ,(+ 2 (length (qwen-companion-review-ediff--brief-help))))
+                  (width . ,(+ 2 (apply #'max
+                                        (mapcar #'length
+                                                (split-string
+                                                 (qwen-companion-review-ediff--brief-help)
+                                                 "\n")))))
                   (height . 4)
                   ,@ediff-control-frame-parameters))))
 
@@ -268,6 +282,19 @@ Ediff would centre the lines."
     (ediff-buffer-C diff-changed diff-refine-changed))
   "Faces of each variant: that of its changes, and that of the current one.")
 
+(defun qwen-companion-review-ediff--current-face (soft strong)
+  "Return the attributes of the current change, between SOFT and STRONG.
+These are faces; the second one is made for words, and too much for lines."
+  (let ((light (color-name-to-rgb (or (face-background soft nil t) "")))
+        (full (color-name-to-rgb (or (face-background strong nil t) ""))))
+    (if (and light full (>= (display-color-cells) 256))
+        (list :inherit soft :extend t
+              :background (apply #'color-rgb-to-hex
+                                 (append (cl-mapcar (lambda (a b) (/ (+ a b) 2))
+                                                    light full)
+                                         '(2))))
+      (list :inherit strong :extend t))))
+
 (defun qwen-companion-review-ediff--set-colours ()
   "Show the sides of the current control panel in the colours of a diff.
 Ediff would show all but the current one as grey stripes."
@@ -276,10 +303,12 @@ Ediff would show all but the current one as grey stripes."
                 ((buffer-live-p buffer)))
       (let ((letter (substring (symbol-name variant) -1)))
         (with-current-buffer buffer
-          (pcase-dolist (`(,kind . ,face) `(("even" . ,soft) ("odd" . ,soft)
-                                            ("current" . ,strong)))
-            (face-remap-set-base (intern (format "ediff-%s-diff-%s" kind letter))
-                                 (list :inherit face :extend t)))
+          (pcase-dolist (`(,kind . ,face)
+                         `(("even" :inherit ,soft :extend t)
+                           ("odd" :inherit ,soft :extend t)
+                           ("current" . ,(qwen-companion-review-ediff--current-face
+                                          soft strong))))
+            (face-remap-set-base (intern (format "ediff-%s-diff-%s" kind letter)) face))
           (face-remap-set-base (intern (format "ediff-fine-diff-%s" letter))
                                (list :inherit strong :weight 'bold :underline t)))))))
 

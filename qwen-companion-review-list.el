@@ -248,7 +248,11 @@ The list stays selected; from then on moving shows the other reviews."
   "Go to the next proposal, or forward by COUNT of them.
 If a review is on the screen, show that of the proposal instead."
   (interactive "p")
-  (forward-line (or count 1))
+  (let ((start (point)))
+    (forward-line (or count 1))
+    ;; Not to the names of the columns, or past the last proposal.
+    (unless (tabulated-list-get-id)
+      (goto-char start)))
   (when-let* ((shown (qwen-companion-review-shown))
               (here (qwen-companion-proposal-by-id (tabulated-list-get-id)))
               ((not (eq here shown))))

@@ -384,7 +384,7 @@ ALIST has names by line; SECONDS is what the major mode has taken.")
   (let ((place (qwen-companion-review-unified--place difference hunk)))
     (concat
      (and place
-          (concat " " (propertize place 'face '(diff-function diff-hunk-header))))
+          (propertize (concat " " place) 'face '(diff-function diff-hunk-header)))
      (and (qwen-companion-hunks-dropped-p hunk)
           (propertize (substitute-command-keys " dropped, \\[qwen-companion-unified-restore] brings it back")
                       'face 'warning)))))

@@ -267,9 +267,12 @@ of the CLI's open proposals it is."
   (let* ((root (qwen-companion-roots-of default-directory))
          (turn (qwen-companion-review-of-session proposal))
          (count (length turn)))
-    `((2 . ,(format "by %s" (qwen-companion-untrusted-text
-                             (qwen-companion-proposal-client proposal))))
-      (1 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
+    `((2 . ,(format "by %s" (replace-regexp-in-string
+                             ;; Its version is in the list.
+                             " [0-9][0-9.]*\\'" ""
+                             (qwen-companion-untrusted-text
+                              (qwen-companion-proposal-client proposal)))))
+      (12 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
       (30 . ,(and root (format "in %s" (qwen-companion-untrusted-path
                                        (file-name-nondirectory root)))))
       (1 . ,(and (> count 1)

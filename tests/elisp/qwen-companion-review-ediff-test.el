@@ -436,7 +436,7 @@
       (qwen-companion-review-ediff-test--show proposal)
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (should (string-prefix-p
-                 (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code 0.24.4  in %s  "
+                 (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code  in %s  "
                          project)
                  (qwen-companion-test-header)))
         (insert "mine")
