@@ -314,5 +314,10 @@ It is bound to nothing; give it a key of your own.")
       ["All of this by keys" qwen-companion]
       ["Options" (customize-group 'qwen-companion)]))))
 
+(defun qwen-companion-menu-popup (event)
+  "Pop up the menu of the mode at EVENT, a click."
+  (interactive "e")
+  (popup-menu (qwen-companion-menu-bar) event))
+
 (provide 'qwen-companion-menu)
 ;;; qwen-companion-menu.el ends here

@@ -272,7 +272,7 @@ of the CLI's open proposals it is."
                              " [0-9][0-9.]*\\'" ""
                              (qwen-companion-untrusted-text
                               (qwen-companion-proposal-client proposal)))))
-      (12 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
+      (25 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
       (30 . ,(and root (format "in %s" (qwen-companion-untrusted-path
                                        (file-name-nondirectory root)))))
       (1 . ,(and (> count 1)

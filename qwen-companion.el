@@ -116,16 +116,59 @@ Include the daemon's state and requests once its files are loaded."
           (when (featurep 'qwen-companion-chat-permissions)
             (qwen-companion-chat-permissions-lighter)))))))
 
+(defvar qwen-companion--lighter-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map [mode-line mouse-1] #'qwen-companion-menu-popup)
+    (define-key map [mode-line mouse-2] #'qwen-companion)
+    (define-key map [mode-line down-mouse-3] mode-line-mode-menu)
+    map)
+  "Keymap of the text in the mode line.")
+
+(defun qwen-companion--lighter-help (window object position)
+  "Return the state in words, and what the mouse does, for `help-echo'.
+WINDOW, OBJECT and POSITION are as there: the part of the text."
+  (let ((own (and (stringp object)
+                  (get-text-property position 'qwen-companion-help object))))
+    (concat (or (if (functionp own) (funcall own window object position) own)
+                (qwen-companion--state-words))
+            "\nmouse-1: menu, mouse-2: all commands and options")))
+
+(defun qwen-companion--state-words ()
+  "Return the state of the companion in words."
+  (pcase (qwen-companion-state)
+    ('starting "The companion is starting")
+    ('error (format "The companion is not running: %s" (qwen-companion-backend-failure)))
+    (_ (let ((sessions (length (qwen-companion-backend-sessions)))
+             (proposals (length (qwen-companion-proposals))))
+         (format "%s, %s"
+                 (pcase sessions
+                   (0 "No CLI is connected")
+                   (1 "1 CLI is connected")
+                   (_ (format "%d CLIs are connected" sessions)))
+                 (pcase proposals
+                   (0 "no proposal waits")
+                   (1 "1 proposal waits")
+                   (_ (format "%d proposals wait" proposals))))))))
+
 (defun qwen-companion--lighter-parts ()
   "Return the text for the mode line as a mode line construct.
 Emacs gives all of a minor mode's string the properties of its first
-character, so each part with properties of its own is a string."
+character, and those of any minor mode, but for those of a construct: so
+each part with properties of its own is one."
   (let ((text (qwen-companion--lighter))
         (start 0)
         parts)
     (while (< start (length text))
-      (let ((end (next-property-change start text (length text))))
-        (push (substring text start end) parts)
+      (let* ((end (next-property-change start text (length text)))
+             (part (substring text start end)))
+        (push `(:propertize
+                ,(propertize (substring-no-properties part)
+                             'qwen-companion-help (get-text-property 0 'help-echo part))
+                face ,(get-text-property 0 'face part)
+                mouse-face mode-line-highlight
+                help-echo qwen-companion--lighter-help
+                local-map ,qwen-companion--lighter-map)
+              parts)
         (setq start end)))
     (cons "" (nreverse parts))))
 
@@ -258,6 +301,7 @@ When it is made, the mode comes on."
 ;; Loaded when they are used first.  Who requires this file in a clone has no
 ;; autoloads of a package.
 (autoload 'qwen-companion-menu-bar "qwen-companion-menu")
+(autoload 'qwen-companion-menu-popup "qwen-companion-menu" nil t)
 (autoload 'qwen-companion "qwen-companion-menu" nil t)
 (autoload 'qwen-companion-command-map "qwen-companion-menu" nil t 'keymap)
 (autoload 'qwen-companion-ask "qwen-companion-ask" nil t)

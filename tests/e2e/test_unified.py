@@ -16,6 +16,12 @@ pytestmark = pytest.mark.reuses_stage("client")
 OLD = "".join(f"line {number}\n" for number in range(1, 41))
 NEW = OLD.replace("line 5\n", "line five\n").replace("line 20\n", "").replace("line 35\n", "line 35\nline 35a\n")
 UNIFIED = "(setq qwen-companion-diff-style 'unified)"
+# What the mode line says of the companion to a pointer above it.
+LIGHTER_HELP = """
+(let* ((line (format-mode-line mode-line-modes)) (place (string-search "Qwen[" line)))
+  (and (lookup-key (get-text-property place 'local-map line) [mode-line mouse-1])
+       (funcall (get-text-property place 'help-echo line) nil line place)))
+"""
 HUNKS = "*qwen-companion hunks: list.txt*"
 
 
@@ -48,6 +54,7 @@ def test_what_is_dropped_is_not_written(stage: Stage) -> None:
     stage.screen.keys("n", "k")
     stage.screen.wait_for("2 of 3 hunks kept")
     stage.screen.wait_for("dropped, u brings it back")
+    assert stage.emacs.text(LIGHTER_HELP).startswith("1 CLI is connected, 1 proposal waits\nmouse-1: menu")
     stage.screen.keys("o")
     stage.screen.wait_for("0 of 3 hunks kept")
     stage.screen.keys("C-_")

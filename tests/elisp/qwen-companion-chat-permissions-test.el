@@ -155,8 +155,7 @@
       (should (equal " Asks:1" (qwen-companion-chat-permissions-lighter)))
       (should (string-match-p "Asks:1" (qwen-companion--lighter)))
       ;; A part that stands out, whatever is before it.
-      (should (eq 'warning (get-text-property
-                            0 'face (car (last (qwen-companion--lighter-parts)))))))
+      (should (eq 'warning (plist-get (cddar (last (qwen-companion--lighter-parts))) 'face))))
     (should (eobp))
     (should (equal "half a pro" (qwen-companion-chat-send--text)))
     (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
