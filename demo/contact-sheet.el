@@ -14,7 +14,7 @@
 (require 'cl-lib)
 (require 'qwen-companion)
 
-(declare-function x-export-frames "xfns.c" (&optional frames type))
+(declare-function x-export-frames "ext:xfns.c" (&optional frames type))
 (defvar qwen-companion-review-unified--hunks)
 
 (defconst contact-sheet--patience 30
@@ -192,8 +192,8 @@ Emacs exits after that."
        (setq face (plist-put face (if (= code 38) :foreground :background)
                              (contact-sheet--colour (nth 1 codes)))
              codes (nthcdr 2 codes)))
-      (39 (setq face (plist-put face :foreground "#d8d8d8")))
-      (49 (setq face (plist-put face :background "#1c1c1c")))
+      (39 (setq face (plist-put face :foreground "#000000")))
+      (49 (setq face (plist-put face :background "#ffffff")))
       ((and code (guard (<= 30 code 37)))
        (setq face (plist-put face :foreground (contact-sheet--colour (- code 30)))))
       ((and code (guard (<= 40 code 47)))
@@ -210,7 +210,9 @@ Emacs exits after that."
     (goto-char start)
     (while (re-search-forward "\e\\[\\([0-9;]*\\)m\\|[\C-n\C-o]" nil t)
       (let ((codes (and (match-string 1)
-                        (mapcar #'string-to-number (split-string (match-string 1) ";")))))
+                        (save-match-data
+                          (mapcar #'string-to-number
+                                  (split-string (match-string 1) ";"))))))
         (replace-match "")
         (put-text-property start (point) 'face (copy-sequence face))
         (setq start (point)
@@ -222,7 +224,8 @@ Emacs exits after that."
   (menu-bar-mode -1)
   (tool-bar-mode -1)
   (scroll-bar-mode -1)
-  (set-face-attribute 'default nil :background "#1c1c1c" :foreground "#d8d8d8")
+  ;; What Emacs takes a terminal for that does not say.
+  (set-face-attribute 'default nil :background "#ffffff" :foreground "#000000")
   (dolist (file files)
     (switch-to-buffer (generate-new-buffer "terminal"))
     (insert-file-contents file)

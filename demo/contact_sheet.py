@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Takes pictures of reviews in all states, themes and sizes, to be looked at: part of `make screenshots`.
 
-Needs an Emacs that draws windows with Cairo, Xvfb and tmux.  The pictures go to .build/contact-sheet, with a page of all.
+Needs an Emacs that draws windows with Cairo, Xvfb, tmux and tic.  The pictures go to .build/contact-sheet, with a page
+of all.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from sandbox import Sandbox  # noqa: E402
 PATIENCE_S = 300.0
 THEMES = ("default", "modus-operandi", "modus-vivendi", "leuven", "wombat")
 WINDOWS = ((800, 600), (1400, 900))
-TERMINALS = {"xterm": 8, "xterm-16color": 16, "xterm-256color": 256}
+TERMINALS = {"xterm": 8, "sheet-16color": 16, "xterm-256color": 256}
+SIXTEEN_COLOURS = r"""sheet-16color|an xterm of 16 colours,
+ colors#16, pairs#256,
+ setaf=\E[%?%p1%{8}%<%t%p1%{30}%+%e%p1%{82}%+%;%dm,
+ setab=\E[%?%p1%{8}%<%t%p1%{40}%+%e%p1%{92}%+%;%dm,
+ use=xterm,
+"""
 SCREENS = ((80, 24), (120, 40))
 
 
@@ -61,6 +68,9 @@ def take_windows(environment: Mapping[str, str]) -> None:
 
 def take_terminals(environment: Mapping[str, str]) -> None:
     """Take the pictures of each number of colours in a text terminal, and draw them."""
+    descriptions = SHEET / "terminfo"
+    subprocess.run(["tic", "-x", "-o", str(descriptions), "-"], input=SIXTEEN_COLOURS, text=True, check=True)
+    environment = {**environment, "TERMINFO_DIRS": f"{descriptions}:"}
     for term, colours in TERMINALS.items():
         for columns, lines in SCREENS:
             sandbox = Sandbox()
@@ -96,9 +106,9 @@ def take_terminals(environment: Mapping[str, str]) -> None:
 
 def main() -> int:
     """Take all pictures; return the exit status."""
-    missing = [program for program in ("Xvfb", "tmux") if shutil.which(program) is None]
+    missing = [program for program in ("Xvfb", "tmux", "tic") if shutil.which(program) is None]
     if missing:
-        print(f"contact sheet: not installed: {', '.join(missing)} (packages xvfb, tmux)", file=sys.stderr)
+        print(f"contact sheet: not installed: {', '.join(missing)} (packages xvfb, tmux, ncurses-bin)", file=sys.stderr)
         return 1
     shutil.rmtree(SHEET, ignore_errors=True)
     SHEET.mkdir(parents=True)
@@ -108,7 +118,7 @@ def main() -> int:
         take_terminals(environment)
     pictures = sorted(SHEET.glob("*.png"))
     figures = "".join(
-        f'<figure><img src="{html.escape(path.name)}" loading="lazy"><figcaption>{html.escape(path.stem)}</figcaption></figure>\n'
+        f'<figure><img src="{html.escape(path.name)}"><figcaption>{html.escape(path.stem)}</figcaption></figure>\n'
         for path in pictures
     )
     (SHEET / "index.html").write_text(f"<!doctype html><title>Reviews</title>\n{figures}")
