@@ -27,8 +27,8 @@ from sandbox import Sandbox  # noqa: E402
 PATIENCE_S = 300.0
 THEMES = ("default", "modus-operandi", "modus-vivendi", "leuven", "wombat")
 WINDOWS = ((800, 600), (1400, 900))
-TERMINALS = {"xterm": 8, "sheet-16color": 16, "xterm-256color": 256}
-SIXTEEN_COLOURS = r"""sheet-16color|an xterm of 16 colours,
+TERMINALS = {"xterm": 8, "xterm-16color": 16, "xterm-256color": 256}
+SIXTEEN_COLOURS = r"""xterm-16color|an xterm of 16 colours,
  colors#16, pairs#256,
  setaf=\E[%?%p1%{8}%<%t%p1%{30}%+%e%p1%{82}%+%;%dm,
  setab=\E[%?%p1%{8}%<%t%p1%{40}%+%e%p1%{92}%+%;%dm,
