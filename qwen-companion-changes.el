@@ -38,6 +38,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-file)
+(require 'qwen-companion-comments)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
@@ -58,11 +59,6 @@
 (defface qwen-companion-changes-label
   '((t :inherit shadow))
   "Face of what is said about a turn or a file."
-  :group 'qwen-companion)
-
-(defface qwen-companion-changes-comment
-  '((t :inherit (font-lock-comment-face bold)))
-  "Face of the user's comments on changes."
   :group 'qwen-companion)
 
 (defconst qwen-companion-changes--buffer-name "*qwen-companion changes*")
@@ -1602,15 +1598,8 @@ Those whose line is not there are shown below the heading of the file."
                 (forward-line 1))
               (when (>= (point) end)
                 (goto-char start))
-              (let ((overlay (make-overlay (line-beginning-position)
-                                           (min (point-max) (1+ (line-end-position))))))
-                (overlay-put overlay 'qwen-companion-changes-comment t)
-                (overlay-put overlay 'evaporate t)
-                (overlay-put
-                 overlay 'after-string
-                 (propertize (concat "    "
-                                     (qwen-companion-changes--comment-text comment) "\n")
-                             'face 'qwen-companion-changes-comment))))))))))
+              (qwen-companion-comments-show (qwen-companion-changes--comment-text comment)
+                                            'qwen-companion-changes-comment))))))))
 
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
@@ -1640,19 +1629,15 @@ can paste it."
 
 (defun qwen-companion-changes--prompt (comments)
   "Return COMMENTS as one prompt."
-  (concat
-   "Comments on your changes:\n"
-   (mapconcat
-    (lambda (comment)
-      (format "\n%s:%d\n> %s\n%s\n"
-              (qwen-companion-untrusted-text
-               (file-relative-name (qwen-companion-changes--comment-path comment)
-                                   (qwen-companion-changes--comment-root comment)))
-              (cddr (qwen-companion-changes--comment-source comment))
-              (qwen-companion-untrusted-text
-               (qwen-companion-changes--comment-line comment) t)
-              (qwen-companion-changes--comment-text comment)))
-    comments "")))
+  (qwen-companion-comments-prompt
+   "Comments on your changes:"
+   (mapcar (lambda (comment)
+             (list (file-relative-name (qwen-companion-changes--comment-path comment)
+                                       (qwen-companion-changes--comment-root comment))
+                   (cddr (qwen-companion-changes--comment-source comment))
+                   (qwen-companion-changes--comment-line comment)
+                   (qwen-companion-changes--comment-text comment)))
+           comments)))
 
 (defun qwen-companion-changes--comments-session ()
   "Return the connected CLI that gets the comments, or nil.

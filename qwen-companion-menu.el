@@ -56,6 +56,10 @@
   "Return non-nil in a chat buffer."
   (derived-mode-p 'qwen-companion-chat-mode))
 
+(defun qwen-companion-menu--review-p ()
+  "Return non-nil in a buffer of a review."
+  qwen-companion-proposal-current)
+
 (defun qwen-companion-menu--file-p ()
   "Return non-nil when the current buffer visits a file."
   (buffer-file-name (or (buffer-base-buffer) (current-buffer))))
@@ -200,6 +204,8 @@ They are those of its `:type', a `choice' or a boolean.")
         ("y" "Accept and go to the next" qwen-companion-diff-accept-next
          qwen-companion-proposals)
         ("k" "Reject" qwen-companion-diff-reject qwen-companion-proposals)
+        ("N" "Note a comment" qwen-companion-diff-comment
+         qwen-companion-menu--review-p)
         ("e" "Empty the file" qwen-companion-diff-empty qwen-companion-proposals)
         ("t" "Ediff or hunks" qwen-companion-diff-switch qwen-companion-proposals)
         ("u" "Your unsaved text" qwen-companion-diff-show-unsaved

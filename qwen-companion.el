@@ -55,6 +55,7 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
+(require 'qwen-companion-review-comments)
 (require 'qwen-companion-review-ediff)
 (require 'qwen-companion-review-list)
 (require 'qwen-companion-review-unified)

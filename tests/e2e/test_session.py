@@ -102,14 +102,27 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage) -> None:
 
 def test_a_proposal_is_rejected(stage: Stage) -> None:
     open_review(stage)
-    # To the control panel.
-    stage.screen.keys("C-x", "o", "C-x", "o", "C-x", "o")
+    # To the proposal, then to the control panel.
+    stage.screen.keys("C-x", "o", "C-x", "o", "M-g", "g")
+    stage.screen.type("5")
+    stage.screen.keys("Enter", "C-c", "C-r")
+    stage.screen.wait_for("Comment on line 5:")
+    stage.screen.type("Too formal.")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("1 comment goes to the CLI")
+    stage.screen.keys("C-x", "o")
+    # The comments come when the turn is over, which is cancelled by the rejection.
+    stage.model.say("Less formal then.")
     stage.screen.keys("C-c", "C-k")
     # The CLI marks a tool that was cancelled with a dash.
     stage.screen.wait_for(re.compile("^ *- WriteFile", re.MULTILINE))
     stage.screen.wait_gone("Yes, allow once")
     assert stage.sandbox.greeting.read_text() == GREETING
     assert stage.emacs.visible_buffers() == ["greeting.py", "*qwen: project*"]
+    stage.screen.wait_for("Less formal then.")
+    *_, request = (stage.model.next_request() for _ in range(3))
+    assert "I have rejected your change, for these reasons:" in request.prompt
+    assert 'greeting.py:5\n>     return "good day " + name\nToo formal.' in request.prompt
     stage.screen.wait_for("Qwen[1] ")
 
 

@@ -1,0 +1,122 @@
+;;; qwen-companion-review-comments.el --- Comments on lines of a review  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; In a review, comments can be noted on lines.  They go to the CLI as one
+;; prompt when the user accepts or rejects the proposal.
+
+;;; Code:
+
+(require 'seq)
+(require 'subr-x)
+(require 'qwen-companion-backend)
+(require 'qwen-companion-comments)
+(require 'qwen-companion-hunks-view)
+(require 'qwen-companion-messages)
+(require 'qwen-companion-prompts)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
+(require 'qwen-companion-review-unified)
+(require 'qwen-companion-roots)
+
+(defvar qwen-companion-review-comments--noted (make-hash-table :test #'eq :weakness 'key)
+  "The comments on each proposal, newest first: (LINE TEXT COMMENT).")
+
+(defun qwen-companion-review-comments--line ()
+  "Return the number of the line at point in its text."
+  (if (derived-mode-p 'qwen-companion-unified-mode)
+      (cdr (or (and (qwen-companion-hunks-view-hunk-at (point))
+                    (qwen-companion-hunks-view-lines-at))
+               (user-error "Comments belong to lines; go to a line of a hunk")))
+    (line-number-at-pos nil t)))
+
+;;;###autoload
+(defun qwen-companion-diff-comment ()
+  "Note a comment on the line at point of a review; with an empty one, remove it.
+When you accept or reject the proposal, all its comments go to the CLI as
+one prompt, once its turn is over."
+  (interactive)
+  (let* ((proposal (or qwen-companion-proposal-current
+                       (user-error "Not in a buffer of a review")))
+         (line (qwen-companion-review-comments--line))
+         (text (buffer-substring-no-properties (line-beginning-position)
+                                               (line-end-position)))
+         (noted (gethash proposal qwen-companion-review-comments--noted))
+         (known (seq-find (lambda (comment)
+                            (and (eql line (car comment)) (equal text (cadr comment))))
+                          noted))
+         (comment (string-trim (read-string (format "Comment on line %d: " line)
+                                            (nth 2 known))))
+         (left (append (and (not (string-empty-p comment))
+                            (list (list line text comment)))
+                       (remq known noted))))
+    (puthash proposal left qwen-companion-review-comments--noted)
+    (dolist (overlay (overlays-at (line-beginning-position)))
+      (when (overlay-get overlay 'qwen-companion-review-comment)
+        (delete-overlay overlay)))
+    (unless (string-empty-p comment)
+      (qwen-companion-comments-show comment 'qwen-companion-review-comment))
+    (message "%s" (pcase (length left)
+                    (0 "No comments are left")
+                    (1 "1 comment goes to the CLI when you accept or reject")
+                    (count (format "%d comments go to the CLI when you accept or reject"
+                                   count))))))
+
+(defun qwen-companion-review-comments--ended (proposal _before by-cli)
+  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI."
+  (when-let* ((noted (gethash proposal qwen-companion-review-comments--noted)))
+    (remhash proposal qwen-companion-review-comments--noted)
+    (let* ((path (qwen-companion-proposal-path proposal))
+           (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
+           (root (directory-file-name
+                  (or (and session (qwen-companion-session-directory session))
+                      (qwen-companion-roots-of (file-name-directory path))
+                      (file-name-directory path))))
+           (file (file-relative-name path root))
+           (prompt (qwen-companion-comments-prompt
+                    (pcase (qwen-companion-proposal-state proposal)
+                      ('accepted "I have accepted your change, with these comments:")
+                      ('rejected "I have rejected your change, for these reasons:")
+                      (_ "Comments on your change:"))
+                    (mapcar (lambda (comment) (cons file comment))
+                            (sort (copy-sequence noted) #'car-less-than-car)))))
+      (if (or by-cli (not session))
+          (qwen-companion-review-comments--copy prompt root)
+        (condition-case nil
+            (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
+          (user-error (qwen-companion-review-comments--copy prompt root)))))))
+
+(defun qwen-companion-review-comments--copy (prompt root)
+  "Copy PROMPT, about the project ROOT, for the user to paste."
+  (qwen-companion-prompts-remember root prompt)
+  (kill-new prompt)
+  (message "qwen-companion: the comments on the review are not sent; they are copied, and in the history of M-x qwen-companion-ask"))
+
+(define-key qwen-companion-review-buffer-mode-map (kbd "C-c C-r")
+            #'qwen-companion-diff-comment)
+(define-key qwen-companion-unified-mode-map (kbd "c") #'qwen-companion-diff-comment)
+(define-key qwen-companion-unified-mode-map (kbd "C-c C-r") #'qwen-companion-diff-comment)
+
+;; After the reviews have closed: what they say is less than what comes here.
+(add-hook 'qwen-companion-proposal-ended-functions
+          #'qwen-companion-review-comments--ended 90)
+
+(provide 'qwen-companion-review-comments)
+;;; qwen-companion-review-comments.el ends here
