@@ -1890,5 +1890,10 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (pop-to-buffer buffer)
     (qwen-companion-changes--update)))
 
+(defun qwen-companion-changes-of-session (turn)
+  "Show what was changed in the conversation to which TURN belongs."
+  (qwen-companion-changes)
+  (qwen-companion-changes--show (list 'session (qwen-companion-turn-session turn))))
+
 (provide 'qwen-companion-changes)
 ;;; qwen-companion-changes.el ends here

@@ -30,6 +30,7 @@
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-proposal)
@@ -98,6 +99,21 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
         (qwen-companion-session-no-hooks session)
         "")))
 
+(defun qwen-companion-session-list--turns (session)
+  "Return each turn of SESSION, newest first."
+  (seq-filter (lambda (turn)
+                (equal (qwen-companion-session-id session) (qwen-companion-turn-cli turn)))
+              (qwen-companion-journal-turns)))
+
+(defun qwen-companion-session-list--files (session)
+  "Return how many files SESSION has changed, as text; \"\" for none."
+  (let ((paths (delete-dups
+                (mapcan (lambda (turn)
+                          (mapcar #'qwen-companion-changed-file-path
+                                  (qwen-companion-turn-files turn)))
+                        (qwen-companion-session-list--turns session)))))
+    (if paths (number-to-string (length paths)) "")))
+
 (defun qwen-companion-session-list--entry (session)
   "Return the entry of SESSION in the list."
   (let ((since (qwen-companion-session-list--since session))
@@ -111,7 +127,8 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
                          (qwen-companion-session-list--project session)))
            (list (propertize (symbol-name activity)
                              'face (and (memq activity '(asking reviewing)) 'warning))
-                 (if since (qwen-companion-layer-duration since) ""))
+                 (if since (qwen-companion-layer-duration since) "")
+                 (qwen-companion-session-list--files session))
            (mapcar #'qwen-companion-untrusted-text
                    (list (qwen-companion-session-list--terminal session)
                          (qwen-companion-session-list--last session)))))))
@@ -142,12 +159,15 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
                                   "The companion is not running")
-                                "" "" "" "" ""))))))
+                                "" "" "" "" "" ""))))))
 
 (defun qwen-companion-session-list--clean-up ()
-  "Remove the hook: the buffer of the list is being killed."
+  "Remove the hooks: the buffer of the list is being killed."
   (remove-hook 'qwen-companion-proposal-changed-hook
-               #'qwen-companion-session-list-refresh))
+               #'qwen-companion-session-list-refresh)
+  (remove-hook 'qwen-companion-journal-changed-functions
+               #'qwen-companion-session-list-refresh)
+  (qwen-companion-journal-watch 'sessions nil))
 
 (defun qwen-companion-session-list-close ()
   "Kill the buffer of the list if there is one."
@@ -185,6 +205,16 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
              (qwen-companion-session-list--at-point)))
        (user-error "Nothing to review: no proposal of this CLI waits"))))
 
+(declare-function qwen-companion-changes-of-session "qwen-companion-changes" (turn))
+
+(defun qwen-companion-session-list-changes ()
+  "Show what the CLI at point has changed in its conversation."
+  (interactive nil qwen-companion-sessions-mode)
+  (require 'qwen-companion-changes)
+  (qwen-companion-changes-of-session
+   (or (car (qwen-companion-session-list--turns (qwen-companion-session-list--at-point)))
+       (user-error "Nothing is recorded that this CLI has changed"))))
+
 (defun qwen-companion-session-list-end ()
   "End the CLI at point, after a question."
   (interactive nil qwen-companion-sessions-mode)
@@ -209,6 +239,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
     (define-key map (kbd "RET") #'qwen-companion-session-list-visit)
     (define-key map [mouse-2] #'qwen-companion-session-list-visit-clicked)
     (define-key map "r" #'qwen-companion-session-list-review)
+    (define-key map "c" #'qwen-companion-session-list-changes)
     (define-key map "k" #'qwen-companion-session-list-end)
     map)
   "Keymap of the list of connected CLIs.")
@@ -221,11 +252,14 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
   (setq tabulated-list-format
         [("CLI" 20 t) ("Project" 14 t) ("State" 10 t)
          ("Since" 7 qwen-companion-session-list--shorter-p)
+         ("Files" 5 nil :right-align t)
          ("Terminal" 20 t) ("Last" 0 t)]
         tabulated-list-padding 1)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)
+  (add-hook 'qwen-companion-journal-changed-functions #'qwen-companion-session-list-refresh)
+  (qwen-companion-journal-watch 'sessions t)
   (qwen-companion-visible-keep-updated #'qwen-companion-visible-revert
                                        qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook #'qwen-companion-session-list--clean-up nil t))
@@ -235,6 +269,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
   '("Session"
     ["Go to Its Terminal" qwen-companion-session-list-visit]
     ["Go to Its Review" qwen-companion-session-list-review]
+    ["What It Has Changed" qwen-companion-session-list-changes]
     ["End It" qwen-companion-session-list-end]))
 
 ;;;###autoload

@@ -368,9 +368,14 @@ See the options `qwen-companion-qwen-command',
   "Return the directory of the terminal we are in, or the project's."
   (or qwen-companion-terminal-directory (qwen-companion--here)))
 
+(defvar project-current-directory-override)
+
 (defun qwen-companion--here ()
-  "Return the root of the current project, or the current directory."
-  (or (qwen-companion-roots-of default-directory) default-directory))
+  "Return the root of the current project, or the current directory.
+That is the one chosen by `project-switch-project' while it runs."
+  (let ((directory (or (bound-and-true-p project-current-directory-override)
+                       default-directory)))
+    (or (qwen-companion-roots-of directory) directory)))
 
 (defun qwen-companion-start-cli (directory arguments another interactive)
   "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.

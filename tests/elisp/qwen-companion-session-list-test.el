@@ -14,6 +14,7 @@
 (require 'ert)
 (require 'cl-lib)
 (require 'qwen-companion)
+(require 'qwen-companion-changes)
 (require 'qwen-companion-test-helper)
 
 (defvar qwen-companion-session-list-test--sessions nil
@@ -62,6 +63,30 @@
                      (qwen-companion-session-list-test--rows)))
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
+
+(ert-deftest qwen-companion-session-list-test-files-and-changes ()
+  "How many files a CLI has changed, and `c' for what."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session "a")
+            (qwen-companion-session-list-test--session "b"))
+    (should (qwen-companion-journal-watched-p))
+    (qwen-companion-journal-on-turns
+     '(:turns ((:id "1" :root "/r" :session "s" :cli "a" :who agent :source hooks :start 1
+                :files ((:path "/r/one" :kind modified) (:path "/r/two" :kind added)))
+               (:id "2" :root "/r" :session "s" :cli "a" :who agent :source hooks :start 2
+                :files ((:path "/r/one" :kind modified))))))
+    (should (equal '("Qwen Code 0.24.4|connected|2" "Qwen Code 0.24.4|connected")
+                   (qwen-companion-session-list-test--rows)))
+    (goto-char (point-min))
+    (let (shown)
+      (cl-letf (((symbol-function 'qwen-companion-changes-of-session)
+                 (lambda (turn) (setq shown (qwen-companion-turn-id turn)))))
+        (call-interactively (key-binding "c"))
+        (should (equal "2" shown))
+        (forward-line)
+        (should-error (call-interactively (key-binding "c")) :type 'user-error)))
+    (qwen-companion-session-list-close)
+    (should-not (qwen-companion-journal-watched-p))))
 
 (ert-deftest qwen-companion-session-list-test-follows ()
   "Point stays on its CLI when others come and go, and the list with none says so."

@@ -8,6 +8,13 @@
 
 (require 'qwen-companion-test-helper)
 
+(defvar project-current-directory-override)
+(defvar qwen-companion-terminal-external-command)
+(defvar server-name)
+(defvar server-process)
+(defvar server-socket-dir)
+(defvar server-use-tcp)
+
 (defconst qwen-companion-terminal-test--variables
   '(("QWEN_COMPANION_TEST_A" "1") ("QWEN_COMPANION_TEST_B" "/x:/y")))
 
@@ -317,6 +324,60 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (should (= 1 (length (qwen-companion-terminal-buffers))))
           (delete-process
            (get-buffer-process (qwen-companion-terminal--buffer-for root))))))))
+
+(ert-deftest qwen-companion-terminal-test-in-the-project-that-is-switched-to ()
+  (qwen-companion-test-with-files nil
+    (let ((root default-directory))
+      (with-temp-buffer
+        (setq default-directory "/")
+        (cl-progv '(project-current-directory-override) (list root)
+          (should (file-equal-p root (qwen-companion--here))))
+        (should (equal "/" (qwen-companion--here)))))))
+
+(ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
+  "Its .dir-locals.el does; what is not safe asks nobody and has no effect."
+  (qwen-companion-test-with-files
+      '((".dir-locals.el" "((nil . ((qwen-companion-terminal . term)
+ (qwen-companion-approval-mode . \"yolo\") (qwen-companion-qwen-command . (\"rm\")))))"))
+    (let ((qwen-companion-terminal 'eat)
+          (qwen-companion-approval-mode nil)
+          (qwen-companion-qwen-command '("sh")))
+      (should (equal '(term "sh") (qwen-companion-terminal--options default-directory)))
+      (with-temp-file ".dir-locals.el"
+        (insert "((nil . ((qwen-companion-approval-mode . \"plan\"))))"))
+      (should (equal '(eat "sh" "--approval-mode" "plan")
+                     (qwen-companion-terminal--options default-directory))))))
+
+(ert-deftest qwen-companion-terminal-test-emacs-is-the-editor ()
+  "While its server runs, unless that is not wanted."
+  (require 'server)
+  (let ((server-process nil)
+        (server-use-tcp nil)
+        (server-socket-dir "/run/me")
+        (server-name "work"))
+    (should-not (qwen-companion-terminal--editor-variables))
+    (with-temp-buffer
+      (let* ((server-process (make-process :name "server" :command '("cat") :noquery t
+                                           :connection-type 'pipe))
+             (variables (qwen-companion-terminal--editor-variables)))
+        (should (string-suffix-p "/emacsclient" (car variables)))
+        (should (member "EMACS_SOCKET_NAME=/run/me/work" variables))
+        (let ((qwen-companion-terminal-editor nil))
+          (should-not (qwen-companion-terminal--editor-variables)))
+        (delete-process server-process)))))
+
+(ert-deftest qwen-companion-terminal-test-outside-of-emacs ()
+  "By a template of the command, in the directory."
+  (qwen-companion-test-with-files nil
+    (require 'qwen-companion-terminal-external)
+    (let ((qwen-companion-terminal 'external)
+          (qwen-companion-approval-mode nil)
+          (qwen-companion-qwen-command '("sh" "-c" "echo \"$0\" >half && mv half answer" "a b"))
+          (qwen-companion-terminal-external-command '("env" "-C" "%d" "%c")))
+      (qwen-companion-terminal--open (directory-file-name default-directory))
+      (qwen-companion-test-wait-for (file-exists-p "answer"))
+      (should (equal "a b\n" (qwen-companion-test-file-text "answer")))
+      (should-not (get-buffer (qwen-companion-terminal--name default-directory))))))
 
 ;;; Keys
 
