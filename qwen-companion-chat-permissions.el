@@ -430,7 +430,32 @@ If its revision has changed, the user has to see it again."
   (setq qwen-companion-chat-permissions--items
         (delq item qwen-companion-chat-permissions--items))
   (qwen-companion-chat-permissions--put
-   report (qwen-companion-chat-permissions--closed-text report)))
+   report (concat (qwen-companion-chat-permissions--closed-text report)
+                  (if (qwen-companion-chat-permissions--allowed-p item report)
+                      (qwen-companion-chat-permissions--allowed-changes item)
+                    ""))))
+
+(defun qwen-companion-chat-permissions--allowed-p (item report)
+  "Return non-nil when REPORT has closed ITEM and the tool may run."
+  (when-let* ((label (qwen-companion-daemon-permission-label report)))
+    (qwen-companion-daemon-option-allows
+     (cl-find label (qwen-companion-daemon-permission-options
+                     (qwen-companion-chat-permissions--item-report item))
+              :key #'qwen-companion-daemon-option-label :test #'equal))))
+
+(defun qwen-companion-chat-permissions--allowed-changes (item)
+  "Return what ITEM has allowed to change, as lines, or \"\"."
+  (mapconcat
+   (lambda (diff)
+     (let ((lines (alist-get (qwen-companion-daemon-diff-index diff)
+                             (qwen-companion-chat-permissions--item-diffs item))))
+       (if (stringp lines)
+           (concat "    " (propertize (qwen-companion-daemon-diff-path diff) 'face 'bold)
+                   (qwen-companion-chat-tools-line-counts lines) "\n"
+                   (propertize lines 'line-prefix "    " 'wrap-prefix "    "))
+         "")))
+   (qwen-companion-daemon-tool-diffs (qwen-companion-chat-permissions--tool item))
+   ""))
 
 (defun qwen-companion-chat-permissions-redraw ()
   "Show all questions again, after the state of the session has changed."

@@ -490,6 +490,35 @@ If a prompt still waits here for the session, take it back instead."
      (t (qwen-companion-chat-call
          'daemon-cancel (list :session qwen-companion-chat-session-id))))))
 
+;;; The daemon's queue
+
+(defun qwen-companion-chat-send--read-queued ()
+  "Return a prompt of the daemon's queue; ask where there are several."
+  (let ((choices (mapcar (lambda (queued)
+                           (cons (qwen-companion-untrusted-line
+                                  (qwen-companion-daemon-queued-text queued))
+                                 queued))
+                         (qwen-companion-daemon-session-queue qwen-companion-chat-session))))
+    (unless choices
+      (user-error "No prompt is queued"))
+    (if (cdr choices)
+        (cdr (assoc (completing-read "Take out of the queue: " choices nil t) choices))
+      (cdar choices))))
+
+(defun qwen-companion-chat-remove-queued (queued)
+  "Take QUEUED, a prompt that waits behind the running turn, out of the queue.
+A prompt of your own comes back, to be edited.  Interactively, choose it
+where several are queued."
+  (interactive (list (qwen-companion-chat-send--read-queued)) qwen-companion-chat-mode)
+  (qwen-companion-chat-call
+   'daemon-remove-prompt
+   (list :session qwen-companion-chat-session-id :turn (qwen-companion-daemon-queued-turn queued))
+   (lambda (reply)
+     (cond ((qwen-companion-daemon-reply-error reply)
+            (qwen-companion-backend-notice (qwen-companion-daemon-reply-error reply)))
+           ((eq 'me (qwen-companion-daemon-queued-by queued))
+            (qwen-companion-chat-send-restore (qwen-companion-daemon-queued-text queued)))))))
+
 (defun qwen-companion-chat-return ()
   "Begin a new line in the prompt or send it.
 See the option of the same name."

@@ -89,7 +89,25 @@
                         ;; Calls that are over do not need attention.
                         'face (if (memq status '(done failed)) 'default 'bold))
             (if duration (propertize (format "  (%s)" duration) 'face 'shadow) "")
+            (if-let* ((reason (and (eq status 'failed) (qwen-companion-chat-tools--first-line tool))))
+                (propertize (concat "  " reason) 'face 'shadow 'wrap-prefix (make-string 10 ?\s))
+              "")
             "\n")))
+
+(defun qwen-companion-chat-tools--first-line (tool)
+  "Return the first line of the output of TOOL, or nil."
+  (when-let* ((output (qwen-companion-daemon-tool-output tool))
+              (lines (split-string output "\n" t "[ \t]+")))
+    (truncate-string-to-width (qwen-companion-untrusted-line (car lines)) 200 nil nil t)))
+
+(defun qwen-companion-chat-tools-line-counts (lines)
+  "Return how many lines LINES, of a unified diff, add and remove."
+  (let ((added 0) (removed 0))
+    (dolist (line (split-string lines "\n"))
+      (cond ((string-prefix-p "+" line) (cl-incf added))
+            ((string-prefix-p "-" line) (cl-incf removed))))
+    (concat "  " (propertize (format "+%d" added) 'face 'diff-added)
+            " " (propertize (format "-%d" removed) 'face 'diff-removed))))
 
 (defun qwen-companion-chat-tools--duration (tool)
   "Return how long TOOL took, a string, nil when that is unknown."
@@ -105,9 +123,11 @@
              (when-let* ((type (qwen-companion-daemon-tool-type tool)))
                (format " (%s)" type))
              "\n"))
-   (qwen-companion-chat-tools--text
-    tool "Command" 'input
-    (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-command-more tool))
+   ;; The title is mostly the command itself.
+   (unless (equal (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-title tool))
+     (qwen-companion-chat-tools--text
+      tool "Command" 'input
+      (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-command-more tool)))
    (unless (qwen-companion-daemon-tool-command tool)
      (qwen-companion-chat-tools--text
       tool "Input" 'input
@@ -254,6 +274,22 @@ when it could not be fetched."
         text))
      (when callback
        (funcall callback (and text t))))))
+
+;;; What fills the context
+
+(defun qwen-companion-chat-show-usage ()
+  "Show what fills the context window of the model."
+  (interactive nil qwen-companion-chat-mode)
+  (unless qwen-companion-chat-session-id
+    (user-error "There is no session yet"))
+  (qwen-companion-chat-call 'daemon-usage (list :session qwen-companion-chat-session-id)))
+
+(defun qwen-companion-chat-tools-on-usage (payload)
+  "Show what fills the context window, the report PAYLOAD."
+  (let ((name "*qwen-companion chat: context*"))
+    (when (get-buffer name)
+      (kill-buffer name))
+    (qwen-companion-chat-tools--view name (qwen-companion-spool-text payload))))
 
 (defconst qwen-companion-chat-tools--line-limit 1000
   "Characters after which a line is broken where a text is shown whole.

@@ -180,6 +180,15 @@ It leaves room for the rest of the mode line in 80 columns."
                  (qwen-companion-chat--tokens input)
                  (qwen-companion-chat--tokens output)))))
 
+(defun qwen-companion-chat--queued-text (count)
+  "Return a text about the daemon's queue of COUNT."
+  (propertize (format "%d queued" count)
+              'help-echo
+              (mapconcat (lambda (queued)
+                           (qwen-companion-untrusted-line (qwen-companion-daemon-queued-text queued)))
+                         (qwen-companion-daemon-session-queue qwen-companion-chat-session)
+                         "\n")))
+
 (defun qwen-companion-chat--busy-p (state)
   "Return non-nil when STATE is that of a session at work."
   (memq state '(busy waiting cancelling)))
@@ -213,7 +222,7 @@ It leaves room for the rest of the mode line in 80 columns."
                           (qwen-companion-chat--state-text state))
                         (and (memq state '(nil loading)) (qwen-companion-daemon-progress))
                         (qwen-companion-chat-send-kept-text)
-                        (and (> queued 0) (format "%d queued" queued))
+                        (and (> queued 0) (qwen-companion-chat--queued-text queued))
                         (and (> qwen-companion-chat--batches-left 0) "reading the conversation"))
                   (qwen-companion-chat--usage-text)
                   (list (and clients (> clients 1) (format "%d clients" clients))
@@ -240,7 +249,8 @@ It leaves room for the rest of the mode line in 80 columns."
     (daemon-reset . qwen-companion-chat--on-reset)
     (daemon-turn . qwen-companion-chat--on-turn)
     (daemon-permission . qwen-companion-chat-permissions-on-permission)
-    (daemon-text . qwen-companion-chat-tools-on-text))
+    (daemon-text . qwen-companion-chat-tools-on-text)
+    (daemon-usage . qwen-companion-chat-tools-on-usage))
   "Functions for the reports about the session of a chat.
 See `qwen-companion-chat-handlers'.")
 
@@ -550,6 +560,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                      ("C-c C-c" . qwen-companion-chat-send)
                      ("C-c C-k" . qwen-companion-chat-cancel)
                      ("C-c C-v" . qwen-companion-chat-show-change)
+                     ("C-c C-d" . qwen-companion-chat-remove-queued)
+                     ("C-c C-u" . qwen-companion-chat-show-usage)
                      ("C-c C-m" . qwen-companion-chat-set-mode)
                      ("C-c M-m" . qwen-companion-chat-set-model)
                      ("C-c C-n" . qwen-companion-chat-next-turn)
@@ -576,6 +588,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["Send the Prompt" qwen-companion-chat-send]
     ["Cancel" qwen-companion-chat-cancel
      :active (memq (qwen-companion-daemon-session-state qwen-companion-chat-session) '(busy waiting))]
+    ["Take a Prompt out of the Queue" qwen-companion-chat-remove-queued
+     :active (qwen-companion-daemon-session-queue qwen-companion-chat-session)]
     "---"
     ["Answer the Question..." qwen-companion-chat-answer
      :active (qwen-companion-chat--waits-p)]
@@ -594,6 +608,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     "---"
     ["Approval Mode..." qwen-companion-chat-set-mode]
     ["Model..." qwen-companion-chat-set-model]
+    ["What Fills the Context" qwen-companion-chat-show-usage]
     "---"
     ["New Chat" (qwen-companion-chat t)]
     ["Go to a Chat..." qwen-companion-chat-switch]
@@ -624,6 +639,7 @@ In the prompt, edited like any text:
 While it works:
 
 \\[qwen-companion-chat-cancel]	cancel
+\\[qwen-companion-chat-remove-queued]	take a prompt out of the queue, to edit it
 \\[qwen-companion-chat-answer]	choose the answer to the question that waits by its name;
 	each also has a key, which is beside it.  At the question, y
 	allows once, n rejects, and ! allows for this session
@@ -636,6 +652,7 @@ Everywhere:
 \\[qwen-companion-chat-insert-code]	insert it at point in the last file
 \\[qwen-companion-chat-export]	write the chat to a Markdown or Org file
 \\[qwen-companion-chat-set-mode], \\[qwen-companion-chat-set-model]	choose the approval mode, the model
+\\[qwen-companion-chat-show-usage]	show what fills the context window
 \\[qwen-companion-chat-reload]	read the conversation again; load a session that has ended
 \\<qwen-companion-chat-conversation-map>
 In the conversation also, where a click does what RET does:

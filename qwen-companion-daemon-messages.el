@@ -44,6 +44,8 @@ key; each returns the value of its key, nil where there is none."
   id title updated clients busy)
 (qwen-companion-daemon-messages--define session SessionInfo
   state text title model mode used size clients queue)
+(qwen-companion-daemon-messages--define queued Queued
+  turn text by)
 (qwen-companion-daemon-messages--define choices SessionChoices
   models modes model-writes)
 (qwen-companion-daemon-messages--define choice Choice

@@ -42,7 +42,7 @@ def test_a_file_that_is_written(stage: Stage) -> None:
     send(stage, "change it")
     stage.screen.wait_for('+    return "good day " + name')
     stage.screen.keys("C-c", "C-v")
-    stage.screen.wait_for("Review in Ediff")
+    stage.screen.wait_for("Ediff Control Panel")
     before, after, *_ = stage.emacs.visible_buffers()
     assert stage.emacs.buffer_text(before) == GREETING
     assert stage.emacs.buffer_text(after) == new

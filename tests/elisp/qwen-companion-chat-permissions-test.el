@@ -435,7 +435,11 @@
     (search-forward "-two")
     (should (eq 'diff-removed (get-text-property (1- (point)) 'face)))
     (qwen-companion-chat-permissions-test--press "C-c C-a y")
-    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
+    (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))
+    ;; It stays, with its size, once it was allowed.
+    (qwen-companion-chat-permissions-test--ask :state 'closed :by 'me :label "Allow" :options nil)
+    (should (qwen-companion-chat-permissions-test--shown-p
+             "you answered \"Allow\"\n    /project/a\\.txt  \\+1 -1\n@@ -1,2 \\+1,2 @@\n one\n-two\n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-new-file ()
   "Of a new file, only what will be in it is fetched."

@@ -386,5 +386,30 @@ One with a line end cannot be written."
         (qwen-companion-chat-send))
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))
 
+(ert-deftest qwen-companion-chat-send-test-queued-prompt-comes-back ()
+  "A prompt in the daemon's queue is seen, and taken out of it."
+  (qwen-companion-chat-test-with
+    (should-error (call-interactively #'qwen-companion-chat-remove-queued) :type 'user-error)
+    (qwen-companion-chat-test-tell
+     'daemon-session :session "s" :state 'busy :queue '((:turn "t2" :text "then this" :by me)))
+    (should (string-search "then this" (get-text-property
+                                        (string-search "1 queued" qwen-companion-chat--header)
+                                        'help-echo qwen-companion-chat--header)))
+    (call-interactively #'qwen-companion-chat-remove-queued)
+    (should (equal "t2" (plist-get (car (qwen-companion-test-sent 'daemon-remove-prompt)) :turn)))
+    (qwen-companion-chat-test-reply 'daemon-remove-prompt)
+    (should (equal "then this" (string-trim (qwen-companion-chat-send--text))))
+    (qwen-companion-chat-send--set-text "")))
+
+(ert-deftest qwen-companion-chat-send-test-what-fills-the-context ()
+  (qwen-companion-chat-test-with
+    (call-interactively #'qwen-companion-chat-show-usage)
+    (should (equal "s" (plist-get (car (qwen-companion-test-sent 'daemon-usage)) :session)))
+    (save-window-excursion
+      (qwen-companion-chat-test-tell 'daemon-usage :session "s" :text "Tools: 5k")
+      (with-current-buffer "*qwen-companion chat: context*"
+        (should (equal "Tools: 5k" (buffer-string)))
+        (kill-buffer)))))
+
 (provide 'qwen-companion-chat-send-test)
 ;;; qwen-companion-chat-send-test.el ends here
