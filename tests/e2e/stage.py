@@ -93,6 +93,7 @@ class Stage:
         """
         if not self.emacs.running or not self.model.reset():
             return False
+        self.screen.log.clear()
         self._disconnect_clients()
         # While it is busy, its files stay.
         if self._cli is not None and not self._reset_cli(self._cli):
