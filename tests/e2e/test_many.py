@@ -55,7 +55,7 @@ def test_two_clis_wait_for_their_reviews(stage: Stage) -> None:
     # In its terminal the second CLI's comes first, though it came later.
     stage.emacs.eval("(progn (switch-to-buffer \"*qwen: other*\") (delete-other-windows) nil)")  # fmt: skip
     stage.screen.keys("C-c", ",", "r")
-    stage.screen.wait_for("other/notes.txt [project]: ")
+    stage.screen.wait_for("other/notes.txt: proposed")
     assert "*qwen: other*" in stage.emacs.visible_buffers()
     stage.screen.keys("q")
     stage.screen.wait_gone(OPEN)
