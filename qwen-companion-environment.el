@@ -224,11 +224,10 @@ Python has the packages."
           (message "qwen-companion: the installation failed: %s; see the buffer %s"
                    (cdr cause) (buffer-name buffer)))
       (qwen-companion-environment--switch part)
-      (message "qwen-companion: the Python environment is ready%s"
-               (if (bound-and-true-p qwen-companion-mode)
-                   ""
-                 "; M-x qwen-companion-mode uses it"))
-      (run-hooks 'qwen-companion-environment-made-hook))))
+      ;; By these the mode may come on.
+      (run-hooks 'qwen-companion-environment-made-hook)
+      (unless (bound-and-true-p qwen-companion-mode)
+        (message "qwen-companion: the Python environment is ready; M-x qwen-companion-mode uses it")))))
 
 (defun qwen-companion-environment--cause (buffer)
   "Return the last error that the installation in BUFFER has said: (POS . LINE).

@@ -85,7 +85,8 @@ Include the daemon's state and requests once its files are loaded."
   (let ((sessions (length (qwen-companion-backend-sessions)))
         (proposals (length (qwen-companion-proposals))))
     (pcase (qwen-companion-state)
-      ('starting " Qwen:starting")
+      ;; Off is for as long as the mode asks whether to make the environment.
+      ((or 'starting 'off) " Qwen:starting")
       ('error (propertize " Qwen:error" 'face 'error
                           'help-echo (qwen-companion-backend-failure)))
       (_ (concat
@@ -290,7 +291,8 @@ each part with properties of its own is one."
 (defun qwen-companion--turn-on-once ()
   "Turn the mode on now that there is an environment."
   (remove-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
-  (qwen-companion-mode 1))
+  (qwen-companion-mode 1)
+  (message "qwen-companion: the Python environment is ready, and the mode is on"))
 
 (defun qwen-companion--install-first-p ()
   "Offer the Python environment where it is missing; return the answer.

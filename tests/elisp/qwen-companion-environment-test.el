@@ -52,10 +52,10 @@ The variable `directory' is that of the environments."
          (save-window-excursion
            ,@body)))))
 
-(defun qwen-companion-environment-test--install ()
-  "Install, wait for the end, and return what was said."
+(defun qwen-companion-environment-test--install (&optional start)
+  "Install, or call START for it, wait for the end, and return what was said."
   (qwen-companion-test-messages
-    (qwen-companion-install-backend)
+    (funcall (or start #'qwen-companion-install-backend))
     (let ((process (get-buffer-process "*qwen-companion install*")))
       (qwen-companion-test-wait-for (not (process-live-p process)))
       (qwen-companion-test-wait-for
@@ -154,6 +154,23 @@ The variable `directory' is that of the environments."
       (should (equal '(nil t) (offered nil))))
     (qwen-companion-environment-test--with "exit 0" "exit 0"
       (should (equal '(nil nil) (offered t))))))
+
+(ert-deftest qwen-companion-environment-test-the-mode-comes-on ()
+  "After the environment that was missing, and what is said is that."
+  (qwen-companion-environment-test--with
+      "case \"$2\" in *importlib*) exit 1;; esac; exit 0" "exit 0"
+    (cl-letf (((symbol-function 'y-or-n-p) #'always)
+              ((symbol-function 'qwen-companion--enable) #'ignore)
+              ((symbol-function 'qwen-companion--disable) #'ignore))
+      (let ((said (qwen-companion-environment-test--install
+                   (lambda () (call-interactively #'qwen-companion-mode)))))
+        (unwind-protect
+            (progn
+              (should qwen-companion-mode)
+              (should (string-match-p "ready, and the mode is on" said))
+              (should-not (string-match-p "M-x qwen-companion-mode" said)))
+          (qwen-companion-mode 0)))
+      (should-not (memq #'qwen-companion--turn-on-once qwen-companion-environment-made-hook)))))
 
 (ert-deftest qwen-companion-environment-test-remedy ()
   "No advice that the option makes void."

@@ -99,6 +99,8 @@ class Record:
             self._directory, self.key = self._lock_directory()
             self._store = Store(os.path.join(self._directory, "journal.sqlite"))
         except (OSError, StoreError) as error:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
             raise NoRecordError(_reason(error)) from None
         self.rules = RecordRules(self._true, environ)
         self._baseline = self._make_baseline()

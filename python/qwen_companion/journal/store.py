@@ -98,6 +98,9 @@ class Store:
         self._path = path
         try:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        except sqlite3.Error as error:
+            raise StoreError(str(error)) from None
+        try:
             # What has been written survives the end of this process, if not that of the machine.
             self._db.executescript(
                 "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
@@ -106,6 +109,7 @@ class Store:
             self._db.executescript(_TABLES)
             self._db.execute(f"pragma user_version={FORMAT}")
         except sqlite3.Error as error:
+            self._db.close()
             raise StoreError(str(error)) from None
 
     def close(self) -> None:

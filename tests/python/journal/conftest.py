@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the tests of the journal share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from qwen_companion.journal import store
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the databases that a test leaves open, as the end of a process does; Python warns of them since 3.13."""
+    opened: list[sqlite3.Connection] = []
+
+    class Connection(sqlite3.Connection):
+        def __init__(self, path: str, check_same_thread: bool, isolation_level: None) -> None:
+            super().__init__(path, check_same_thread=check_same_thread, isolation_level=isolation_level)
+            opened.append(self)
+
+    monkeypatch.setattr(store.sqlite3, "connect", Connection)
+    yield
+    for connection in opened:
+        connection.close()
