@@ -104,6 +104,10 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   "Non-nil until turns have been shown: the newest one is unfolded then.")
 (defvar-local qwen-companion-changes--views nil
   "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
+(defvar-local qwen-companion-changes--headings nil
+  "Hash table of the headings of files, by (GROUP . PATH).
+Each is (FILE OPEN UNDONE . TEXT).  Updating a thousand files would spend
+its time on making them anew.")
 (defvar-local qwen-companion-changes--nets nil
   "Alist of roots and the files that the journal has told for the scope.
 The cdr is a list of files, or a string, the reason why there is none.")
@@ -336,12 +340,30 @@ With NOW non-nil, return those seen by now."
        (abbreviate-file-name path)))))
 
 (defun qwen-companion-changes--file-heading (group file)
-  "Return the heading of FILE in GROUP."
+  "Return the heading of FILE in GROUP, the same text while nothing of it changes."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (place (cons (qwen-companion-changes--group-id group) path))
+         (view (gethash place qwen-companion-changes--views))
+         (undone (and view (qwen-companion-changes-file-undone view)))
+         (open (and (member (qwen-companion-changes--file-key group path)
+                            qwen-companion-changes--unfolded)
+                    t))
+         (known (gethash place qwen-companion-changes--headings)))
+    (pcase known
+      ((and `(,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone)) . ,text)
+            (guard text))
+       text)
+      (_
+       (let ((text (qwen-companion-changes--make-file-heading group file undone)))
+         (puthash place (cons file (cons open (cons undone text)))
+                  qwen-companion-changes--headings)
+         text)))))
+
+(defun qwen-companion-changes--make-file-heading (group file undone)
+  "Return a new heading of FILE in GROUP; UNDONE is non-nil if all of it is."
   (let* ((path (qwen-companion-changed-file-path file))
          (root (qwen-companion-changes--group-root group))
          (key (qwen-companion-changes--file-key group path))
-         (view (gethash (cons (qwen-companion-changes--group-id group) path)
-                        qwen-companion-changes--views))
          (tools (delete-dups (mapcar #'car (qwen-companion-changed-file-by file)))))
     (concat
      (propertize
@@ -370,7 +392,7 @@ With NOW non-nil, return those seen by now."
          (when (cl-some #'cadr (qwen-companion-changed-file-by file)) " (subagent)")
          (when (qwen-companion-changed-file-mixed file) "  with edits of yours")
          (when (qwen-companion-changed-file-seen file) "  seen")))
-       (when (and view (qwen-companion-changes-file-undone view))
+       (when undone
          (propertize "  undone" 'face 'warning)))
       'mouse-face 'highlight 'follow-link t)
      "\n")))
@@ -912,7 +934,8 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   "Forget all texts."
   (maphash (lambda (_place view) (qwen-companion-changes-file-forget view))
            qwen-companion-changes--views)
-  (clrhash qwen-companion-changes--views))
+  (clrhash qwen-companion-changes--views)
+  (clrhash qwen-companion-changes--headings))
 
 (defun qwen-companion-changes--turn-at-point ()
   "Return the turn at point, else the newest one of an agent."
@@ -1753,6 +1776,7 @@ Ask which one if it cannot be told."
               imenu-create-index-function #'qwen-companion-changes--index
               revert-buffer-function #'qwen-companion-changes--revert)
   (setq qwen-companion-changes--views (make-hash-table :test #'equal)
+        qwen-companion-changes--headings (make-hash-table :test #'equal)
         qwen-companion-changes--fresh t
         qwen-companion-changes--arrows (char-displayable-p ?▸))
   (qwen-companion-changes--note-seen)
