@@ -38,13 +38,13 @@ SCREENS = ((80, 24), (120, 40))
 
 
 def emacs_command(*forms: str) -> list[str]:
-    """Return the command that runs Emacs with the checkout and evaluates FORMS."""
+    """Return the command that runs Emacs with the checkout and evaluates `forms`."""
     loads = ["-Q", "-l", str(CHECKOUT / "scripts/checkout.el"), "-l", str(DEMO / "contact-sheet.el")]
     return [os.environ.get("EMACS") or "emacs", *loads, *(argument for form in forms for argument in ("--eval", form))]
 
 
 def run_form(name: str, sizes: tuple[tuple[int, int], ...]) -> str:
-    """Return the form that takes the pictures NAME in SIZES."""
+    """Return the form that takes the pictures `name` in `sizes`."""
     pairs = " ".join(f"({width} . {height})" for width, height in sizes)
     return f"(contact-sheet-run {lisp_string(str(SHEET))} {lisp_string(name)} '({pairs}))"
 

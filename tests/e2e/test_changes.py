@@ -65,7 +65,7 @@ def test_three_turns_in_yolo_are_recorded_as_they_were(stage: Stage, tmp_path: P
 
 
 def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
-    """Change much in three turns of CLI in the approval MODE, compare the record with copies, and undo all of it.
+    """Change much in three turns of CLI in the approval `mode`, compare the record with copies, and undo all of it.
 
     The backend is killed before the third one, and Emacs after it.
     """
@@ -148,7 +148,7 @@ def three_turns(stage: Stage, tmp_path: Path, mode: str, cli: Cli) -> None:
 
 
 def undo_everything(stage: Stage, prompts: Sequence[str]) -> None:
-    """In another Emacs undo the turns that PROMPTS have begun, by keys."""
+    """In another Emacs undo the turns that `prompts` have begun, by keys."""
     with stage.beside() as other:
         other.start_emacs(stage.sandbox.notes)
         other.emacs.command("qwen-companion-changes")
