@@ -42,6 +42,7 @@
 (declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
 (declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
+(defvar eglot--current-flymake-report-fn)
 
 ;;; What an edit has caused
 
@@ -113,6 +114,13 @@ is reported at once, and what it says of the new text later."
   (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
       (bound-and-true-p lsp-managed-mode)))
 
+(defun qwen-companion-diagnostics--await-eglot (function)
+  "Call FUNCTION when eglot next reports on the current buffer.
+Nothing else tells of a report in which as little is found as before."
+  (when (functionp (bound-and-true-p eglot--current-flymake-report-fn))
+    (add-function :before (local 'eglot--current-flymake-report-fn)
+                  (lambda (&rest _) (funcall function)))))
+
 (defun qwen-companion-diagnostics--raw ()
   "Return the diagnostics of flymake in the current buffer."
   (and (bound-and-true-p flymake-mode)
@@ -125,7 +133,8 @@ or after `qwen-companion-diagnostics--wait' seconds."
   (let ((before (buffer-local-value 'qwen-companion-diagnostics--before buffer))
         (end (+ (float-time) qwen-companion-diagnostics--wait))
         (started nil)
-        (first nil))
+        (first nil)
+        (reported nil))
     (cl-labels
         ((look ()
            (if (not (buffer-live-p buffer))
@@ -135,11 +144,15 @@ or after `qwen-companion-diagnostics--wait' seconds."
                  (when (and (not (eql tick (or started (car before)))))
                    (setq started tick)
                    (qwen-companion-diagnostics--start)
-                   (setq first (qwen-companion-diagnostics--raw)))
+                   (setq first (qwen-companion-diagnostics--raw)
+                         reported nil)
+                   (qwen-companion-diagnostics--await-eglot
+                    (lambda () (setq reported t))))
                  (if (or (>= (float-time) end)
                          (and started
                               (not (qwen-companion-problems-pending-p))
-                              (or (not (qwen-companion-diagnostics--late-p))
+                              (or reported
+                                  (not (qwen-companion-diagnostics--late-p))
                                   (not (equal first (qwen-companion-diagnostics--raw))))))
                      (funcall finish
                               (and started

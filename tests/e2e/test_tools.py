@@ -4,16 +4,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from editor import lisp_string
 from model_types import ModelRequest
+from qwen_companion.doors.layer import FILE_NAME
 from sandbox import GREETING, NOTES
 from stage import Stage
 from test_changes import FREE
 
 pytestmark = pytest.mark.reuses_stage("free")
+
+CLIENT = Path(__file__).with_name("tool_client.py")
 
 # Python itself, which is the checker that is there wherever this runs.
 FLYMAKE = """
@@ -38,6 +47,35 @@ BUSY = """
            "Busy now.") t))
 """
 
+# What the user has configured, as eglot would be: a backend of xref that models may ask, and what eldoc says.  One use
+# of the name is in a file that no CLI is told of.
+KNOWING = """
+(progn
+  (require 'xref)
+  (require 'cl-lib)
+  (cl-defmethod xref-backend-identifier-at-point ((_ (eql own))) (thing-at-point 'symbol t))
+  (cl-defmethod xref-backend-definitions ((_ (eql own)) _name)
+    (list (xref-make "def greet" (xref-make-file-location (expand-file-name "greeting.py" PROJECT) 4 4))))
+  (cl-defmethod xref-backend-references ((_ (eql own)) _name)
+    (list (xref-make "print(greet)" (xref-make-file-location (expand-file-name "greeting.py" PROJECT) 9 10))
+          (xref-make "GREET=secret" (xref-make-file-location (expand-file-name ".env" PROJECT) 1 0))))
+  (setq qwen-companion-tools-servers '(own))
+  (defun know-greet ()
+    (add-hook 'xref-backend-functions (lambda () 'own) nil t)
+    (add-hook 'eldoc-documentation-functions
+              (lambda (callback) (funcall callback "greet(name: str) -> str") t) nil t))
+  (add-hook 'python-mode-hook #'know-greet))
+"""
+
+MANUAL = "\n".join(
+    (
+        "This is own.info.",
+        "\n\x1f\nFile: own.info,  Node: Top,  Next: Part\n\nThe top.",
+        "\n\x1f\nFile: own.info,  Node: Part,  Prev: Top\n\nAbout zebras.",
+        "\x1f\nEnd\n",
+    )
+)
+
 OLD = '"hello " + name'
 BROKEN = '"hello " + (name'
 NEW_PROBLEM = "the checkers in the user's Emacs report"
@@ -45,8 +83,43 @@ NEW_PROBLEM = "the checkers in the user's Emacs report"
 
 def result_of(request: ModelRequest) -> str:
     """Return the result of the last tool call that the model is told of."""
-    assert request.messages[-1].role == "tool" or NEW_PROBLEM in request.messages[-1].text
-    return "\n".join(message.text for message in request.messages[-2:])
+    assert request.messages[-1].role == "tool"
+    return request.messages[-1].text
+
+
+FOUND = "greeting.py:4: greet (def)"
+
+
+def is_busy(answer: str) -> bool:
+    """Return whether ANSWER tells a model that Emacs is busy."""
+    return answer.startswith("Emacs is busy and has not answered within")
+
+
+@contextmanager
+def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
+    """Return what calls a tool about FILE fifty times, eight at a time, and returns the first line of each answer."""
+    (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
+    with subprocess.Popen(
+        [sys.executable, str(CLIENT), str(layer), "symbols", json.dumps({"path": file.name})],
+        cwd=stage.sandbox.project,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def call_fifty() -> list[str]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("50\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        try:
+            yield call_fifty
+        finally:
+            process.stdin.close()
 
 
 # The CLI asks which tools there are when it starts.
@@ -54,7 +127,8 @@ def result_of(request: ModelRequest) -> str:
 def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     greeting, notes = stage.sandbox.greeting, stage.sandbox.notes
     # Another file is shown, so that flymake would wait for a window.
-    stage.start_emacs(greeting, notes, forms=(FREE, FLYMAKE, BUSY))
+    project = lisp_string(f"{stage.sandbox.project}/")
+    stage.start_emacs(greeting, notes, forms=(FREE, FLYMAKE, BUSY, KNOWING.replace("PROJECT", project)))
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
 
@@ -120,6 +194,35 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     assert "counts from 1" in texts[5]
     stage.screen.wait_for("Done with it.")
 
+    # The others.
+    (stage.sandbox.project / "own.info").write_text(MANUAL)
+    stage.emacs.eval(f"(progn (require 'info) (info-initialize) (push {project} Info-directory-list) nil)")
+    stage.emacs.eval(
+        f'(with-current-buffer (get-buffer-create "*compilation*") (setq default-directory {project})'
+        ' (insert "greeting.py:5:1: error: cold\\nexit 1\\n") (compilation-mode) nil)'
+    )
+    at_call = {"path": greeting.name, "symbol": "greet", "line": 9}
+    _, *results = ask(
+        ("mcp__emacs__definition", at_call),
+        ("mcp__emacs__references", at_call),
+        ("mcp__emacs__hover", at_call),
+        ("mcp__emacs__describe", {"symbol": "car"}),
+        ("mcp__emacs__search_docs", {"manual": "own", "query": "zebra"}),
+        ("mcp__emacs__test_output", {}),
+        ("mcp__emacs__diagnostics", {"source": "compilation"}),
+    )
+    texts = [result_of(request) for request in results]
+    assert "greeting.py:4: def greet" in texts[0]
+    assert "greeting.py:9: print(greet)" in texts[1]
+    assert "(1 in a file that Emacs does not show, not listed.)" in texts[1]
+    assert "secret" not in texts[1]
+    assert "| greet(name: str) -> str" in texts[2]
+    assert stage.emacs.text('(car (split-string (documentation \'car) "\\n"))') in texts[3]
+    assert 'Node "Part": About zebras.' in texts[4]
+    assert "| greeting.py:5:1: error: cold" in texts[5]
+    assert "greeting.py:5:1: error greeting.py:5:1: error: cold" in texts[6]
+    stage.screen.wait_for("Done with it.")
+
     # Another process of the backend answers a CLI that noticed nothing, and an Emacs that is busy is waited for.
     old = stage.sandbox.backend()
     old.kill()
@@ -128,4 +231,28 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     _, busy, answered = ask(("mcp__emacs__busy", {}), ("mcp__emacs__symbols", {"path": greeting.name}))
     assert "Busy now." in json.dumps(busy.body["messages"][-1])
     assert "greeting.py:4: greet" in json.dumps(answered.body["messages"][-1])
-    stage.emacs.eval("(remove-hook 'python-mode-hook #'flymake-mode)")
+
+    # Two hundred calls of a client in the project: in a minibuffer, with Emacs busy for three seconds, and over the
+    # death of the backend.
+    with calling(stage, greeting) as call_fifty:
+        stage.emacs.eval('(progn (run-at-time 0 nil (lambda () (read-string "Busy: " "half"))) nil)')
+        stage.emacs.wait_until("(minibufferp (window-buffer (selected-window)))")
+        assert call_fifty() == [FOUND] * 50
+        assert stage.emacs.text("(with-selected-window (minibuffer-window) (minibuffer-contents))") == "half"
+        stage.screen.keys("Enter")
+        stage.emacs.wait_until("(= 0 (minibuffer-depth))")
+        stage.emacs.eval(
+            "(progn (run-at-time 0 nil (lambda () (let ((end (+ 3 (float-time)))) (while (< (float-time) end))))) nil)"
+        )
+        answers = call_fifty()
+        assert len(answers) == 50
+        assert {answer for answer in answers if answer != FOUND} <= {answer for answer in answers if is_busy(answer)}
+        stage.sandbox.backend().kill()
+        answers = call_fifty()
+        assert len(answers) == 50
+        stage.emacs.wait_until("(and (qwen-companion-backend-connected-p) (eq 'ready (qwen-companion-state)))")
+        assert call_fifty() == [FOUND] * 50
+    stage.emacs.eval(
+        "(progn (remove-hook 'python-mode-hook #'flymake-mode) (remove-hook 'python-mode-hook #'know-greet)"
+        " (setq qwen-companion-tools-servers '(eglot xref-lsp)) (pop Info-directory-list) nil)"
+    )

@@ -189,5 +189,52 @@ Each is (LINE . TEXT), or TEXT."
       (let ((qwen-companion-tell-problems nil))
         (should (= 1 (length (qwen-companion-diagnostics--prompt-facts nil))))))))
 
+;;; Real checkers
+
+(declare-function flycheck-mode "ext:flycheck" (&optional arg))
+(defvar flycheck-checkers)
+
+(defun qwen-companion-diagnostics-test--break-and-mend (start)
+  "Test what a model is told of a Python file that it breaks and mends.
+START is called to have the current buffer checked.  Return what is told
+of the broken file."
+  (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit))
+    (qwen-companion-test-with-files '(("a.py" "x = 1\n"))
+      (qwen-companion-test-with-backend
+        (with-current-buffer (find-file-noselect "a.py")
+          (unwind-protect
+              (progn
+                (funcall start)
+                (qwen-companion-test-wait-for (not (qwen-companion-problems-pending-p)))
+                (should-not (qwen-companion-problems))
+                (prog1 (qwen-companion-diagnostics-test--edit
+                        (qwen-companion-diagnostics-test--insert "y = (\n"))
+                  (should-not (qwen-companion-diagnostics-test--edit
+                               (lambda ()
+                                 (delete-region (point-min) (progn (goto-char (point-min)) (forward-line) (point))))))
+                  (should-not (qwen-companion-problems))))
+            (qwen-companion-tools-forget)
+            (qwen-companion-diagnostics-forget)))))))
+
+(ert-deftest qwen-companion-diagnostics-test-flycheck ()
+  ;; No package of the tests' environment: it runs where Flycheck is installed, in .build/elpa for one.
+  (skip-unless (require 'flycheck nil t))
+  (let ((flycheck-checkers '(python-pycompile)))
+    (pcase-let ((`((,line . ,text))
+                 (qwen-companion-diagnostics-test--break-and-mend #'flycheck-mode)))
+      (should (= 1 line))
+      (should (string-match-p "\\`error: .+ (python-pycompile)\\'" text)))))
+
+(ert-deftest qwen-companion-diagnostics-test-eglot ()
+  "With a real language server, which reports some time after it was asked."
+  ;; A part of Emacs since 29; before that, it runs where eglot is installed, in .build/elpa for one.
+  (skip-unless (require 'eglot nil t))
+  (let ((told (qwen-companion-diagnostics-test--break-and-mend
+               (lambda ()
+                 (qwen-companion-test-eglot "ruff" "server")
+                 ;; By itself it waits for a window.
+                 (flymake-start)))))
+    (should (string-match-p "\\`error: Ruff .+ (eglot)\\'" (cdar told)))))
+
 (provide 'qwen-companion-diagnostics-test)
 ;;; qwen-companion-diagnostics-test.el ends here

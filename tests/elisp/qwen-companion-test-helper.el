@@ -212,5 +212,31 @@ In the form of `qwen-companion-merge-compare', for which this stands in."
     (delete-file other)
     (nreverse hunks)))
 
+;;; Language servers
+
+(declare-function eglot "ext:eglot" (&rest arguments))
+(declare-function eglot--guess-contact "ext:eglot" (&optional interactive))
+(declare-function eglot-current-server "ext:eglot" ())
+(declare-function eglot-shutdown "ext:eglot" (server &rest arguments))
+(defvar eglot-connect-timeout)
+(defvar eglot-server-programs)
+(defvar eglot-sync-connect)
+(defvar qwen-companion-python)
+
+(defun qwen-companion-test-eglot (program &rest arguments)
+  "Have eglot ask PROGRAM about the current buffer until that is killed.
+PROGRAM, called with ARGUMENTS, is a language server: an absolute name, or
+one in the directory of the tests' Python."
+  (let ((eglot-sync-connect t)
+        (eglot-connect-timeout qwen-companion-test-limit)
+        (eglot-server-programs
+         (list (cons major-mode
+                     (cons (expand-file-name program (file-name-directory qwen-companion-python))
+                           arguments)))))
+    (apply #'eglot (eglot--guess-contact)))
+  (let ((server (eglot-current-server)))
+    ;; After eglot has told it that the file is closed.
+    (add-hook 'kill-buffer-hook (lambda () (eglot-shutdown server)) 90 t)))
+
 (provide 'qwen-companion-test-helper)
 ;;; qwen-companion-test-helper.el ends here

@@ -349,6 +349,29 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                      (qwen-companion-tools-test--call "symbols" "query" "g")))
       (should-not (get-file-buffer "b.py")))))
 
+(ert-deftest qwen-companion-tools-test-a-real-language-server-is-asked ()
+  ;; The environment of the tests has only servers that check: it runs where this one is on PATH.
+  (skip-unless (and (require 'eglot nil t) (executable-find "jedi-language-server")))
+  (let ((qwen-companion-tools--wait qwen-companion-test-limit)
+        (qwen-companion-tools-read--hover-wait qwen-companion-test-limit))
+    (qwen-companion-tools-test--with
+        '(("a.py" "def greet(name):\n    \"\"\"Greet NAME.\"\"\"\n    return name\n\n\nprint(greet(1))\n")
+          ("b.py" "from a import greet\n\ngreet(2)\n"))
+      (with-current-buffer (find-file-noselect "a.py")
+        (qwen-companion-test-eglot (executable-find "jedi-language-server"))
+        (let ((path buffer-file-name))
+          (should (equal '((1 "def greet(name):"))
+                         (qwen-companion-tools-test--call
+                          "definition" "symbol" "greet" "path" path "line" 6)))
+          (let ((found (qwen-companion-tools-test--call
+                        "references" "symbol" "greet" "path" path "line" 1)))
+            (should (member '(6 "print(greet(1))") found))
+            (should (member '(3 "greet(2)") found)))
+          (should (string-search "Greet NAME."
+                                 (cadar (qwen-companion-tools-test--call
+                                         "hover" "path" path "line" 6 "symbol" "greet")))))
+        (kill-buffer)))))
+
 (ert-deftest qwen-companion-tools-test-hover ()
   (qwen-companion-tools-test--with '(("a.txt" "alpha beta\n"))
     (let ((path (expand-file-name "a.txt"))
