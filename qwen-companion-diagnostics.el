@@ -42,6 +42,7 @@
 (declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
 (declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
+(declare-function lsp--flush-delayed-changes "ext:lsp-mode" ())
 (defvar eglot--current-flymake-report-fn)
 
 ;;; What an edit has caused
@@ -98,10 +99,13 @@ That cannot wait, as the file is about to change."
 
 (defun qwen-companion-diagnostics--start ()
   "Have the current buffer checked, displayed or not."
-  ;; Eglot would tell the server half a second later.
-  (when (and (qwen-companion-diagnostics--late-p)
+  ;; Eglot would tell the server half a second later, lsp-mode a second.
+  (when (and (fboundp 'eglot-managed-p) (eglot-managed-p)
              (fboundp 'eglot--signal-textDocument/didChange))
     (eglot--signal-textDocument/didChange))
+  (when (and (bound-and-true-p lsp-managed-mode)
+             (fboundp 'lsp--flush-delayed-changes))
+    (lsp--flush-delayed-changes))
   (when (bound-and-true-p flymake-mode)
     (flymake-start))
   (when (bound-and-true-p flycheck-mode)
@@ -154,11 +158,16 @@ or after `qwen-companion-diagnostics--wait' seconds."
                               (or reported
                                   (not (qwen-companion-diagnostics--late-p))
                                   (not (equal first (qwen-companion-diagnostics--raw))))))
-                     (funcall finish
-                              (and started
-                                   (qwen-companion-diagnostics--added
-                                    (cddr before)
-                                    (qwen-companion-problems))))
+                     (progn
+                       ;; What lsp-mode has heard meanwhile is read by a check.
+                       (when (and (bound-and-true-p lsp-managed-mode)
+                                  (bound-and-true-p flycheck-mode))
+                         (flycheck-buffer))
+                       (funcall finish
+                                (and started
+                                     (qwen-companion-diagnostics--added
+                                      (cddr before)
+                                      (qwen-companion-problems)))))
                    (run-at-time qwen-companion-diagnostics--poll nil #'look)))))))
       (look))))
 
