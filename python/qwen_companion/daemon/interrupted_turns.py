@@ -7,7 +7,7 @@ what had streamed in is nowhere else, and a load would take it out of the conver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qwen_companion.daemon.messages import (
@@ -98,7 +98,7 @@ class InterruptedTurns:
             if outcome == DONE:
                 continue
             if _length(told, turn) > _length(loaded, turn):
-                result = _with(result, turn, interrupted)
+                result = _with(result, turn, interrupted, self._interrupted)
             elif (outcome or not _length(loaded, turn, "answer")) and isinstance(told[-1], EndChange):
                 ends[turn] = told[-1]
         for turn, end in ends.items():
@@ -135,11 +135,34 @@ def _places(outputs: Sequence[Output], turn: str | None) -> list[int]:
     return [number for number, item in enumerate(outputs) if isinstance(item, Change) and item.turn == turn]
 
 
-def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted) -> list[Output]:
-    """Return `outputs` with an `interrupted` turn in place of all that they have of it, else after the one before."""
-    if places := _places(outputs, turn):
-        rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == turn)]
+def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known: Container[str]) -> list[Output]:
+    """Return `outputs` with an `interrupted` turn in place of all that they have of it, else after the one before.
+
+    `known` are the names of all interrupted turns.
+    """
+    name = turn if _places(outputs, turn) else _other_name(outputs, interrupted, known)
+    if places := _places(outputs, name):
+        rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == name)]
         return [*rest[: places[0]], *interrupted.changes, *rest[places[0] :]]
     before = _places(outputs, interrupted.after) if interrupted.after is not None else [-1]
     place = before[-1] + 1 if before else len(outputs)
     return [*outputs[:place], *interrupted.changes, *outputs[place:]]
+
+
+def _other_name(outputs: Sequence[Output], interrupted: _Interrupted, known: Container[str]) -> str | None:
+    """Return the name that an `interrupted` turn has in `outputs`, where none of the `known` names is it, or None.
+
+    On the disk of an older daemon (0.21.2) prompts have no ids: such a turn is known by its texts.
+    """
+    asked, said = _text(interrupted.changes, "user"), _text(interrupted.changes, "answer")
+    for change in reversed(outputs):
+        if isinstance(change, Change) and change.turn is not None and _begins(change) and change.turn not in known:
+            of_turn = [item for item in outputs if isinstance(item, Change) and item.turn == change.turn]
+            if _text(of_turn, "user") == asked and said.startswith(_text(of_turn, "answer")):
+                return change.turn
+    return None
+
+
+def _text(changes: Iterable[Change], voice: str) -> str:
+    """Return what `voice` says in `changes`."""
+    return "".join(item.text for item in changes if isinstance(item, TextChange) and item.voice == voice)

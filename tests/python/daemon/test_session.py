@@ -774,6 +774,17 @@ def test_a_turn_that_broke_off_is_not_lost_when_a_prompt_runs_that_is_not_told_y
     assert (seen.text(), seen.ends) == ("half", [(turn(P1), "failed")])
 
 
+def test_a_turn_that_broke_off_is_known_by_its_texts_where_prompts_have_no_ids() -> None:
+    # As on the disk of 0.21.2.
+    seen = Seen().go(echo(P1, "one"), words("whole"), complete(P1), echo(P2, "two"), words("half", P2)).take(CUT)
+    parts = [disk("user_message_chunk", "one"), disk("agent_message_chunk", "whole"), disk("user_message_chunk", "two")]
+    for _ in range(2):
+        load_again(seen, *parts)
+        told = [item.text for item in seen.outputs if isinstance(item, TextChange)]
+        assert told == ["one", "whole", "two", "half"]
+        assert seen.ends == [(turn(P2), "failed")]
+
+
 def test_a_turn_that_runs_on_has_not_broken_off() -> None:
     seen = Seen().go(echo(P1), words("half")).take(Resync("ring_evicted"))
     seen.outputs = seen.session.load(load_reply(journal=(echo(P1), words("half"))))
