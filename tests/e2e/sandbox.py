@@ -196,7 +196,9 @@ class Sandbox:
 
     def backends(self) -> list[psutil.Process]:
         """The companion's Python processes."""
-        return [process for process in self.processes() if self._arguments(process) == ["-m", "qwen_companion"]]
+        found = [process for process in self.processes() if self._arguments(process) == ["-m", "qwen_companion"]]
+        # A child looks the same until it runs a program of its own.
+        return [process for process in found if self._parent(process) not in {other.pid for other in found}]
 
     def backend(self) -> psutil.Process:
         """The companion's Python process; there must be exactly one."""
@@ -209,6 +211,13 @@ class Sandbox:
 
     def _runs_cli(self, process: psutil.Process) -> bool:
         return any(os.path.basename(argument) in _CLI_SCRIPTS for argument in self._arguments(process))
+
+    @staticmethod
+    def _parent(process: psutil.Process) -> int:
+        try:
+            return process.ppid()
+        except psutil.NoSuchProcess:
+            return 0
 
     @staticmethod
     def _arguments(process: psutil.Process) -> list[str]:

@@ -217,6 +217,10 @@ class Stage:
 
     def connect_client(self) -> Client:
         """Connect a client that takes the place of a CLI, until the test ends; returns when Emacs shows it."""
+        # Roots follow the buffers a moment later, and what lies outside of them cannot be proposed.
+        project = lisp_string(str(self.sandbox.project))
+        roots = '(split-string (or (getenv "QWEN_CODE_IDE_WORKSPACE_PATH") "") ":")'
+        self.emacs.wait_until(f"(member {project} {roots})")
         client = Client(self.sandbox)
         self._clients.append(client)
         self.screen.wait_for("Qwen[1]")
