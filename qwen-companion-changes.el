@@ -340,7 +340,7 @@ With NOW non-nil, return those seen by now."
        (abbreviate-file-name path)))))
 
 (defun qwen-companion-changes--file-heading (group file)
-  "Return the heading of FILE in GROUP, the same text as long as it holds."
+  "Return the heading of FILE in GROUP; make it only if something of it is new."
   (let* ((path (qwen-companion-changed-file-path file))
          (place (cons (qwen-companion-changes--group-id group) path))
          (view (gethash place qwen-companion-changes--views))
