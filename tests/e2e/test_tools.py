@@ -91,13 +91,13 @@ FOUND = "greeting.py:4: greet (def)"
 
 
 def is_busy(answer: str) -> bool:
-    """Return whether ANSWER tells a model that Emacs is busy."""
+    """Return whether `answer` tells a model that Emacs is busy."""
     return answer.startswith("Emacs is busy and has not answered within")
 
 
 @contextmanager
 def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
-    """Return what calls a tool about FILE fifty times, eight at a time, and returns the first line of each answer."""
+    """Return what calls a tool about `file` fifty times, eight at a time, and returns the first line of each answer."""
     (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
     with subprocess.Popen(
         [sys.executable, str(CLIENT), str(layer), "symbols", json.dumps({"path": file.name})],

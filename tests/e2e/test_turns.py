@@ -68,7 +68,7 @@ def press_escape(stage: Stage) -> None:
 
 
 def press_until_it_ends(stage: Stage, clis: list[psutil.Process]) -> None:
-    """Press C-c until the processes CLIS of the CLI have ended, each time when it has taken the one before.
+    """Press C-c until the processes `clis` of the CLI have ended, each time when it has taken the one before.
 
     It says for a second that another one ends it; on a busy machine that may be over before the next key comes.
     """
