@@ -517,7 +517,8 @@ With nil, stop doing that."
   "Remove the review of PROPOSAL from the screen and restore the windows.
 If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-review-windows-restore proposal)
-  (qwen-companion-review-unified--follow-text proposal nil)
+  (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
+    (qwen-companion-review-unified--follow-text proposal nil))
   (when-let* ((buffer (qwen-companion-review-windows-control proposal)))
     (kill-buffer buffer))
   (qwen-companion-review-windows-forget-view proposal))

@@ -27,8 +27,6 @@
      (qwen-companion-test-with-files '(("a.txt" "one\n"))
        (let ((qwen-companion-session-list-test--sessions ,sessions)
              (qwen-companion-diff-arrival 'command)
-             ;; The frame of a batch Emacs is small.
-             (qwen-companion-ediff-least-lines 0)
              (qwen-companion-session-list--last nil)
              (qwen-companion-backend--state 'ready))
          (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
