@@ -42,6 +42,7 @@
 (require 'qwen-companion-compare)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-journal)
@@ -1770,6 +1771,7 @@ Ask which one if it cannot be told."
   :group 'qwen-companion
   :interactive nil
   (buffer-disable-undo)
+  (qwen-companion-header-keep-keys)
   (setq-local bidi-paragraph-direction 'left-to-right
               truncate-lines t
               qwen-companion-hunks-view-note-function #'qwen-companion-changes--hunk-note

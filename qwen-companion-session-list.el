@@ -30,6 +30,7 @@
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
@@ -255,6 +256,7 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
          ("Files" 5 nil :right-align t)
          ("Terminal" 20 t) ("Last" 0 t)]
         tabulated-list-padding 1)
+  (qwen-companion-header-keep-keys)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)

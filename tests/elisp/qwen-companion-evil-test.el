@@ -7,6 +7,8 @@
 ;;; Code:
 
 (require 'qwen-companion-test-helper)
+(require 'qwen-companion-changes-test-helper)
+(require 'qwen-companion-session-list)
 
 (declare-function evil-local-mode "ext:evil-core" (&optional arg))
 (declare-function evil-mode "ext:evil-core" (&optional arg))
@@ -97,6 +99,36 @@
                     (should (eq 'special (get mode 'mode-class)))
                     (should (eq 'motion evil-state)))))
               (qwen-companion-review-list-close)))))
+    (evil-mode -1)))
+
+(ert-deftest qwen-companion-evil-test-keys-of-lists ()
+  "In the list of CLIs and the buffer of changes our keys come before Evil's."
+  (unless (require 'evil nil t)
+    (ert-skip "Evil is not installed (in Debian: elpa-evil)"))
+  (unwind-protect
+      (qwen-companion-changes-test-with '(("a.txt" "one\ntwo\n"))
+        (evil-mode 1)
+        (qwen-companion-changes-test-turn "1" '(("a.txt" "one\nTWO\n")))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-settle)
+        (should (eq 'motion evil-state))
+        (qwen-companion-changes-test-unfold "a.txt")
+        (execute-kbd-macro "j")
+        (should (looking-at-p " one"))
+        (execute-kbd-macro "k")
+        (should (equal "one\ntwo\n" (qwen-companion-changes-test-bytes "a.txt")))
+        (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                   (lambda () '((:id "a" :client "qwen")))))
+          (qwen-companion-sessions)
+          (unwind-protect
+              (progn
+                (set-buffer (window-buffer))
+                (should (eq 'motion evil-state))
+                (goto-char (point-min))
+                (should (string-search
+                         "process of this CLI is not known"
+                         (cadr (should-error (execute-kbd-macro "k") :type 'user-error)))))
+            (qwen-companion-session-list-close))))
     (evil-mode -1)))
 
 (provide 'qwen-companion-evil-test)
