@@ -35,6 +35,7 @@
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-slash-commands)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -122,18 +123,20 @@ quote."
 
 (define-minor-mode qwen-companion-ask-mode
   "Minor mode of a buffer with a prompt for a CLI.
-`@' and any part of a name complete the files of the project.
+`@' and any part of a name complete the files of the project, `/' at the
+beginning the slash commands of Qwen Code.
 
 \\{qwen-companion-ask-mode-map}"
   :interactive nil
   (when qwen-companion-ask-mode
     (setq header-line-format
           (substitute-command-keys
-           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ completes files"))
+           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ / complete files, commands"))
     (setq-local completion-category-defaults
                 (cons '(qwen-companion-file (styles substring))
                       completion-category-defaults))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
+    (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
     (add-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts)))
 
@@ -351,28 +354,28 @@ or left.  Where several wait, choose one: they are in their order."
 
 ;;; Completion
 
-(defconst qwen-companion-ask--files-age 30
-  "Seconds for which the list of a project's files is used again.")
+(defconst qwen-companion-ask--names-age 30
+  "Seconds for which a list of files or commands is used again.")
 
-(defvar-local qwen-companion-ask--files nil
-  "The files of the project and the time of the list: (TIME . NAMES).")
+(defvar-local qwen-companion-ask--names nil
+  "The lists of names and the times of each: an alist (FUNCTION TIME . NAMES).")
 
-(defun qwen-companion-ask--files ()
-  "Return the files of the project, relative to its root."
-  (unless (and qwen-companion-ask--files
-               (< (- (float-time) (car qwen-companion-ask--files))
-                  qwen-companion-ask--files-age))
-    (require 'project)
-    (let ((project (project-current nil qwen-companion-ask--root)))
-      (setq qwen-companion-ask--files
-            (cons (float-time)
-                  (and project
-                       (mapcar (lambda (file)
-                                 (qwen-companion-quote-escape
-                                  (qwen-companion-quote-relative-name
-                                   file qwen-companion-ask--root)))
-                               (project-files project)))))))
-  (cdr qwen-companion-ask--files))
+(defun qwen-companion-ask--names (function)
+  "Return the value of FUNCTION for the project, from memory if that is fresh."
+  (let ((known (alist-get function qwen-companion-ask--names)))
+    (unless (and known (< (- (float-time) (car known)) qwen-companion-ask--names-age))
+      (setq known (cons (float-time) (funcall function qwen-companion-ask--root)))
+      (setf (alist-get function qwen-companion-ask--names) known))
+    (cdr known)))
+
+(defun qwen-companion-ask--files (root)
+  "Return the files of the project in ROOT, relative to it."
+  (require 'project)
+  (when-let* ((project (project-current nil root)))
+    (mapcar (lambda (file)
+              (qwen-companion-quote-escape
+               (qwen-companion-quote-relative-name file root)))
+            (project-files project))))
 
 (defun qwen-companion-ask--complete ()
   "Complete the file after `@' before point, for `completion-at-point-functions'."
@@ -386,8 +389,35 @@ or left.  Where several wait, choose one: they are in their order."
           (lambda (string predicate action)
             (if (eq action 'metadata)
                 '(metadata (category . qwen-companion-file))
-              (complete-with-action action (qwen-companion-ask--files)
+              (complete-with-action action (qwen-companion-ask--names
+                                            #'qwen-companion-ask--files)
                                     string predicate))))))
+
+(defun qwen-companion-ask--complete-command ()
+  "Complete the slash command that the prompt begins with.
+For `completion-at-point-functions'."
+  (when-let* ((start (save-excursion
+                       (skip-chars-backward "^/ \t\n")
+                       (and (eq ?/ (char-before))
+                            (let ((start (point)))
+                              (backward-char)
+                              (skip-chars-backward " \t\n")
+                              (and (bobp) start))))))
+    (list start (save-excursion (skip-chars-forward "^/ \t\n") (point))
+          (lambda (string predicate action)
+            (if (eq action 'metadata)
+                '(metadata (category . qwen-companion-slash-command))
+              (complete-with-action action (qwen-companion-ask--commands)
+                                    string predicate)))
+          :annotation-function
+          (lambda (name)
+            (when-let* ((about (cdr (assoc name (qwen-companion-ask--commands)))))
+              (concat "  " about)))
+          :exclusive 'no)))
+
+(defun qwen-companion-ask--commands ()
+  "Return the slash commands, each (NAME . ABOUT)."
+  (qwen-companion-ask--names #'qwen-companion-slash-commands))
 
 (provide 'qwen-companion-ask)
 ;;; qwen-companion-ask.el ends here

@@ -220,5 +220,44 @@ The function `typed' returns what a terminal has got."
       (insert "me@tool")
       (should-not (qwen-companion-ask--complete)))))
 
+(ert-deftest qwen-companion-ask-test-completes-slash-commands ()
+  "At the beginning only: built-in ones, the user's and the project's."
+  (qwen-companion-ask-test--with
+    (let ((process-environment
+           (cons (concat "QWEN_HOME=" (expand-file-name "home")) process-environment)))
+      (dolist (file '("home/commands/standup.md" "home/commands/twice.toml"
+                      ".qwen/commands/git/commit.toml" ".qwen/commands/twice.md"
+                      ".qwen/commands/a:b.md" ".qwen/commands/not a name.md"
+                      ".qwen/commands/turned\u202Eround.md" ".qwen/commands/notes.txt"
+                      ".qwen/commands/mine.md"))
+        (make-directory (file-name-directory file) t)
+        (write-region "" nil file nil 'silent))
+      (with-current-buffer (find-file-noselect ".qwen/commands/mine.md")
+        (setq qwen-companion-exposure 'hide))
+      (find-file "a.py")
+      (qwen-companion-ask t)
+      (insert "/git:c")
+      (completion-at-point)
+      (should (equal "/git:commit" (qwen-companion-ask-test--prompt)))
+      (erase-buffer)
+      (insert "/compr")
+      (completion-at-point)
+      (should (equal "/compress" (qwen-companion-ask-test--prompt)))
+      (pcase-let* ((`(,_ ,_ ,table . ,options) (qwen-companion-ask--complete-command))
+                   (about (plist-get options :annotation-function)))
+        (should (equal '(category . qwen-companion-slash-command)
+                       (assq 'category (completion-metadata "" table nil))))
+        (dolist (name '("standup" "twice" "git:commit" "a_b" "model"))
+          (should (member name (all-completions "" table))))
+        (dolist (name '("not a name" "turned" "notes" "mine"))
+          (should-not (all-completions name table)))
+        (should (= 1 (length (all-completions "twice" table))))
+        (should (equal "  of the project" (funcall about "twice")))
+        (should (equal "  your own" (funcall about "standup"))))
+      (dolist (text '("See /comp" "/usr/comp" "One\n/comp"))
+        (erase-buffer)
+        (insert text)
+        (should-not (qwen-companion-ask--complete-command))))))
+
 (provide 'qwen-companion-ask-test)
 ;;; qwen-companion-ask-test.el ends here
