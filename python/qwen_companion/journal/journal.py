@@ -45,7 +45,7 @@ from qwen_companion.journal.record import (
     Summary,
     forget_unused,
 )
-from qwen_companion.journal.store import StoreError, TurnRow
+from qwen_companion.journal.store import MAX_BYTES, StoreError, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.versions import Loaded, TooLargeError
@@ -305,7 +305,7 @@ class Journal:
         """Go on with turns that another process of this Emacs has recorded."""
         now = _now()
         with suppress(*FAILURES):
-            root.record.forget_old(now)
+            self._forget_old(root)
             for row in root.record.resume():
                 root.do(lambda row=row: self._scan(root, Cause(row.id, DISK)))
                 if row.source == HOOKS:
@@ -487,7 +487,17 @@ class Journal:
 
     def _finish(self, root: _Root, number: int, time: int) -> None:
         root.record.end(number, time)
-        root.changed.update((number, *root.record.forget_old(_now())))
+        root.changed.add(number)
+        self._forget_old(root)
+
+    def _forget_old(self, root: _Root) -> None:
+        root.changed.update(root.record.forget_old(_now()))
+        gone = root.record.shrink()
+        root.changed.update(gone)
+        if gone:
+            which = "the oldest turn is" if len(gone) == 1 else f"the {len(gone)} oldest turns are"
+            limit = f"{MAX_BYTES >> 20} MiB"
+            self._warn(f"Changes in {root.record.root} need more than {limit}: {which} forgotten and cannot be undone")
 
     # --- What agents do of which no hook tells ---
 

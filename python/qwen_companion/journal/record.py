@@ -301,8 +301,12 @@ class Record:
         return [name for _, path in self._store.take_undone(session) if (name := self.name_out(path)) is not None]
 
     def forget_old(self, now: int) -> list[int]:
-        """Forget turns that are too old or too many; return their numbers."""
+        """Forget turns that are too old; return their numbers."""
         return self._store.forget_old(now)
+
+    def shrink(self) -> list[int]:
+        """Forget the oldest turns while all of them need more than `MAX_BYTES`; return their numbers."""
+        return self._store.shrink()
 
     # --- Answering ---
 

@@ -23,7 +23,7 @@ from qwen_companion.journal.versions import Version
 FORMAT = 1
 
 MAX_BYTES = 512 * 1024 * 1024
-"""Above this size the oldest turns are forgotten."""
+"""When the texts that only turns need are larger, the oldest turns are forgotten."""
 
 MAX_AGE_MS = 14 * 24 * 3600 * 1000
 """How long a turn is kept: git keeps what nothing refers to as long."""
@@ -333,12 +333,21 @@ class Store:
     # --- Bounds ---
 
     def forget_old(self, now: int) -> list[int]:
-        """Forget ended turns that are too old or too many; return their numbers."""
+        """Forget turns that ended too long ago; return their numbers."""
+        gone = [turn.id for turn in self.turns() if turn.end is not None and turn.end <= now - MAX_AGE_MS]
+        if gone:
+            self.drop(gone)
+        return gone
+
+    def shrink(self) -> list[int]:
+        """Forget the oldest of the ended turns while they need too many bytes; return their numbers."""
         gone: list[int] = []
-        for turn in self.turns():
-            if turn.end is not None and (turn.end <= now - MAX_AGE_MS or self._size() > MAX_BYTES):
-                self.drop([turn.id])
-                gone.append(turn.id)
+        ended = [turn.id for turn in self.turns() if turn.end is not None]
+        for turn in ended:
+            if self._size() <= MAX_BYTES or self._size_of_turns() <= MAX_BYTES:
+                break
+            self.drop([turn])
+            gone.append(turn)
         return gone
 
     def discard(self, turn: int) -> None:
@@ -366,6 +375,14 @@ class Store:
         with self.transaction() as db:
             pages, free = (db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
             return (pages - free) * db.execute("pragma page_size").fetchone()[0]
+
+    def _size_of_turns(self) -> int:
+        # Without git the baseline is kept here too, and to forget turns makes that no smaller.
+        with self.transaction() as db:
+            return db.execute(
+                "select coalesce(sum(length(data)), 0) from blobs"
+                " where digest not in (select digest from current where digest is not null)"
+            ).fetchone()[0]
 
 
 _RECENT_S = 2

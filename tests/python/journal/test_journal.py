@@ -663,3 +663,35 @@ async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
         assert isinstance(notice, Notice)
         assert notice.text == f"Changes in {project.root} are not recorded: git is not installed"
         assert [message for message in place.told if isinstance(message, Notice)] == [notice]
+
+
+async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    project.write("c", b"c\n")
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
+    shutil.rmtree(project.root / ".git")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        notice = await place.until_told(Notice)
+        assert isinstance(notice, Notice)
+        assert notice.text == f"Changes in {project.root} are not recorded: it has 3 files, and 2 are the limit"
+
+
+async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        project.write(name, os.urandom(100_000))
+    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        for name in "abc":
+            await agent.prompt("Fix it")
+            await agent.edit(name, b"agent\n")
+        await place.until(*[{name: "modified"} for name in "abc"])
+        assert not [message for message in place.told if isinstance(message, Notice)]
+        await agent.report("Stop")
+        await place.until({"b": "modified"}, {"c": "modified"})
+        notice = await place.until_told(Notice)
+        assert isinstance(notice, Notice)
+        said = "need more than 512 MiB: the oldest turn is forgotten and cannot be undone"
+        assert notice.text == f"Changes in {project.root} {said}"

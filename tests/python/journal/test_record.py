@@ -14,7 +14,7 @@ import pytest
 from journal_project import SHELL, Project
 from qwen_companion.journal.baselines import LimitError
 from qwen_companion.journal.git import GitError
-from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, Scope
+from qwen_companion.journal.record import ONE_GO_MS, Cause, NoRecordError, Record, RecordError, Scope
 from qwen_companion.journal.store import MAX_AGE_MS
 from qwen_companion.privacy.options import Options
 
@@ -194,6 +194,9 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
     for name in secrets:
         project.edit(turn, name, b"edited " + secrets[name])
     assert project.kinds(turn) == {"open": "modified"}
+    for name in secrets:
+        with pytest.raises(RecordError, match="not kept any more"):
+            project.net(name, turn)
     project.record.close()
     for path in (project.home / "state").rglob("*"):
         if path.is_file():
@@ -201,6 +204,25 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
             assert path.stat().st_mode & 0o077 == 0, path
         else:
             assert path.name in ("state", "qwen-companion") or path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_an_agent_writes_below_git_is_not_recorded(any_project: Project) -> None:
+    """Nor can it be undone."""
+    project = any_project
+    names = (".git/hooks/pre-commit", ".git/info/note", "sub/.git/note")
+    for name in names:
+        project.write(name, b"before\n")
+    project.write("open", b"open\n")
+    turn = project.begin()
+    for name in (*names, "open"):
+        project.edit(turn, name, b"edited\n")
+    for name in names:
+        project.write(name, b"by a command\n")
+    project.scan(turn)
+    assert project.kinds(turn) == {"open": "modified"}
+    for name in names:
+        with pytest.raises(RecordError, match="not kept any more"):
+            project.net(name, turn)
 
 
 def test_submodules_and_repositories_within_are_recorded(project: Project, tmp_path: Path) -> None:
@@ -341,7 +363,7 @@ def test_limits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         project.begin()
     monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
     monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 9)
-    with pytest.raises(LimitError, match="are the limit"):
+    with pytest.raises(LimitError, match="its files have 0 MiB, and 0 are the limit"):
         project.begin()
     monkeypatch.setattr("qwen_companion.journal.baselines.MAX_TOTAL_BYTES", 10)
     # Nothing of the attempts before is taken for a baseline.
@@ -572,6 +594,32 @@ def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
     turn = project.begin()
     project.edit(turn, "a", b"more\n")
     assert project.before("a", turn) == b"later\n"
+
+
+def test_the_oldest_turns_are_forgotten_when_all_need_too_much(
+    any_project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = any_project
+    # What is there from the baseline is no reason to forget turns.
+    project.write("data", os.urandom(400_000))
+    texts = {name: os.urandom(100_000) for name in "abc"}
+    for name, text in texts.items():
+        project.write(name, text)
+    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 350_000)
+    turns: dict[str, int] = {}
+    for name in "abc":
+        turns[name] = project.begin()
+        project.edit(turns[name], name, b"agent\n")
+        if name != "c":
+            project.end(turns[name])
+    assert project.record.shrink() == []
+    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
+    assert project.record.shrink() == [turns["a"]]
+    assert project.before("b", turns["b"]) == texts["b"]
+    # A turn that goes on is kept, however much it needs.
+    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 1000)
+    assert project.record.shrink() == [turns["b"]]
+    assert project.before("c", turns["c"]) == texts["c"]
 
 
 def test_a_full_disk_loses_nothing_of_what_was_recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
