@@ -48,7 +48,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define qwen-companion-session SessionState
   id client version pid directory family ancestors streaming state no-hooks)
 (qwen-companion-messages-define qwen-companion-cli-state CliState
-  activity since prompt question mode model tokens context subagents)
+  activity since prompt question mode model tokens context subagents said)
 (qwen-companion-messages-define qwen-companion-file-visited FileVisited
   path)
 (qwen-companion-messages-define qwen-companion-context-sent ContextSent

@@ -93,9 +93,11 @@ One of `asking', `reviewing' (a proposal of it waits), `working', `done',
           (t ""))))
 
 (defun qwen-companion-session-list--last (session)
-  "Return the question or the last prompt of SESSION, or why it is unknown."
+  "Return the question of SESSION, the end of its last answer or its prompt.
+Where nothing is known, return the reason."
   (let ((state (qwen-companion-session-state session)))
     (or (qwen-companion-cli-state-question state)
+        (qwen-companion-cli-state-said state)
         (qwen-companion-cli-state-prompt state)
         (qwen-companion-session-no-hooks session)
         "")))

@@ -76,6 +76,7 @@ class CliState:
     `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
     prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
     request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
+    `said` is the last line of the answer that ended the last turn, cut where it is long.
     """
 
     activity: Word | None = None
@@ -87,6 +88,7 @@ class CliState:
     tokens: int | None = None
     context: int | None = None
     subagents: int = 0
+    said: str | None = None
 
 
 @dataclass(frozen=True)

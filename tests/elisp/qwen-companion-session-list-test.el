@@ -56,10 +56,15 @@
               (qwen-companion-session-list-test--session
                "b" :directory "/home/me/lib"
                :state (list :activity 'asking :since now :question "Run make?"))
-              (qwen-companion-session-list-test--session "c" :no-hooks "it is old"))
+              (qwen-companion-session-list-test--session "c" :no-hooks "it is old")
+              (qwen-companion-session-list-test--session
+               "d" :directory "/home/me/app"
+               :state (list :activity 'idle :since now :prompt "Do it"
+                            :said "Done.\u202E Tests?")))
       (should (equal '("Qwen Code 0.24.4|site|working|2 min|outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|lib|asking|0 s|Run make?"
-                       "Qwen Code 0.24.4|connected|it is old")
+                       "Qwen Code 0.24.4|connected|it is old"
+                       "Qwen Code 0.24.4|app|done|0 s|Done.\\u202E Tests?")
                      (qwen-companion-session-list-test--rows)))
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))

@@ -66,9 +66,13 @@ class UserPromptSubmit(Event):
 
 
 class Stop(Event):
-    """The turn is over.  `context_usage` is a share of `context_limit`, which is in tokens like `input_tokens`."""
+    """The turn is over.  `context_usage` is a share of `context_limit`, which is in tokens like `input_tokens`.
+
+    `last_assistant_message` is what the model said at the end.
+    """
 
     name = "Stop"
+    last_assistant_message: str | None = None
     context_usage: float | None = None
     context_limit: int | None = None
     input_tokens: int | None = None

@@ -121,12 +121,15 @@ def _with_agent(known: _Known, identifier: str, event: Event) -> _Known:
 def _state_after(state: CliState, event: Event, now: int) -> CliState:
     if isinstance(event, UserPromptSubmit) and event.prompt.strip():
         # An empty one only goes on with the turn.
-        return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None)
+        return replace(state, activity=WORKING, since=now, prompt=first_words(event.prompt), question=None, said=None)
     if isinstance(event, PreToolUse | PermissionRequest) and state.activity == ASKING:
         return replace(state, activity=WORKING, question=None)
     if isinstance(event, Stop):
         used = None if event.context_usage is None else round(100 * event.context_usage)
-        return replace(state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used)
+        said = _last_line(event.last_assistant_message or "")
+        return replace(
+            state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used, said=said
+        )
     if isinstance(event, AttentionRequest):
         if event.notification_type == "permission_prompt":
             return replace(state, activity=ASKING, question=first_words(event.message))
@@ -134,6 +137,15 @@ def _state_after(state: CliState, event: Event, now: int) -> CliState:
             # There is no `Stop` only of a turn that was cancelled.
             return replace(state, activity=CANCELLED, since=now, question=None)
     return state
+
+
+def _last_line(text: str) -> str | None:
+    """Return the beginning of the last line of `text` with a letter or digit in it; None where there is none.
+
+    What closes a block of code is no such line.
+    """
+    lines = reversed(text[-10 * _MAX_WORDS :].splitlines())
+    return next((first_words(line) for line in lines if any(map(str.isalnum, line))), None)
 
 
 def first_words(text: str) -> str:

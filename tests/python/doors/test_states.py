@@ -53,6 +53,25 @@ def test_a_turn() -> None:
     assert after(START, PROMPT, ASK, IDLE).activity == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("I changed it.\n\nShall I  run the tests?\n", "Shall I run the tests?"),
+        ("So:\n```\nmake test\n```\n", "make test"),
+        ("word " * 1000, "word " * 11 + "word…"),
+        ("\n---\n", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_last_line_of_an_answer_is_known_until_the_next_prompt(message: str | None, said: str | None) -> None:
+    stop = STOP.model_copy(update={"last_assistant_message": message})
+    assert after(START, PROMPT, stop).said == said
+    assert after(START, PROMPT, stop, IDLE).said == said
+    assert after(START, PROMPT, stop, PROMPT).said is None
+    assert after(START, PROMPT, stop, SessionEnd()).said is None
+
+
 def test_a_conversation_that_is_cleared_leaves_nothing() -> None:
     assert after(START, PROMPT, STOP, SessionEnd()) == CliState(mode="auto", model="m")
     assert after(START, PROMPT, SessionEnd(), START) == CliState("idle", 4, mode="auto", model="m")
