@@ -31,6 +31,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-layer)
+(require 'qwen-companion-mention)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
@@ -43,7 +44,6 @@
                   (&optional localp arg filter distinguish-one-marked error))
 (declare-function diff-bounds-of-hunk "diff-mode" ())
 (declare-function markdown-mode "ext:markdown-mode" ())
-(declare-function project-files "project" (project &optional dirs))
 
 ;;; What is at point
 
@@ -132,9 +132,6 @@ beginning the slash commands of Qwen Code.
     (setq header-line-format
           (substitute-command-keys
            "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ / complete files, commands"))
-    (setq-local completion-category-defaults
-                (cons '(qwen-companion-file (styles substring))
-                      completion-category-defaults))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
@@ -354,44 +351,15 @@ or left.  Where several wait, choose one: they are in their order."
 
 ;;; Completion
 
-(defconst qwen-companion-ask--names-age 30
-  "Seconds for which a list of files or commands is used again.")
+(defconst qwen-companion-ask--commands-age 30
+  "Seconds for which the list of slash commands is used again.")
 
-(defvar-local qwen-companion-ask--names nil
-  "The lists of names and the times of each: an alist (FUNCTION TIME . NAMES).")
-
-(defun qwen-companion-ask--names (function)
-  "Return the value of FUNCTION for the project, from memory if that is fresh."
-  (let ((known (alist-get function qwen-companion-ask--names)))
-    (unless (and known (< (- (float-time) (car known)) qwen-companion-ask--names-age))
-      (setq known (cons (float-time) (funcall function qwen-companion-ask--root)))
-      (setf (alist-get function qwen-companion-ask--names) known))
-    (cdr known)))
-
-(defun qwen-companion-ask--files (root)
-  "Return the files of the project in ROOT, relative to it."
-  (require 'project)
-  (when-let* ((project (project-current nil root)))
-    (mapcar (lambda (file)
-              (qwen-companion-quote-escape
-               (qwen-companion-quote-relative-name file root)))
-            (project-files project))))
+(defvar-local qwen-companion-ask--commands nil
+  "The slash commands when they were last read: (TIME . COMMANDS).")
 
 (defun qwen-companion-ask--complete ()
   "Complete the file after `@' before point, for `completion-at-point-functions'."
-  (when-let* ((start (save-excursion
-                       (skip-chars-backward "^@ \t\n")
-                       (and (eq ?@ (char-before))
-                            (or (= (1- (point)) (point-min))
-                                (memq (char-before (1- (point))) '(?\s ?\t ?\n ?\()))
-                            (point)))))
-    (list start (point)
-          (lambda (string predicate action)
-            (if (eq action 'metadata)
-                '(metadata (category . qwen-companion-file))
-              (complete-with-action action (qwen-companion-ask--names
-                                            #'qwen-companion-ask--files)
-                                    string predicate))))))
+  (qwen-companion-mention-complete qwen-companion-ask--root (point-min)))
 
 (defun qwen-companion-ask--complete-command ()
   "Complete the slash command that the prompt begins with.
@@ -417,7 +385,12 @@ For `completion-at-point-functions'."
 
 (defun qwen-companion-ask--commands ()
   "Return the slash commands, each (NAME . ABOUT)."
-  (qwen-companion-ask--names #'qwen-companion-slash-commands))
+  (unless (and qwen-companion-ask--commands
+               (< (- (float-time) (car qwen-companion-ask--commands))
+                  qwen-companion-ask--commands-age))
+    (setq qwen-companion-ask--commands
+          (cons (float-time) (qwen-companion-slash-commands qwen-companion-ask--root))))
+  (cdr qwen-companion-ask--commands))
 
 (provide 'qwen-companion-ask)
 ;;; qwen-companion-ask.el ends here

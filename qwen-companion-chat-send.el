@@ -38,6 +38,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-mention)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-spool)
@@ -48,11 +49,8 @@
 
 ;;; Files in a prompt
 
-(defconst qwen-companion-chat-send--character "\\(?:\\\\.\\|[^ \t\n\\]\\)"
-  "Matches a character of a file name after `@', quoted or not.")
-
 (defconst qwen-companion-chat-send--link
-  (concat "\\(?:^\\|[ \t\n]\\)\\(@\\(" qwen-companion-chat-send--character "+\\)\\)")
+  (concat "\\(?:^\\|[ \t\n(]\\)\\(@\\(" qwen-companion-mention-character "+\\)\\)")
   "Matches a file reference in a prompt; group 2 is the name, quoted.")
 
 (defun qwen-companion-chat-send--workspace ()
@@ -152,7 +150,9 @@ A list of (NAME DESCRIPTION FUNCTION); FUNCTION is called in the chat.")
 For `completion-at-point-functions'."
   (when (>= (point) qwen-companion-chat-blocks-prompt-start)
     (or (qwen-companion-chat-send--complete-command)
-        (qwen-companion-chat-send--complete-file))))
+        (when-let* ((workspace (qwen-companion-chat-send--workspace)))
+          (qwen-companion-mention-complete
+           workspace qwen-companion-chat-blocks-prompt-start)))))
 
 (defun qwen-companion-chat-send--complete-command ()
   "Complete a slash command at the beginning of the prompt."
@@ -189,49 +189,6 @@ For `completion-at-point-functions'."
         ""
       (concat "  " (truncate-string-to-width
                     (qwen-companion-untrusted-text text) 80 nil nil t)))))
-
-(defun qwen-companion-chat-send--complete-file ()
-  "Complete a file name after `@'.
-Only one directory of this machine is read at a time."
-  (when-let* ((workspace (qwen-companion-chat-send--workspace))
-              (start (qwen-companion-chat-send--name-start)))
-    (list start (point)
-          (completion-table-with-quoting
-           (lambda (string predicate action)
-             (let ((default-directory workspace)
-                   (file-name-handler-alist nil))
-               (completion-file-name-table
-                string
-                ;; A newline would end the word, even quoted.
-                (lambda (name)
-                  (and (not (string-search "\n" name))
-                       (or (null predicate) (funcall predicate name))))
-                action)))
-           #'qwen-companion-quote-unescape
-           #'qwen-companion-chat-send--requote)
-          :exclusive 'no)))
-
-(defun qwen-companion-chat-send--name-start ()
-  "Return the beginning of the file name after `@' that ends at point, or nil."
-  (save-excursion
-    (let ((end (point))
-          start)
-      (goto-char (max qwen-companion-chat-blocks-prompt-start (line-beginning-position)))
-      (while (and (not start)
-                  (re-search-forward
-                   (concat "\\(?:^\\|[ \t]\\)@\\(" qwen-companion-chat-send--character "*\\)")
-                   end t))
-        (when (= end (point))
-          (setq start (match-beginning 1))))
-      start)))
-
-(defun qwen-companion-chat-send--requote (position name)
-  "Return the quoted position of POSITION in the file name written as NAME.
-See `completion-table-with-quoting'."
-  (let ((written 0))
-    (dotimes (_ position)
-      (cl-incf written (if (eq ?\\ (aref name written)) 2 1)))
-    (cons written #'qwen-companion-quote-escape)))
 
 (defun qwen-companion-chat-send-enable ()
   "Enable completion in the prompt of the current buffer."

@@ -246,6 +246,41 @@ It is the value of `default-directory' there."
       (call-interactively (key-binding (kbd "M-TAB")))
       (should (equal "see @src/beta.el" (qwen-companion-chat-send--text))))))
 
+(ert-deftest qwen-companion-chat-send-test-completes-files-of-a-project-by-any-part ()
+  "In a project, its files by any part of their names; ignored ones after `./'."
+  (qwen-companion-chat-send-test-with
+      '((".gitignore" "built\n") ("lib/deep/tool.el" "") ("my dir/one two" "") ("built" "")
+        ("odd\nname" ""))
+    (call-process "git" nil nil nil "init" "-q")
+    (let ((default-directory "/")
+          (complete (lambda (text)
+                      (qwen-companion-chat-send--set-text text)
+                      (goto-char (point-max))
+                      (completion-at-point)
+                      (qwen-companion-chat-send--text))))
+      (should (equal '(".gitignore" "lib/deep/tool.el" "my\\ dir/one\\ two")
+                     (qwen-companion-chat-send-test--complete "@")))
+      (should (equal "see @lib/deep/tool.el" (funcall complete "see @tool")))
+      (should (equal "(@lib/deep/tool.el" (funcall complete "(@deep")))
+      (should (equal "@my\\ dir/one\\ two" (funcall complete "@one\\ t")))
+      (should (equal "@./built" (funcall complete "@./bui")))
+      (should (equal '(".gitignore" "built" "lib/" "my\\ dir/")
+                     (qwen-companion-chat-send-test--complete "@./")))
+      ;; The style is the user's, as for `project-find-file'.
+      (let ((completion-category-defaults nil)
+            (completion-category-overrides '((project-file (styles basic)))))
+        (should (equal "@tool" (funcall complete "@tool")))
+        (should (equal "@lib/deep/tool.el" (funcall complete "@lib")))))))
+
+(ert-deftest qwen-companion-chat-send-test-completes-below-the-workspace-only ()
+  "A workspace may be a part of a project."
+  (qwen-companion-chat-send-test-with '(("part/inside.el" "") ("beside.el" ""))
+    (call-process "git" nil nil nil "init" "-q")
+    (qwen-companion-chat-test-tell
+     'daemon-state :state 'connected :host "127.0.0.1:4170" :local t
+     :workspace (expand-file-name "part"))
+    (should (equal '("inside.el") (qwen-companion-chat-send-test--complete "@")))))
+
 (ert-deftest qwen-companion-chat-send-test-completes-names-with-blanks ()
   "They are written as they have to be, of files and directories alike.
 One with a line end cannot be written."
