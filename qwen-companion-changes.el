@@ -1772,6 +1772,7 @@ Ask which one if it cannot be told."
   :interactive nil
   (buffer-disable-undo)
   (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   (setq-local bidi-paragraph-direction 'left-to-right
               truncate-lines t
               qwen-companion-hunks-view-note-function #'qwen-companion-changes--hunk-note

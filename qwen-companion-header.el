@@ -118,6 +118,22 @@ header line shows the keys that it leaves."
   "Return the keymap of the current major mode."
   (symbol-value (intern (format "%s-map" major-mode))))
 
+;;; Context menus
+
+(defun qwen-companion-header-menu-at-click ()
+  "Have `context-menu-mode' offer the commands for the line that is clicked.
+Call this in a mode's body.  Its menu in the menu bar is in the context
+menu anyway, and its commands act at point."
+  (add-hook 'context-menu-functions #'qwen-companion-header--go-to-click -90 t))
+
+(defun qwen-companion-header--go-to-click (menu click)
+  "Go to the place of CLICK, except with an active region; return MENU."
+  (when (and (mouse-event-p click)
+             (not (posn-area (event-start click)))
+             (not (use-region-p)))
+    (mouse-set-point click))
+  menu)
+
 ;;; All keys
 
 (defun qwen-companion-header--commands (map)

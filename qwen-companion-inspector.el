@@ -32,6 +32,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'json)
 (require 'let-alist)
 (require 'subr-x)
@@ -930,6 +931,16 @@ count again."
     map)
   "Keys of the context inspector.")
 
+(easy-menu-define qwen-companion-inspector-menu qwen-companion-inspector-mode-map
+  "Menu of the context inspector."
+  '("CLI-Context"
+    ["Go to the File or Terminal" qwen-companion-inspector-visit]
+    ["Fold or Unfold" qwen-companion-inspector-toggle-fold]
+    "---"
+    ["Hide or Show the File" qwen-companion-inspector-toggle-exclusion]
+    ["Copy the JSON" qwen-companion-inspector-copy-json]
+    ["Refresh" revert-buffer]))
+
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
   "Show what each connected CLI was told last, and the hidden files.
 
@@ -940,6 +951,7 @@ The text is kept up to date while a window shows it.
   :interactive nil
   (buffer-disable-undo)
   (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   ;; What a name begins with must not turn the line around.
   (setq-local bidi-paragraph-direction 'left-to-right
               revert-buffer-function #'qwen-companion-inspector--revert

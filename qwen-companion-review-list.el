@@ -392,6 +392,7 @@ With a prefix argument ALL, reject all of them."
         tabulated-list-use-header-line nil
         header-line-format '((:eval (qwen-companion-review-list--header))))
   (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-review-list--refresh)

@@ -167,6 +167,7 @@ a hook of its own.
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
   (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   (jit-lock-register #'qwen-companion-hunks-view-fontify))
 
 (defun qwen-companion-review-unified--make-buffer (proposal)

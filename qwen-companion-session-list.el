@@ -259,6 +259,7 @@ Where nothing is known, return the reason."
          ("Terminal" 20 t) ("Last" 0 t)]
         tabulated-list-padding 1)
   (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   (tabulated-list-init-header)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-session-list--revert nil t)
   (add-hook 'qwen-companion-proposal-changed-hook #'qwen-companion-session-list-refresh)

@@ -41,6 +41,10 @@ def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
             "*qwen: project*",
         ]
         assert stage.emacs.eval("(length (frame-list))") == "1"
+        # In the few lines of the panel a scroll bar is only in the way.
+        width = '(= 0 (window-scroll-bar-width (get-buffer-window "{}")))'
+        assert stage.emacs.eval(width.format("*Ediff Control Panel*")) == "t"
+        assert stage.emacs.eval(width.format("*qwen-companion disk: greeting.py*")) == "nil"
         assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
         stage.model.say("All done.")
         window.keys("ctrl+x", "o", "ctrl+x", "o", "alt+greater")

@@ -106,6 +106,19 @@
       (qwen-companion-diff-reject)
       (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
 
+(ert-deftest qwen-companion-review-list-test-mouse ()
+  "A click opens its review; the context menu acts on the line that is clicked."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (let ((qwen-companion-diff-style 'unified))
+      (qwen-companion-test-propose "a.txt" "2\n")
+      (qwen-companion-test-propose "b.txt" "2\n" :session "session-2")
+      (qwen-companion-diffs)
+      (should (member "Proposals" (qwen-companion-test-context-menu "b.txt")))
+      (should (string-search "b.txt" (aref (tabulated-list-get-entry) 0)))
+      (qwen-companion-test-context-menu "a.txt")
+      (qwen-companion-test-click 'mouse-2 "b.txt")
+      (should (equal "*qwen-companion hunks: b.txt*" (buffer-name (window-buffer)))))))
+
 (ert-deftest qwen-companion-review-list-test-keeps-point-on-its-line ()
   "Also where the list is not in the selected window."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))

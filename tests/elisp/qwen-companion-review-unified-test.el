@@ -483,6 +483,47 @@ A text that is nil removes the line."
     (should (equal "*qwen-companion proposal: a.txt*" (buffer-name)))
     (should (looking-at "b"))))
 
+(ert-deftest qwen-companion-review-unified-test-mouse ()
+  "A click visits its line; the context menu acts on the line that is clicked."
+  (qwen-companion-review-unified-test-with-three
+    (save-window-excursion
+      (qwen-companion-test-click 'mouse-2 "+twenty")
+      (should (equal "a.txt" (buffer-name (window-buffer))))
+      (should (equal 20 (with-current-buffer "a.txt" (line-number-at-pos)))))
+    (goto-char (point-min))
+    (should (member "Review" (qwen-companion-test-context-menu "+twenty")))
+    (qwen-companion-review-unified-test--press "k")
+    (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
+                   (qwen-companion-review-unified-test--text proposal)))
+    ;; A region that is selected is what the menu is about.
+    (goto-char (point-min))
+    (let ((transient-mark-mode t))
+      (push-mark (point-max) t t)
+      (qwen-companion-test-context-menu "+five")
+      (should (bobp)))))
+
+(ert-deftest qwen-companion-review-unified-test-repeat-keys ()
+  "After `]' another key accepts and goes on, in `repeat-mode'."
+  (qwen-companion-review-unified-test-with
+      '(("a.txt" "one\n") ("b.txt" "one\n") ("c.txt" "one\n"))
+    (let ((mode (bound-and-true-p repeat-mode)))
+      (dolist (file '("a.txt" "b.txt" "c.txt"))
+        (qwen-companion-test-propose file "two\n"))
+      (qwen-companion-diff-open "a.txt")
+      (set-buffer (window-buffer))
+      (unwind-protect
+          (progn
+            (repeat-mode 1)
+            (execute-kbd-macro "]y]")
+            (should (equal '("a.txt" "c.txt")
+                           (mapcar (lambda (proposal)
+                                     (file-name-nondirectory
+                                      (qwen-companion-proposal-path proposal)))
+                                   (qwen-companion-proposals))))
+            (should (equal "*qwen-companion hunks: a.txt*"
+                           (buffer-name (window-buffer)))))
+        (repeat-mode (if mode 1 -1))))))
+
 (ert-deftest qwen-companion-review-unified-test-edit-a-hunk ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "n" "e")
@@ -754,6 +795,25 @@ A text that is nil removes the line."
     (should (eq 'qwen-companion-unified-dropped (get-text-property (1- (point)) 'face)))
     (should-not (overlays-at (1- (point))))))
 
+(ert-deftest qwen-companion-review-unified-test-signs-are-not-refined ()
+  "Words that differ over several lines are marked, the signs before them never."
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
+    (qwen-companion-review-unified-test--review "one\nTWO\nTHREE\n")
+    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
+               (lambda (_base _mine _theirs _labels callback)
+                 (funcall callback (make-qwen-companion-merge-result :edits [0 8 0 8])))))
+      (qwen-companion-hunks-view-fontify (point-min) (point-max))
+      (qwen-companion-hunks-view-fontify (point-min) (point-max)))
+    (should (equal '((diff-refine-removed "two") (diff-refine-removed "thre")
+                     (diff-refine-added "TWO") (diff-refine-added "THRE"))
+                   (mapcar (lambda (overlay)
+                             (list (overlay-get overlay 'face)
+                                   (buffer-substring-no-properties
+                                    (overlay-start overlay) (overlay-end overlay))))
+                           (sort (overlays-in (point-min) (point-max))
+                                 (lambda (one two)
+                                   (< (overlay-start one) (overlay-start two)))))))))
+
 (ert-deftest qwen-companion-review-unified-test-folds ()
   "Each hunk is an outline heading, and nothing else is."
   (qwen-companion-review-unified-test-with-three
@@ -805,7 +865,10 @@ A text that is nil removes the line."
         (qwen-companion-review-unified-test--press "p" "k")
         (should (equal "" (qwen-companion-review-unified-test--text proposal)))
         (qwen-companion-review-unified-test--press "u")
-        (should (equal new (qwen-companion-review-unified-test--text proposal)))))))
+        (should (equal new (qwen-companion-review-unified-test--text proposal))))))
+  (qwen-companion-review-unified-test-with nil
+    (qwen-companion-review-unified-test--review (mapconcat #'identity (make-list 1001 "x\n") ""))
+    (should (search-forward "\\ 1 more line: RET here shows it\n"))))
 
 (ert-deftest qwen-companion-review-unified-test-windows-and-ends ()
   "As in the other front end, whatever ends the review."

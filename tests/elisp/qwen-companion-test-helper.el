@@ -167,6 +167,30 @@ What stands for itself in it is as it is there."
                    (`(:eval ,form) (or (eval form t) ""))))
                (ensure-list header-line-format) "")))
 
+(defun qwen-companion-test-click (button text)
+  "Click TEXT in the selected window with BUTTON, a symbol; return the event.
+If nothing is bound to it, only return it."
+  (set-buffer (window-buffer))
+  (let* ((place (save-excursion
+                  (goto-char (point-min))
+                  (search-forward text)
+                  (match-beginning 0)))
+         (event (list button (list (selected-window) place '(0 . 0) 0 nil place
+                                   '(0 . 0) nil '(0 . 0) '(1 . 1))))
+         (command (key-binding (vector button))))
+    (when command
+      (funcall-interactively command event))
+    event))
+
+(defun qwen-companion-test-context-menu (text)
+  "Return the titles in the menu of `context-menu-mode' for a click on TEXT."
+  (let (titles)
+    (map-keymap (lambda (_ item)
+                  (push (if (eq 'menu-item (car-safe item)) (cadr item) (car-safe item))
+                        titles))
+                (context-menu-map (qwen-companion-test-click 'down-mouse-3 text)))
+    titles))
+
 (defun qwen-companion-test-buffers-with (text)
   "Return the names of the buffers that hold TEXT, hidden ones too."
   (cl-loop for buffer in (buffer-list)
