@@ -36,6 +36,7 @@
 (require 'outline)
 (require 'subr-x)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-places)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-code
@@ -411,8 +412,10 @@ Return nil when the user has typed and it has to be tried again."
          (aref qwen-companion-chat-markdown--levels (- (match-end 1) start 1)) t)
         (add-face-text-property start (match-end 1) 'qwen-companion-chat-markup))
       (qwen-companion-chat-markdown--add-wrap-prefix start end)
+      (qwen-companion-chat-markdown--forget-places start end)
       (while (re-search-forward qwen-companion-chat-markdown--inline end t)
-        (qwen-companion-chat-markdown--fontify-match)))))
+        (qwen-companion-chat-markdown--fontify-match))
+      (qwen-companion-chat-markdown--link-places start end))))
 
 (defun qwen-companion-chat-markdown--add-wrap-prefix (start end)
   "Align continuation lines of the line from START to END with its text.
@@ -471,16 +474,56 @@ Other links name files on the daemon's host."
                                'keymap qwen-companion-chat-markdown-link-map
                                'mouse-face 'highlight 'help-echo url))))
 
+(defconst qwen-companion-chat-markdown--place
+  "\\([^][(){}<>\"'`*|:,; \t\n]+\\):\\([1-9][0-9]\\{0,6\\}\\)\\_>"
+  "Matches a file and a line in an answer.")
+
+(defconst qwen-companion-chat-markdown--places-limit 5
+  "How many files of a line are looked for, which takes up to 0.6 ms each.")
+
+(defun qwen-companion-chat-markdown--link-places (start end)
+  "Make files with lines, from START to END, links where they exist."
+  (goto-char start)
+  (cl-loop repeat qwen-companion-chat-markdown--places-limit
+           while (re-search-forward qwen-companion-chat-markdown--place end t)
+           do (let ((from (match-beginning 0))
+                    (to (match-end 0))
+                    (name (match-string-no-properties 1))
+                    (line (string-to-number (match-string-no-properties 2))))
+                (when (and (not (get-text-property from 'qwen-companion-chat-url))
+                           (save-match-data (qwen-companion-chat-places-in-workspace name)))
+                  (add-face-text-property from to 'link)
+                  (add-text-properties
+                   from to
+                   (list 'qwen-companion-chat-place (cons name line)
+                         'keymap qwen-companion-chat-markdown-link-map
+                         'mouse-face 'highlight 'help-echo "RET, mouse-2: visit"))))))
+
+(defun qwen-companion-chat-markdown--forget-places (start end)
+  "Remove the links to files from START to END.
+While an answer comes, a name may turn out to be longer."
+  (when (text-property-not-all start end 'qwen-companion-chat-place nil)
+    (remove-list-of-text-properties
+     start end '(qwen-companion-chat-place keymap mouse-face help-echo))))
+
 (defun qwen-companion-chat-follow-link (&optional event)
-  "Open the link at point, or where EVENT happened, in a browser."
+  "Open the link at point, or where EVENT happened, in a browser.
+Visit a file, at its line, in another window."
   (interactive (list last-nonmenu-event))
-  (save-excursion
-    (when (mouse-event-p event)
-      (posn-set-point (event-start event)))
-    (let ((url (get-text-property (point) 'qwen-companion-chat-url)))
-      (unless url
-        (user-error "No link here"))
-      (browse-url url))))
+  (pcase-let ((`(,url . ,place)
+               (save-excursion
+                 (when (mouse-event-p event)
+                   (posn-set-point (event-start event)))
+                 (cons (get-text-property (point) 'qwen-companion-chat-url)
+                       (get-text-property (point) 'qwen-companion-chat-place)))))
+    (cond (url (browse-url url))
+          (place (qwen-companion-chat-places-visit
+                  ;; It may have become a link to elsewhere since.
+                  (or (qwen-companion-chat-places-in-workspace (car place))
+                      (user-error "%s is no longer a file of the daemon's workspace"
+                                  (qwen-companion-untrusted-text (car place))))
+                  (cdr place)))
+          (t (user-error "No link here")))))
 
 ;;; Copying code
 

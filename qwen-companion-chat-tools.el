@@ -36,6 +36,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-markdown)
+(require 'qwen-companion-chat-places)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-daemon)
@@ -187,39 +188,10 @@ It links to the file where the host is this machine."
          (text (if line (format "%s:%d" path line) path)))
     (concat (propertize "File: " 'face 'shadow)
             (if (and (qwen-companion-daemon-local-p)
-                     (qwen-companion-chat-tools--local-file path))
-                (qwen-companion-chat-blocks-button text #'qwen-companion-chat-tools-visit path line)
+                     (qwen-companion-chat-places-local-file path))
+                (qwen-companion-chat-blocks-button text #'qwen-companion-chat-places-visit path line)
               text)
             "\n")))
-
-(defun qwen-companion-chat-tools--local-file (path)
-  "Return the name of the existing file or directory PATH, or nil.
-The daemon chooses PATH, so it must be a plain local name: none for
-which Emacs has a handler, such as Tramp's, and no device."
-  (let* ((handlers file-name-handler-alist)
-         (file-name-handler-alist nil)
-         (name (and (string-prefix-p "/" path) (expand-file-name path))))
-    (and name
-         ;; Any handler: Tramp has one for the completion of remote names, too.
-         (not (assoc-default name handlers #'string-match-p))
-         (or (file-regular-p name) (file-directory-p name))
-         name)))
-
-(defun qwen-companion-chat-tools-visit (path line)
-  "Visit the local file PATH, at LINE if non-nil, in another window."
-  (find-file-other-window
-   (or (qwen-companion-chat-tools--local-file path)
-       (user-error "%s no longer exists" (qwen-companion-untrusted-text path))))
-  (when line
-    (push-mark nil t)
-    (let ((position (save-restriction
-                      (widen)
-                      (goto-char (point-min))
-                      (forward-line (1- line))
-                      (point))))
-      (unless (<= (point-min) position (point-max))
-        (widen))
-      (goto-char position))))
 
 ;;; Whole texts
 

@@ -52,6 +52,52 @@
                     (list (get-text-property
                            (progn (qwen-companion-chat-markdown-test--find "gone") (point)) 'face))))))
 
+(ert-deftest qwen-companion-chat-markdown-test-files-with-lines-are-links ()
+  "Only to files of the workspace that exist, of a daemon on this machine."
+  (dolist (size '(1 1000000))
+    (qwen-companion-chat-test-with
+      (make-directory "project/src" t)
+      (dolist (file '("project/src/a.el" "project/b" "outside"))
+        (write-region "one\ntwo\nthree\n" nil file nil 'silent))
+      (make-symbolic-link (expand-file-name "outside") "project/inside")
+      (let ((absolute (format "%s:3" (expand-file-name "project/b")))
+            (linked-p (lambda (text)
+                        (qwen-companion-chat-markdown-test--find text)
+                        (get-text-property (point) 'qwen-companion-chat-place)))
+            (tell (lambda (&rest more)
+                    (apply #'qwen-companion-chat-test-tell 'daemon-state
+                           :state 'connected :host "127.0.0.1:4170" more)))
+            (show (lambda (text)
+                    (dolist (piece (seq-partition text size))
+                      (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer piece))
+                      (qwen-companion-chat-test-show)))))
+        (funcall tell :local t :workspace (expand-file-name "project"))
+        (funcall show (concat "See `src/a.el:2`, (b:10) and " absolute ".\n"
+                              "src/none:1 src:1 ../outside:1 inside:1\n" (expand-file-name "outside")
+                              ":1 /ssh:x:/b:1 ~/b:1 src/a.el:0 b:1x\nhttps://e.org/b:1 /dev/null:1\n"))
+        (dolist (text (list "src/a.el:2" "b:10" absolute))
+          (should (funcall linked-p text)))
+        (dolist (text (list "src/none" "src:1" "../outside" "inside:1"
+                            (expand-file-name "outside") "/ssh:x" "x:/b" "~/b" "src/a.el:0"
+                            "b:1x" "https" "e.org/b" "/dev/null"))
+          (should-not (funcall linked-p text)))
+        (let ((chat (current-buffer)))
+          (qwen-companion-chat-markdown-test--find "src/a.el:2")
+          (call-interactively (key-binding (kbd "RET")))
+          (with-current-buffer (window-buffer)
+            (should (equal "a.el" (file-name-nondirectory buffer-file-name)))
+            (should (looking-at "two"))
+            (kill-buffer))
+          (set-buffer chat)
+          ;; What it names may have changed since.
+          (delete-file "project/b")
+          (make-symbolic-link (expand-file-name "outside") "project/b")
+          (qwen-companion-chat-markdown-test--find "b:10")
+          (should-error (call-interactively #'qwen-companion-chat-follow-link) :type 'user-error))
+        (funcall tell :local nil :workspace (expand-file-name "project"))
+        (funcall show "\nThen src/a.el:3 there.\n")
+        (should-not (funcall linked-p "src/a.el:3"))))))
+
 (ert-deftest qwen-companion-chat-markdown-test-code-has-the-colours-of-its-language ()
   (qwen-companion-chat-markdown-test-with
       "Look:\n```elisp\n(defun name ()\n  \"Text *not weak*.\")\n```\nThat is *it*."
