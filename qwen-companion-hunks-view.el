@@ -43,6 +43,9 @@
   "Function that returns what the header of a hunk says of it, or nil.
 It gets the difference and the hunk.")
 
+(defvar qwen-companion-hunks-view-drawn-hook nil
+  "Hook run in a buffer when its hunks, or a part of them, have been drawn.")
+
 (defun qwen-companion-hunks-view--note (_difference hunk)
   "Return a note for the header of HUNK, or nil."
   (and (qwen-companion-hunks-dropped-p hunk)
@@ -225,6 +228,7 @@ out, insert a button for these.  SOURCE is where the lines come from:
 To be called when the current buffer has been drawn."
   (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)
+  (run-hooks 'qwen-companion-hunks-view-drawn-hook)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-point window (point))))
 

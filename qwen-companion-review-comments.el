@@ -24,6 +24,7 @@
 
 ;;; Code:
 
+(require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
@@ -37,7 +38,8 @@
 (require 'qwen-companion-roots)
 
 (defvar qwen-companion-review-comments--noted (make-hash-table :test #'eq :weakness 'key)
-  "The comments on each proposal, newest first: (LINE TEXT COMMENT).")
+  "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
+PLACE is as `qwen-companion-review-comments--place' returns it.")
 
 (defun qwen-companion-review-comments--line ()
   "Return the number of the line at point in its text."
@@ -46,6 +48,33 @@
                     (qwen-companion-hunks-view-lines-at))
                (user-error "Comments belong to lines; go to a line of a hunk")))
     (line-number-at-pos nil t)))
+
+(defun qwen-companion-review-comments--place ()
+  "Return a number for the line at point, to find it among equal ones.
+It stays when hunks are dropped and restored, unlike the line's number in
+the proposed text."
+  (if (derived-mode-p 'qwen-companion-unified-mode)
+      (pcase (qwen-companion-hunks-view-source-at (point))
+        (`(,(or 'added 'dropped) ,_ . ,index)
+         (+ (car (qwen-companion-hunks-view-lines-at)) index))
+        (_ (car (qwen-companion-hunks-view-lines-at))))
+    (line-number-at-pos nil t)))
+
+(defun qwen-companion-review-comments--show ()
+  "Show the comments on the lines of a review hunk by hunk, just drawn."
+  (when-let* (((derived-mode-p 'qwen-companion-unified-mode))
+              (noted (gethash qwen-companion-proposal-current
+                              qwen-companion-review-comments--noted)))
+    (remove-overlays (point-min) (point-max) 'qwen-companion-review-comment t)
+    (let ((case-fold-search nil))
+      (save-excursion
+        (pcase-dolist (`(,_ ,text ,comment ,place) noted)
+          (goto-char (point-min))
+          (when (cl-loop while (search-forward (concat "\n" text "\n") nil t)
+                         do (backward-char)
+                         thereis (and (qwen-companion-hunks-view-hunk-at (point))
+                                      (= place (qwen-companion-review-comments--place))))
+            (qwen-companion-comments-show comment 'qwen-companion-review-comment)))))))
 
 ;;;###autoload
 (defun qwen-companion-diff-comment ()
@@ -56,16 +85,17 @@ one prompt, once its turn is over."
   (let* ((proposal (or qwen-companion-proposal-current
                        (user-error "Not in a buffer of a review")))
          (line (qwen-companion-review-comments--line))
+         (place (qwen-companion-review-comments--place))
          (text (buffer-substring-no-properties (line-beginning-position)
                                                (line-end-position)))
          (noted (gethash proposal qwen-companion-review-comments--noted))
          (known (seq-find (lambda (comment)
-                            (and (eql line (car comment)) (equal text (cadr comment))))
+                            (and (eql place (nth 3 comment)) (equal text (cadr comment))))
                           noted))
          (comment (string-trim (read-string (format "Comment on line %d: " line)
                                             (nth 2 known))))
          (left (append (and (not (string-empty-p comment))
-                            (list (list line text comment)))
+                            (list (list line text comment place)))
                        (remq known noted))))
     (puthash proposal left qwen-companion-review-comments--noted)
     (dolist (overlay (overlays-at (line-beginning-position)))
@@ -95,7 +125,8 @@ one prompt, once its turn is over."
                       ('accepted "I have accepted your change, with these comments:")
                       ('rejected "I have rejected your change, for these reasons:")
                       (_ "Comments on your change:"))
-                    (mapcar (lambda (comment) (cons file comment))
+                    (mapcar (pcase-lambda (`(,line ,text ,comment ,_))
+                              (list file line text comment))
                             (sort (copy-sequence noted) #'car-less-than-car)))))
       (if (or by-cli (not session))
           (qwen-companion-review-comments--copy prompt root)
@@ -113,6 +144,8 @@ one prompt, once its turn is over."
             #'qwen-companion-diff-comment)
 (define-key qwen-companion-unified-mode-map (kbd "c") #'qwen-companion-diff-comment)
 (define-key qwen-companion-unified-mode-map (kbd "C-c C-r") #'qwen-companion-diff-comment)
+
+(add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-review-comments--show)
 
 ;; After the reviews have closed: what they say is less than what comes here.
 (add-hook 'qwen-companion-proposal-ended-functions

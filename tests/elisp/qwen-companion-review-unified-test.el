@@ -1294,9 +1294,23 @@ LINE-END is what ends the lines in the file."
           (comment "\\+TWO" "Why?")
           (comment "-2" "Gone.")
           (comment "-2" "")
-          (should (= 2 (length (seq-filter (lambda (overlay)
-                                             (overlay-get overlay 'qwen-companion-review-comment))
-                                           (overlays-in (point-min) (point-max))))))
+          ;; Marked, and still so when all is drawn anew, or a part of it.
+          (dolist (keys '(() ("+") ("k" "u") ("g")))
+            (goto-char (point-min))
+            (search-forward "+TWO")
+            (apply #'qwen-companion-review-unified-test--press keys)
+            (should (equal
+                     (list keys "+TWO" "+FOUR")
+                     (cons keys
+                           (mapcar (lambda (overlay)
+                                     (save-excursion
+                                       (goto-char (overlay-start overlay))
+                                       (buffer-substring-no-properties
+                                        (point) (line-end-position))))
+                                   (seq-filter (lambda (overlay)
+                                                 (overlay-get overlay 'qwen-companion-review-comment))
+                                               (seq-sort-by #'overlay-start #'<
+                                                            (overlays-in (point-min) (point-max)))))))))
           (qwen-companion-diff-reject)
           (should (equal (list (list "session-1" root
                                      (concat "I have rejected your change, for these reasons:\n"
