@@ -164,7 +164,8 @@ menu anyway, and its commands act at point."
                                          (qwen-companion-header--first-line command)))))
     (with-help-window (help-buffer)
       (mapc #'princ lines)
-      (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.\n")))))
+      (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.
+Info node `(qwen-companion)Top' is the manual.\n")))))
 
 (provide 'qwen-companion-header)
 ;;; qwen-companion-header.el ends here

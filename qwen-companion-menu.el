@@ -318,6 +318,7 @@ It is bound to nothing; give it a key of your own.")
      (apply #'append qwen-companion-menu--groups))
     '("--"
       ["All of this by keys" qwen-companion]
+      ["Manual" (info "(qwen-companion)")]
       ["Options" (customize-group 'qwen-companion)]))))
 
 (defun qwen-companion-menu-popup (event)

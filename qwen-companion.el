@@ -246,9 +246,19 @@ each part with properties of its own is one."
     (qwen-companion-state-functions . qwen-companion--state-changed)
     (qwen-companion-disk-written-functions . qwen-companion-review-file-written)
     (qwen-companion-disk-written-functions . qwen-companion-rescue-file-written)
+    (savehist-mode-hook . qwen-companion--keep-prompts)
     (kill-emacs-hook . qwen-companion--disable)
     (after-delete-frame-functions . qwen-companion-review-frame-deleted))
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
+
+(defvar savehist-additional-variables)
+
+(defun qwen-companion--keep-prompts ()
+  "Have `savehist-mode', if it is on, keep the history of what was asked.
+It would forget that in a session of Emacs in which nothing is asked.
+That stays when the mode is turned off: Emacs may be ending."
+  (when (bound-and-true-p savehist-mode)
+    (add-to-list 'savehist-additional-variables 'qwen-companion-prompts-history)))
 
 (defun qwen-companion--enable ()
   "Start everything."
@@ -257,6 +267,7 @@ each part with properties of its own is one."
         qwen-companion-backend-proposals-function #'qwen-companion-proposal-snapshot)
   (pcase-dolist (`(,hook . ,function) qwen-companion--hooks)
     (add-hook hook function))
+  (qwen-companion--keep-prompts)
   (qwen-companion-attention-enable)
   (qwen-companion-follow-enable)
   (qwen-companion-context-enable)

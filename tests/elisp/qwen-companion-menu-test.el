@@ -140,5 +140,20 @@ A chat has to be required."
                             commands))))
       (should (string-match-p "missing: nil" (buffer-string))))))
 
+(ert-deftest qwen-companion-menu-test-leads-to-the-manual ()
+  (let (shown)
+    (cl-letf (((symbol-function 'info)
+               (lambda (node &rest _) (interactive) (setq shown node))))
+      (call-interactively (lookup-key (qwen-companion-menu-bar) [Manual])))
+    (should (equal "(qwen-companion)" shown)))
+  (with-temp-buffer
+    (qwen-companion-sessions-mode)
+    (qwen-companion-header-help))
+  (with-current-buffer "*Help*"
+    (goto-char (point-min))
+    (search-forward "(qwen-companion)")
+    (should (eq 'help-info (button-type (button-at (1- (point))))))
+    (kill-buffer)))
+
 (provide 'qwen-companion-menu-test)
 ;;; qwen-companion-menu-test.el ends here

@@ -12,6 +12,7 @@
 
 (require 'ert)
 (require 'cl-lib)
+(require 'savehist)
 (require 'qwen-companion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-test-helper)
@@ -147,6 +148,40 @@ The function `become' gives it another activity, since now or TIME."
       (erase-buffer)
       (insert "> Type your message")
       (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
+
+(ert-deftest qwen-companion-prompts-test-savehist-keeps-the-history ()
+  "Also over a session of Emacs in which nothing is asked."
+  (qwen-companion-test-with-files nil
+    (let ((savehist-file (expand-file-name "history"))
+          (savehist-additional-variables nil)
+          (savehist-mode-hook nil)
+          (savehist-loaded t)
+          (qwen-companion-prompts-history nil))
+      (unwind-protect
+          (progn
+            (savehist-mode 1)
+            (qwen-companion-prompts-remember "/r" "Hello")
+            (savehist-save)
+            (dolist (order '(savehist-first mode-first))
+              ;; Emacs starts again.
+              (savehist-mode -1)
+              (setq savehist-additional-variables nil
+                    savehist-mode-hook nil
+                    qwen-companion-prompts-history nil)
+              (load savehist-file nil t t)
+              (should (equal '("Hello") (qwen-companion-prompts-of "/r")))
+              (when (eq order 'savehist-first)
+                (savehist-mode 1))
+              (qwen-companion-test-with-process
+                (qwen-companion-mode 1)
+                (when (eq order 'mode-first)
+                  (savehist-mode 1))
+                (qwen-companion-mode -1))
+              (savehist-save)
+              (setq qwen-companion-prompts-history nil)
+              (load savehist-file nil t t)
+              (should (equal '("Hello") (qwen-companion-prompts-of "/r")))))
+        (savehist-mode -1)))))
 
 (provide 'qwen-companion-prompts-test)
 ;;; qwen-companion-prompts-test.el ends here

@@ -12,7 +12,9 @@
 ;;; Code:
 
 (require 'ert)
+(require 'bookmark)
 (require 'cl-lib)
+(require 'desktop)
 (require 'qwen-companion)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-test-helper)
@@ -68,6 +70,27 @@
                      (qwen-companion-session-list-test--rows)))
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
+
+(ert-deftest qwen-companion-session-list-test-nothing-is-restored ()
+  "Neither the desktop nor a bookmark keeps a list, a prompt or a review."
+  (qwen-companion-session-list-test--with nil
+    (let ((buffers (list (get-buffer "*qwen-companion sessions*"))))
+      (qwen-companion-diff-open (qwen-companion-test-propose "a.txt" "two\n"))
+      (let ((qwen-companion-diff-style 'unified))
+        (qwen-companion-diff-open (qwen-companion-test-propose "b.txt" "two\n")))
+      (dolist (buffer (buffer-list))
+        (when (buffer-local-value 'qwen-companion-proposal-current buffer)
+          (push buffer buffers)))
+      (should (cdr buffers))
+      (qwen-companion-ask t)
+      (push (current-buffer) buffers)
+      (unwind-protect
+          (dolist (buffer buffers)
+            (with-current-buffer buffer
+              (unless buffer-file-name
+                (should-not (desktop-save-buffer-p nil (buffer-name) major-mode))
+                (should-error (bookmark-make-record)))))
+        (kill-buffer (car buffers))))))
 
 (ert-deftest qwen-companion-session-list-test-files-and-changes ()
   "How many files a CLI has changed, and `c' for what."
