@@ -42,6 +42,8 @@
      (lambda (symbol)
        (when (and (boundp symbol)
                   (string-prefix-p "qwen-companion-" (symbol-name symbol))
+                  ;; The time itself goes on.
+                  (not (eq symbol 'qwen-companion-clock--seen))
                   ;; What keys and syntax are made of is no state.
                   (not (keymapp (symbol-value symbol)))
                   (not (char-table-p (symbol-value symbol)))
