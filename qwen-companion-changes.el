@@ -893,6 +893,19 @@ On the heading of a turn, fold or unfold it; on a button, push it."
             (qwen-companion-changes--goto-line line text)))
       (qwen-companion-changes-toggle-fold))))
 
+(defun qwen-companion-changes-describe ()
+  "Say the hunk at point in words, for ears and for eyes that see no colours."
+  (interactive nil qwen-companion-changes-mode)
+  (let ((hunk (or (qwen-companion-hunks-view-hunk-at (point))
+                  (user-error "There is no hunk here; TAB unfolds a file")))
+        (difference (qwen-companion-hunks-view-difference-at (point))))
+    (qwen-companion-changes--current-view (qwen-companion-changes--view-at-point))
+    (message "%s%s"
+             (if (qwen-companion-hunks-dropped-p hunk) "Undone.  " "")
+             (mapconcat (lambda (change)
+                          (qwen-companion-hunks-view-describe difference change))
+                        (qwen-companion-hunks-hunk-changes hunk) "  "))))
+
 (defun qwen-companion-changes-visit-clicked (event)
   "Fold, unfold or visit what was clicked with EVENT."
   (interactive "e" qwen-companion-changes-mode)
@@ -1714,6 +1727,7 @@ Ask which one if it cannot be told."
                      ("c" . qwen-companion-changes-comment)
                      ("C-c C-c" . qwen-companion-changes-send-comments)
                      ("w" . qwen-companion-changes-copy-patch)
+                     ("." . qwen-companion-changes-describe)
                      ("=" . qwen-companion-changes-compare-with-proposal)
                      ("+" . qwen-companion-changes-more-context)
                      ("-" . qwen-companion-changes-less-context)
@@ -1734,6 +1748,7 @@ Ask which one if it cannot be told."
   '("Changes"
     ["Fold or Unfold" qwen-companion-changes-toggle-fold]
     ["Visit the Line" qwen-companion-changes-visit]
+    ["Say the Hunk in Words" qwen-companion-changes-describe]
     "---"
     ["Undo Hunk, Region, File or Turn" qwen-companion-changes-undo]
     ["Bring It Back" qwen-companion-changes-bring-back]

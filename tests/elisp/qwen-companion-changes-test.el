@@ -694,6 +694,21 @@ A text that is nil removes the line."
     (qwen-companion-changes-toggle-client)
     (should (string-search "Prompt of one" (qwen-companion-changes-test-text)))))
 
+(ert-deftest qwen-companion-changes-test-in-words ()
+  "A hunk can be read as a sentence, also one that is undone."
+  (qwen-companion-changes-test--with-hunks
+    (qwen-companion-changes-test-goto "+twenty")
+    (should (equal "Line 20, removed: 20; added: twenty."
+                   (qwen-companion-test-messages (qwen-companion-changes-test-press "."))))
+    (qwen-companion-changes-test-press "k")
+    (qwen-companion-changes-test-settle)
+    (qwen-companion-changes-test-goto "+twenty")
+    (should (string-prefix-p "Undone.  Line 20, removed: 20"
+                             (qwen-companion-test-messages
+                               (qwen-companion-changes-test-press "."))))
+    (goto-char (point-min))
+    (should-error (qwen-companion-changes-test-press ".") :type 'user-error)))
+
 (ert-deftest qwen-companion-changes-test-visits-the-line ()
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-changes-test-goto "+twenty")
