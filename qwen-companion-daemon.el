@@ -85,6 +85,8 @@ PAYLOAD is without the token.")
 Nil when the Python process finds it, or there is none.")
 (defvar qwen-companion-daemon--report nil
   "The latest `daemon-state' report, a property list, or nil.")
+(defvar qwen-companion-daemon--described nil
+  "Description of the daemon that was last shown in full, or nil.")
 
 (defun qwen-companion-daemon-state ()
   "Return the state of the connection to the daemon, a symbol.
@@ -173,9 +175,20 @@ COMMAND is to be called with ROOT."
     (let ((before (qwen-companion-daemon-state)))
       (setq qwen-companion-daemon--report payload)
       (unless (eq before (qwen-companion-daemon-state))
-        (when-let* ((text (qwen-companion-daemon-description)))
+        (when-let* ((text (qwen-companion-daemon--announcement)))
           (qwen-companion-backend-notice text))))
     (force-mode-line-update t)))
+
+(defun qwen-companion-daemon--announcement ()
+  "Return what to say of a change of the connection, a string or nil.
+What is on which machine is said once for each daemon, not whenever the
+connection to it is back."
+  (let ((description (qwen-companion-daemon-description)))
+    (cond ((not (eq 'connected (qwen-companion-daemon-state))) description)
+          ((equal description qwen-companion-daemon--described)
+           (format "Connected again to qwen serve at %s"
+                   (qwen-companion-daemon-connection-host qwen-companion-daemon--report)))
+          (t (setq qwen-companion-daemon--described description)))))
 
 (defun qwen-companion-daemon--dispatch (method payload)
   "Pass the report METHOD with PAYLOAD to `qwen-companion-daemon-functions'.
@@ -252,7 +265,8 @@ Drop it when the connection has been given up in the meantime."
   (qwen-companion-daemon--wipe-token)
   (setq qwen-companion-daemon--request nil
         qwen-companion-daemon--token nil
-        qwen-companion-daemon--report nil)
+        qwen-companion-daemon--report nil
+        qwen-companion-daemon--described nil)
   (run-hooks 'qwen-companion-daemon-disconnected-hook)
   (force-mode-line-update t))
 

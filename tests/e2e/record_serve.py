@@ -201,7 +201,6 @@ class Recorder:
         ):
             self.reply(name, "GET", below + path)
         self.reply("sessions", "GET", f"/workspace/{quote(root, safe='')}/sessions?limit=5")
-        self.reply("heartbeat", "POST", f"{below}/heartbeat")
         self.reply("load", "POST", f"{below}/load", {})
         self.reply("approval_mode", "POST", f"{below}/approval-mode", {"mode": "auto-edit"})
         self.refuse_all(below)

@@ -53,6 +53,27 @@ token for the URL, which is the value of the option."
           qwen-companion-daemon--report
           (and qwen-companion-daemon--token '(token))))
 
+;;; What is said
+
+(ert-deftest qwen-companion-daemon-test-described-once ()
+  "A connection that is back is said in few words, another daemon in full."
+  (qwen-companion-daemon-test-with
+    (let ((said (lambda (state &optional host)
+                  (qwen-companion-test-messages
+                    (qwen-companion-daemon-test--report
+                     'daemon-state :state state :text (and (eq state 'unreachable) "It is away.")
+                     :host (or host "127.0.0.1:4170") :local t :workspace "/project")))))
+      (qwen-companion-daemon-connect "/project")
+      (should (string-match-p "workspace /project: files, commands" (funcall said 'connected)))
+      (should (string-match-p "It is away" (funcall said 'unreachable)))
+      (should (string-match-p "Connected again to qwen serve at 127\\.0\\.0\\.1:4170\\'"
+                              (string-trim (funcall said 'connected))))
+      (funcall said 'unreachable)
+      (should (string-match-p "files, commands" (funcall said 'connected "127.0.0.1:9")))
+      (qwen-companion-daemon-stop)
+      (qwen-companion-daemon-connect "/project")
+      (should (string-match-p "files, commands" (funcall said 'connected "127.0.0.1:9"))))))
+
 ;;; Off
 
 (ert-deftest qwen-companion-daemon-test-default-off ()

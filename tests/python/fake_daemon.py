@@ -384,7 +384,6 @@ class FakeDaemon:
         of_session: Sequence[tuple[str, str, _Answerer]] = (
             ("DELETE", "", _close),
             ("POST", "/detach", _detach),
-            ("POST", "/heartbeat", _recorded("heartbeat")),
             ("POST", "/prompt", self._prompt),
             ("POST", "/cancel", _cancel),
             ("POST", "/model", _model),

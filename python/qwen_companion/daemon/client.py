@@ -233,10 +233,6 @@ class DaemonClient:
         await self._call("DELETE", "", session_id)
         self._memberships.forget(session_id)
 
-    async def heartbeat(self, session_id: str) -> None:
-        """Tell that this client is still there.  InvalidRequestError when the daemon does not know it any more."""
-        await self._call("POST", "/heartbeat", session_id)
-
     # --- Talking
 
     async def prompt(self, session_id: str, parts: Sequence[PromptBlock]) -> PromptReply:

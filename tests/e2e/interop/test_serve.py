@@ -508,7 +508,6 @@ async def test_what_a_chat_asks_for_is_there(house: House) -> None:
         assert (await chat.client.supported_commands(chat.session)).available_commands
         assert (await chat.client.context_usage(chat.session)).formatted_text
         assert chat.session in {item.session_id for item in await chat.client.list_sessions(house.project)}
-        await chat.client.heartbeat(chat.session)
         assert NOTES in house.sandbox.notes.read_text()
 
 

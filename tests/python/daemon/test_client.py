@@ -243,7 +243,7 @@ async def test_one_identity_is_kept_per_session(daemon: FakeDaemon, client: Daem
     second = await client.create_or_attach(ROOT, "thread")
     assert first.client_id != second.client_id
     assert (await client.load(first.session_id)).client_id == first.client_id == client.client_id(first.session_id)
-    await client.heartbeat(second.session_id)
+    await client.context(second.session_id)
     assert daemon.asked[-1].headers["x-qwen-client-id"] == second.client_id
 
 
@@ -253,13 +253,13 @@ async def test_a_daemon_that_forgot_us_is_told_apart(
     before = client.client_id(session.id)
     session.die()
     with pytest.raises(NotFoundError):
-        await client.heartbeat(session.id)
+        await client.context(session.id)
     session.revive()
     with pytest.raises(InvalidRequestError) as caught:
-        await client.heartbeat(session.id)
+        await client.context(session.id)
     assert caught.value.code == "invalid_client_id"
     assert (await client.load(session.id)).client_id != before
-    await client.heartbeat(session.id)
+    await client.context(session.id)
 
 
 async def test_detaching_takes_back_every_load(client: DaemonClient, session: FakeSession) -> None:

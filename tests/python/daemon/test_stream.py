@@ -262,7 +262,7 @@ async def test_events_are_read_while_nobody_takes_them(
         session.emit(*(chunk("x" * 100_000) for _ in range(200)))
         (await daemon.next_stream()).end()
         while session.streams:
-            await client.heartbeat(session.id)
+            await client.context(session.id)
         assert len(texts(await listener.until(Disconnected))) == 200
 
 
