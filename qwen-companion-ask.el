@@ -61,9 +61,10 @@ quote."
                (dired-get-marked-files) " "))
    ((derived-mode-p 'diff-mode)
     (qwen-companion-ask--quote-hunk))
-   ((and (derived-mode-p 'compilation-mode)
-         (get-text-property (point) 'compilation-message))
-    (qwen-companion-ask--quote-error))
+   ((derived-mode-p 'compilation-mode)
+    (if (get-text-property (point) 'compilation-message)
+        (qwen-companion-ask--quote-error)
+      (qwen-companion-ask--quote-output)))
    ((buffer-file-name (buffer-base-buffer))
     (or (qwen-companion-quote-diagnostics
          (line-beginning-position) (line-end-position) root)
@@ -88,6 +89,19 @@ quote."
        (goto-char (line-end-position))
        (or (text-property-not-all (point) limit 'compilation-message nil)
            limit)))))
+
+(defconst qwen-companion-ask--output-limit 8000
+  "Characters of a compilation, from its end, that are quoted at most.")
+
+(defun qwen-companion-ask--quote-output ()
+  "Return the whole compilation in this buffer, or its end where it is long."
+  (let ((start (save-excursion
+                 (goto-char (max (point-min)
+                                 (- (point-max) qwen-companion-ask--output-limit)))
+                 (if (bolp) (point) (line-beginning-position 2)))))
+    (qwen-companion-quote-code-block
+     (if (= start (point-min)) "This compilation" "The end of this compilation")
+     start (point-max))))
 
 ;;; The prompt buffer
 
@@ -164,6 +178,7 @@ beginning the slash commands of Qwen Code.
   "Write a prompt for a CLI about what is at point.
 Quote the region if it is active, else the marked files, the hunk, the
 message of a compilation or the diagnostics at point, else name the line.
+In a compilation but on no message, quote all of it, or the end.
 With a prefix argument BARE, quote nothing.  A prompt that was begun
 before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside."
   (interactive "P")

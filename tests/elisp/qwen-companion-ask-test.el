@@ -118,6 +118,30 @@ The function `typed' returns what a terminal has got."
       (should (string-match-p "a\\.py:3: error: bad\n  detail\n```"
                               (qwen-companion-ask-test--prompt))))))
 
+(ert-deftest qwen-companion-ask-test-quotes-a-whole-compilation ()
+  "On no message; of a long one, the whole lines at its end."
+  (qwen-companion-ask-test--with
+    (with-temp-buffer
+      (insert "make\na.py:3: error: bad\nexited abnormally\n")
+      (compilation-mode)
+      (goto-char (point-max))
+      (qwen-companion-ask))
+    (set-buffer (window-buffer))
+    (should (equal "This compilation:\n```\nmake\na.py:3: error: bad\nexited abnormally\n```\n"
+                   (qwen-companion-ask-test--prompt)))
+    (erase-buffer)
+    (with-temp-buffer
+      (dotimes (number 2000)
+        (insert (format "line %d\n" number)))
+      (compilation-mode)
+      (goto-char (point-max))
+      (qwen-companion-ask))
+    (set-buffer (window-buffer))
+    (let ((prompt (qwen-companion-ask-test--prompt)))
+      (should (string-match-p "\\`The end of this compilation:\n```\nline [0-9]+\n" prompt))
+      (should (string-match-p "\nline 1999\n```\n\\'" prompt))
+      (should (< 7900 (length prompt) 8100)))))
+
 (ert-deftest qwen-companion-ask-test-sends-and-remembers ()
   (qwen-companion-ask-test--with
     (qwen-companion-ask-test--with-terminals '("one")
