@@ -216,12 +216,12 @@ It leaves room for the rest of the mode line in 80 columns."
            (delq nil
                  (append
                   ;; Whose files these are is said with any trouble, too.
-                  (list (and trouble place)
+                  (list (qwen-companion-chat-send-kept-text)
+                        (and trouble place)
                         (if trouble
                             (propertize trouble 'face 'warning)
                           (qwen-companion-chat--state-text state))
                         (and (memq state '(nil loading)) (qwen-companion-daemon-progress))
-                        (qwen-companion-chat-send-kept-text)
                         (and (> queued 0) (qwen-companion-chat--queued-text queued))
                         (and (> qwen-companion-chat--batches-left 0) "reading the conversation"))
                   (qwen-companion-chat--usage-text)

@@ -17,7 +17,7 @@
 (defvar tab-bar-format)
 (defvar term-raw-map)
 (declare-function qwen-companion-mode "qwen-companion" (&optional arg))
-(declare-function qwen-companion-run "qwen-companion" (directory))
+(declare-function qwen-companion-run "qwen-companion" (directory &optional another))
 
 (defconst demo--guide-width 64
   "Columns of the guide beside the other windows.")
