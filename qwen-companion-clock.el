@@ -52,6 +52,10 @@ They are late by no more than the time since the last call then."
                           (timer--repeat-delay timer))
           (timer-activate timer))))))
 
+(defun qwen-companion-clock-forget ()
+  "Forget the time that was seen."
+  (setq qwen-companion-clock--seen 0))
+
 (defun qwen-companion-clock--ours-p (timer)
   "Return non-nil when TIMER is one of the package."
   (let ((function (timer--function timer)))

@@ -43,6 +43,7 @@
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-signs)
+(require 'qwen-companion-clock)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-disk)
@@ -295,6 +296,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-terminal-forget)
   (qwen-companion-terminal-restore-environment)
   (qwen-companion-backend-stop)
+  (qwen-companion-clock-forget)
   (setq qwen-companion-backend-methods nil
         qwen-companion-backend-environment-function #'ignore
         qwen-companion-backend-proposals-function #'ignore))

@@ -76,7 +76,7 @@ def test_others_answer_and_the_connection_is_lost(stage: Stage, serve: Serve) ->
         stage.screen.wait_for("So much for touch three.")
         wait_until_idle(stage)
 
-        # What is said and asked while the connection is lost comes later; what is sent then waits and can be taken back.
+        # What is said while the connection is lost comes later; what is sent then waits, and can be taken back.
         more = threading.Event()
         text = "".join(f"line {number}\n" for number in range(60))
         call = Call("run_shell_command", {"command": "touch four", "is_background": False})
