@@ -231,6 +231,7 @@ class Companion:
         self._roots: Roots | None = None
         self._roots_changed = anyio.Event()
         self._files: tuple[str, ...] = ()
+        self._ancestors: tuple[int, ...] = ()
         self._requests, self._requests_left = anyio.create_memory_object_stream[Compare | Merge](math.inf)
         self._terminal_calls, self._terminal_calls_left = anyio.create_memory_object_stream[Prompt | ListRecorded](
             math.inf
@@ -513,6 +514,10 @@ class Companion:
         # One may count as ended that is still above it.
         await anyio.sleep(ANCESTORS_S)
         above = await to_thread.run_sync(ancestors, self._hello.emacs_pid, abandon_on_cancel=True)
+        if above != self._ancestors:
+            # One has ended that was not waited for yet.
+            self._ancestors = above
+            return
         with anyio.move_on_after(WATCHED_ANCESTORS_S):
             async with anyio.create_task_group() as waits:
 
