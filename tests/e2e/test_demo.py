@@ -55,8 +55,12 @@ def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
         # The guide has all the words of a review in it.
         screen.wait_for("F5: the guide")
         stage.wait_for_review()
-        screen.keys("C-x", "o", "C-x", "o", "M->")
+        screen.keys("C-x", "o", "e")
+        screen.wait_for("*qwen-companion edit")
+        screen.keys("M->")
         screen.type("# mine")
+        screen.keys("C-c", "C-c")
+        screen.wait_for(re.compile(r"^\+.*# mine", re.MULTILINE))
         screen.keys("C-c", "C-c")
         screen.wait_for("It is written, with your changes")
         stage.ask("greet politely")
