@@ -265,6 +265,36 @@ A text that is nil removes the line."
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))))))
 
+(ert-deftest qwen-companion-changes-test-undoes-one-turn-of-several ()
+  "The turns before and after it and the user's edits stay."
+  (qwen-companion-changes-test-with (list (list "a.txt" qwen-companion-changes-test--old))
+    (let ((new #'qwen-companion-changes-test--new))
+      (qwen-companion-changes-test-turn
+       "one" (list (list "a.txt" (funcall new 3 "first")) '("of-one" "1\n")))
+      (qwen-companion-changes-test-turn
+       "two" (list (list "a.txt" (funcall new 3 "first" 15 "second")) '("of-two" "2\n")))
+      (qwen-companion-changes-test-turn
+       "three" (list (list "a.txt" (funcall new 3 "first" 15 "second" 25 "third"))))
+      ;; Saved, and in a buffer.
+      (qwen-companion-changes-test-write
+       "a.txt" (funcall new 3 "first" 15 "second" 25 "third" 32 "saved by the user"))
+      (with-current-buffer (find-file-noselect "a.txt")
+        (goto-char (point-max))
+        (insert "not saved\n"))
+      (qwen-companion-changes-test-open)
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (cl-letf (((symbol-function 'y-or-n-p) #'always))
+        (qwen-companion-changes-test-press "k"))
+      (should (equal (concat (funcall new 3 "first" 25 "third" 32 "saved by the user")
+                             "not saved\n")
+                     (with-current-buffer (find-buffer-visiting "a.txt")
+                       (buffer-string))))
+      (should (buffer-modified-p (find-buffer-visiting "a.txt")))
+      (should (equal '("1\n" nil)
+                     (mapcar #'qwen-companion-changes-test-bytes '("of-one" "of-two"))))
+      (with-current-buffer (find-buffer-visiting "a.txt")
+        (set-buffer-modified-p nil)))))
+
 (ert-deftest qwen-companion-changes-test-saying-no-changes-nothing ()
   (qwen-companion-changes-test-with nil
     (qwen-companion-changes-test-turn "one" '(("made" "m\n")))
@@ -301,6 +331,42 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-press "s"))
     (qwen-companion-changes-toggle-seen)
     (should (string-search "a.txt" (qwen-companion-changes-test-text)))))
+
+(ert-deftest qwen-companion-changes-test-marks-hunk-file-and-turn-by-key ()
+  "In a list of several turns, each mark goes where point is and no further."
+  (qwen-companion-changes-test--with-hunks
+    (qwen-companion-changes-test-turn "two" '(("b.txt" "b\n") ("c.txt" "c\n")))
+    (qwen-companion-changes-test-settle)
+    (cl-flet ((lines-seen ()
+                (cl-loop for line in (split-string (qwen-companion-changes-test-text) "\n")
+                         when (string-match "\\(@@ -[0-9]+\\|[abc]\\.txt\\|Prompt of [a-z]+\\).* seen\\'"
+                                            line)
+                         collect (match-string 1 line))))
+      (should-not (lines-seen))
+      (qwen-companion-changes-test-goto "@@ -17,7")
+      (qwen-companion-changes-test-press "s")
+      (qwen-companion-changes-test-settle)
+      (should (equal '("@@ -17") (lines-seen)))
+      ;; Point is on what comes next.
+      (should (looking-at "@@ -32"))
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-changes-test-press "TAB")
+      (qwen-companion-changes-test-goto "b.txt")
+      (qwen-companion-changes-test-press "s")
+      (should (looking-at ".*c\\.txt"))
+      (qwen-companion-changes-test-settle)
+      (should (equal '("b.txt" "@@ -17") (lines-seen)))
+      (qwen-companion-changes-test-goto "Prompt of two")
+      (qwen-companion-changes-test-press "s")
+      (should (looking-at ".*Prompt of one"))
+      (qwen-companion-changes-test-settle)
+      (should (equal '("Prompt of two" "b.txt" "c.txt" "@@ -17") (lines-seen)))
+      ;; A prefix argument takes it back.
+      (qwen-companion-changes-test-goto "c.txt")
+      (let ((current-prefix-arg '(4)))
+        (qwen-companion-changes-test-press "s"))
+      (qwen-companion-changes-test-settle)
+      (should (equal '("b.txt" "@@ -17") (lines-seen))))))
 
 (ert-deftest qwen-companion-changes-test-news-do-not-move-point ()
   "While an agent is at work, point, its column and the window stay."
@@ -411,6 +477,19 @@ A text that is nil removes the line."
             (should (equal "new\n" (qwen-companion-changes-test-bytes
                                     (expand-file-name "a.txt" outside))))))
       (delete-directory outside t))))
+
+(ert-deftest qwen-companion-changes-test-writes-nothing-into-git ()
+  "Whatever the journal says: not below `.git', which may be a file."
+  (dolist (name '(".git/hooks/post-checkout" "sub/.git/config" "worktree/.git"))
+    (qwen-companion-changes-test-with (list (list name "old\n"))
+      (qwen-companion-changes-test-turn "one" (list (list name "new\n")))
+      (qwen-companion-changes-test-open)
+      (qwen-companion-changes-test-goto name)
+      (should (string-search "belongs to git"
+                             (cadr (should-error (qwen-companion-changes-test-press "k")
+                                                 :type 'user-error))))
+      (should (equal "new\n" (qwen-companion-changes-test-bytes name)))
+      (should-not (qwen-companion-test-sent 'journal-wrote)))))
 
 (ert-deftest qwen-companion-changes-test-does-not-delete-what-has-other-changes ()
   (qwen-companion-changes-test-with nil
