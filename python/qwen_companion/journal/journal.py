@@ -154,6 +154,8 @@ class _Root:
         self.stirred = anyio.Event()
         self.news: _News | None = None
         self.looked = -math.inf
+        self.failed = False
+        """Whether the last look at the files could not be recorded; it is repeated."""
         self.running: dict[str, _Running] = {}
         self.calls: dict[str, _Call] = {}
         self.reserved: Counter[bytes] = Counter()
@@ -254,7 +256,10 @@ class Journal:
         """Do the jobs of `root`."""
         with suppress(anyio.ClosedResourceError):
             async for job in root.jobs_left:
+                failed = root.failed
                 await to_thread.run_sync(self._attempt, root, job, abandon_on_cancel=True)
+                if root.failed and not failed:
+                    root.stirred.set()
                 self._dirty.set()
 
     def _attempt(self, root: _Root, job: Callable[[], None]) -> None:
@@ -266,6 +271,7 @@ class Journal:
                 self._warn(f"What was recorded of changes in {root.record.root} has been removed; it begins anew")
             job()
         except (*FAILURES, CompanionError) as error:
+            root.failed = root.failed or isinstance(error, StoreError)
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             if self._refused.get(root.record.root) != reason:
                 self._refused[root.record.root] = reason
@@ -461,7 +467,9 @@ class Journal:
 
     def _scan(self, root: _Root, cause: Cause) -> None:
         root.looked = time.monotonic()
-        if root.record.scan(cause, root.is_reserved) and cause.turn is not None:
+        changed = root.record.scan(cause, root.is_reserved)
+        root.failed = False
+        if changed and cause.turn is not None:
             root.changed.add(cause.turn)
 
     def _end(self, root: _Root, session: str, time: int) -> None:
@@ -578,7 +586,7 @@ class Journal:
             with anyio.move_on_after(QUIET_S if self._looks_by_itself(root, complete) else math.inf) as waited:
                 await root.stirred.wait()
             root.stirred = anyio.Event()
-            if waited.cancelled_caught and self._check_quiet(root) and not complete:
+            if waited.cancelled_caught and ((self._check_quiet(root) and not complete) or root.failed):
                 root.news = _News(time.monotonic(), {})
             if root.news is None:
                 continue
@@ -624,8 +632,8 @@ class Journal:
         return bool(root.running or root.calls or self._silent_in(root))
 
     def _looks_by_itself(self, root: _Root, complete: bool) -> bool:
-        """Whether it has to be seen now and then what a CLI does, without news of the disk."""
-        return not complete or any(key in self._silent for key in root.running)
+        """Whether to look now and then without news of the disk."""
+        return root.failed or not complete or any(key in self._silent for key in root.running)
 
     def _check_quiet(self, root: _Root) -> bool:
         """End the turns of CLIs that have done nothing for a while; return whether anybody has done something."""
@@ -680,7 +688,9 @@ class Journal:
         if row is None or (typed is not None and typed > cli.written):
             row = root.record.begin(_row(_key_of(cli.peer), cli.session.label, DISK, "", _now(), cli.peer))
         root.looked = time.monotonic()
-        if not root.record.scan(Cause(row.id, DISK), root.is_reserved):
+        changed = root.record.scan(Cause(row.id, DISK), root.is_reserved)
+        root.failed = False
+        if not changed:
             if row is not cli.turn:
                 root.record.end(row.id, row.start)
             return ()

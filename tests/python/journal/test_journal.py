@@ -52,6 +52,7 @@ from qwen_companion.emacs.messages import (
     TurnChanges,
 )
 from qwen_companion.journal.record import Cause, Record
+from qwen_companion.journal.store import StoreError
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S
 
@@ -607,6 +608,32 @@ async def test_what_a_long_command_writes_is_seen_while_it_runs(project: Project
         assert place.files[turn.id]["a"].writers == ((SHELL, ""),)
         assert turn.end is None
         await agent.done(call)
+
+
+async def test_a_look_that_could_not_be_recorded_is_repeated(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although nothing happens on the disk any more."""
+    monkeypatch.setattr("qwen_companion.journal.journal.QUIET_S", 0.05)
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Build it")
+        await agent.begin(SHELL, command="make")
+        await place.until_watched(project)
+        scan = Record.scan
+        failures = [StoreError("disk full")] * 3
+
+        def fail_and_scan(record: Record, cause: Cause, skip: Callable[[bytes], bool]) -> bool:
+            if failures:
+                raise failures.pop()
+            return scan(record, cause, skip)
+
+        monkeypatch.setattr(Record, "scan", fail_and_scan)
+        project.write("a", b"made\n")
+        (turn,) = await place.until({"a": "modified"})
+        assert (turn.end, failures) == (None, [])
+        assert [message.text for message in place.told if isinstance(message, Notice)] == [
+            f"Changes in {project.root} are not recorded: disk full"
+        ]
 
 
 async def test_a_chat_has_turns_by_what_the_daemon_tells(project: Project, calls: list[str]) -> None:
