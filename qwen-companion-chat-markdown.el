@@ -219,13 +219,18 @@ Return the region as `jit-lock-functions' do."
       (forward-line 0)
       (with-silent-modifications
         (let (;; Looking for fields looks at all overlays of the buffer.
-              (inhibit-field-text-motion t))
+              (inhibit-field-text-motion t)
+              ;; Whether the line before is a row that is in no aligned table:
+              ;; then the rows right below it are in none, either.
+              plain)
           (while (< (point) end)
             (let* ((voice (car (memq (get-text-property (point) 'qwen-companion-chat-voice)
                                      '(answer user))))
-                   (table (and voice (qwen-companion-chat-markdown--table-extent)))
+                   (row (and voice (qwen-companion-chat-markdown--table-row-p)))
+                   (table (and row (not plain) (qwen-companion-chat-markdown--table-extent)))
                    (from (if table (car table) (point)))
                    (to (if table (cdr table) (line-beginning-position 2))))
+              (setq plain (and row (not table)))
               (when voice
                 (qwen-companion-chat-markdown--fontify-lines from to voice))
               (when table
@@ -575,8 +580,8 @@ This is done at point in the most recently used buffer that visits a file."
 ;;; Tables
 
 (defconst qwen-companion-chat-markdown--table-limit 200
-  "Number of lines above which a table is not aligned.
-All lines of a table are scanned whenever one is added.")
+  "Number of lines of a table that are aligned; the rest stays as written.
+All of them are scanned whenever one is added.")
 
 (defconst qwen-companion-chat-markdown--table-row "[ \t]*|"
   "Matches the beginning of a row of a table.")
@@ -586,26 +591,30 @@ All lines of a table are scanned whenever one is added.")
   "Matches the second line of a table, which sets the alignment of columns.")
 
 (defun qwen-companion-chat-markdown--table-extent ()
-  "Return (START . END) of the table at point, beginnings of lines, or nil."
-  (when (qwen-companion-chat-markdown--table-row-p)
-    (save-excursion
-      (let ((end (progn (while (and (qwen-companion-chat-markdown--table-row-p)
-                                    (zerop (forward-line))))
-                        (point)))
-            (lines 0))
-        (forward-line -1)
-        (while (and (qwen-companion-chat-markdown--table-row-p)
-                    (< (cl-incf lines) qwen-companion-chat-markdown--table-limit)
-                    (zerop (forward-line -1))))
-        (unless (qwen-companion-chat-markdown--table-row-p)
-          (forward-line))
-        (let ((start (point)))
-          (forward-line)
-          (and (< lines qwen-companion-chat-markdown--table-limit)
-               (looking-at qwen-companion-chat-markdown--table-rule)
-               ;; The line is complete, so it is not the beginning of a row.
-               (get-text-property (match-end 0) 'qwen-companion-chat-voice)
-               (cons start end)))))))
+  "Return (START . END) of the table at point, beginnings of lines, or nil.
+Return nil below the lines of a long table that are aligned, too."
+  (save-excursion
+    (unless (qwen-companion-chat-markdown--skip-rows -1)
+      (unless (qwen-companion-chat-markdown--table-row-p)
+        (forward-line))
+      (let ((start (point)))
+        (forward-line)
+        (when (and (looking-at qwen-companion-chat-markdown--table-rule)
+                   ;; The line is complete, so it is not the beginning of a row.
+                   (get-text-property (match-end 0) 'qwen-companion-chat-voice))
+          (goto-char start)
+          (qwen-companion-chat-markdown--skip-rows 1)
+          (cons start (point)))))))
+
+(defun qwen-companion-chat-markdown--skip-rows (step)
+  "Skip the rows from point on, by STEP lines at a time, 1 or -1.
+Stop after as many as are aligned; return non-nil if another row follows."
+  (let ((left qwen-companion-chat-markdown--table-limit))
+    (while (and (> left 0)
+                (qwen-companion-chat-markdown--table-row-p)
+                (zerop (forward-line step)))
+      (cl-decf left))
+    (and (zerop left) (qwen-companion-chat-markdown--table-row-p))))
 
 (defun qwen-companion-chat-markdown--table-row-p ()
   "Return non-nil when the line at point may belong to a table."

@@ -309,6 +309,30 @@
     (qwen-companion-chat-markdown-test-with text
       (should-not (text-property-not-all (point-min) (point-max) 'display nil)))))
 
+(ert-deftest qwen-companion-chat-markdown-test-the-beginning-of-a-long-table-is-aligned ()
+  "No lines far from those displayed are looked at, wherever the window is."
+  (qwen-companion-chat-test-with
+    (qwen-companion-chat-test-turn
+     (qwen-companion-chat-test-text
+      'answer (concat "Before\n| n | name |\n|---|---|\n"
+                      (mapconcat (lambda (number) (format "|%d|row|\n" number))
+                                 (number-sequence 1 1000) ""))))
+    (qwen-companion-chat-test-show)
+    (let ((lines (qwen-companion-chat-markdown-test--lines-shown))
+          (start (point-min))
+          (end (marker-position qwen-companion-chat-blocks-conversation-end)))
+      (should (equal "| 7   | row  |" (nth 9 lines)))
+      (should (equal "| 198 | row  |" (nth 200 lines)))
+      (should (equal "|199|row|" (nth 201 lines)))
+      (should (equal "|1000|row|" (nth 1002 lines)))
+      (dolist (place (list start (+ 100 start) (/ (+ start end) 2) (- end 100)))
+        (pcase-let ((`(jit-lock-bounds ,from . ,to)
+                     (qwen-companion-chat-markdown--fontify place (min end (+ 200 place)))))
+          (should (< (count-lines from to) 250)))
+        ;; Not compared by `should', which would print a thousand lines.
+        (unless (equal lines (qwen-companion-chat-markdown-test--lines-shown))
+          (ert-fail (list "displayed otherwise after" place)))))))
+
 ;;; A stranger's text
 
 (defvar qwen-companion-chat-markdown-test--ran nil "What ran that should not.")
