@@ -342,8 +342,10 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
     if port is not None:
         served = list(server(port, token))
         yield from served
-        if token and request["roots"] and all(check.status == "pass" for check in served):
-            yield proposal(port, token, request["roots"][0])
+        roots: list[str] = request["roots"]
+        root = next((root for root in roots if os.path.isdir(root)), None)
+        if token and root and all(check.status == "pass" for check in served):
+            yield proposal(port, token, root)
     yield from clis(environ)
     yield from settings(request["roots"], environ)
 

@@ -32,6 +32,14 @@ SHOW_CONTEXT: Final = """
 
 
 # In the mode line: the menu bar has the word too.
+ROOTS_TOLD: Final = """
+(progn (qwen-companion-roots-update)
+       (and (null qwen-companion-roots--timer)
+            (equal (sort (copy-sequence (qwen-companion-roots-published)) #'string<)
+                   (plist-get qwen-companion-roots--sent :roots))))
+"""
+"""True when the discovery files name the roots of the buffers that there are."""
+
 READY: Final = re.compile(r"^-U.* Qwen(?!:)\b", re.MULTILINE)
 NO_SESSION: Final = re.compile(r"^-U.* Qwen(?![\[:])\b", re.MULTILINE)
 
@@ -196,7 +204,8 @@ class Stage:
 
         An Emacs that runs already (see `reset`) evaluates `forms` and visits `files`.
         """
-        if self.emacs.running:
+        reused = self.emacs.running
+        if reused:
             for form in forms:
                 self.emacs.eval(form)
             self.emacs.eval(f"(reuse-visit (list {' '.join(lisp_string(str(file)) for file in files)}))")
@@ -205,6 +214,9 @@ class Stage:
         if self.emacs.eval("(qwen-companion-state)") == "off":
             self.emacs.command("qwen-companion-mode")
         self.screen.wait_for(READY)
+        if reused:
+            # Those of the test before are told still, a moment long.
+            self.emacs.wait_until(ROOTS_TOLD)
 
     def start_cli(self) -> None:
         """Start the CLI from Emacs by typing the command's name; returns when it is connected and can be typed to."""
@@ -219,8 +231,7 @@ class Stage:
         """Connect a client that takes the place of a CLI, until the test ends; returns when Emacs shows it."""
         # Roots follow the buffers a moment later, and what lies outside of them cannot be proposed.
         project = lisp_string(str(self.sandbox.project))
-        roots = '(split-string (or (getenv "QWEN_CODE_IDE_WORKSPACE_PATH") "") ":")'
-        self.emacs.wait_until(f"(member {project} {roots})")
+        self.emacs.wait_until(f"(and {ROOTS_TOLD} (qwen-companion-roots-published-p {project}))")
         client = Client(self.sandbox)
         self._clients.append(client)
         self.screen.wait_for("Qwen[1]")
@@ -239,6 +250,8 @@ class Stage:
         if self._cli is not None and self._cli != wanted:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
+            # The roots of a CLI stay as long as it is connected.
+            self.emacs.wait_until(ROOTS_TOLD)
             self._cli = None
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:

@@ -48,6 +48,7 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
         with stage.outside(cli):
             newer.wait_until(f"(equal 1 (length {CONNECTED}))")
             assert "Qwen[1]" in stage.screen.capture()
+    stage.end_cli()
 
 
 @each_cli
