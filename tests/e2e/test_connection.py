@@ -37,12 +37,16 @@ def test_yes_to_the_nudge_connects(stage: Stage) -> None:
     stage.start_emacs(stage.sandbox.greeting)
     stage.end_cli()
     stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
+    # Those of the test before may end only now.
+    before = {cli.pid for cli in stage.sandbox.clis()}
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Do you want to connect Emacs to Qwen Code?")
     stage.screen.wait_for(NO_SESSION)
     # Without both, "Yes" would look for an extension to install.
     (lock,) = stage.sandbox.lock_files
-    for cli in stage.sandbox.clis():
+    started = [cli for cli in stage.sandbox.clis() if cli.pid not in before]
+    assert started
+    for cli in started:
         assert cli.environ()["QWEN_CODE_IDE_SERVER_PORT"] == lock.stem
         assert cli.environ()["QWEN_CODE_IDE_WORKSPACE_PATH"] == str(stage.sandbox.project)
     stage.screen.wait_for("› 1. Yes")
