@@ -178,8 +178,8 @@ out, insert a button for these.  SOURCE is where the lines come from:
   (pcase source
     (`(removed ,(pred qwen-companion-hunks-change-text))
      "Removing this line is dropped: it stays as on disk")
-    (`(removed ,_) "Removed: on disk, and not in the proposal")
-    (`(added ,_) "Added: in the proposal, and not on disk")
+    (`(removed ,_) "Removed by this change")
+    (`(added ,_) "Added by this change")
     (`(dropped ,_) "Adding this line is dropped: accepting leaves it out")
     (_ "Unchanged")))
 
