@@ -454,12 +454,8 @@ def _extend(findings: _Findings, job: _Job) -> _Findings:
     for family in set(job.families) - rules.keys():
         verdicts = job.exclusions.check(asked, job.roots, family)
         rules[family] = {
-            path: verdict.rule
-            if (verdict := verdicts.get(path)) is not None and verdict.excluded
-            else NOT_ON_DISK
-            if path in findings.missing
-            else None
-            for path in exposures
+            **{path: NOT_ON_DISK if path in findings.missing else None for path in exposures},
+            **{path: verdict.rule for path, verdict in verdicts.items() if verdict.excluded},
         }
     if new := job.directories - scopes.keys():
         roots = [ResolvedPath.of(root) for root in job.roots]
