@@ -78,6 +78,15 @@ The name has no slash at its end.  Remote directories have no root."
                           (float-time))
                     qwen-companion-roots--table))))
 
+(defvar project-current-directory-override)
+
+(defun qwen-companion-roots-here ()
+  "Return the root of the current project, or the current directory.
+That is the one chosen by `project-switch-project' while it runs."
+  (let ((directory (or (bound-and-true-p project-current-directory-override)
+                       default-directory)))
+    (or (qwen-companion-roots-of directory) directory)))
+
 (defun qwen-companion-roots--look-up (directory)
   "Ask project.el for the root of DIRECTORY; see `qwen-companion-roots-of'."
   (unless (file-remote-p directory)

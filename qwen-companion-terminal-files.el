@@ -26,7 +26,6 @@
 
 (require 'qwen-companion-backend)
 (require 'qwen-companion-quote)
-(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
 (defun qwen-companion-terminal-files--mention (file)
@@ -53,10 +52,7 @@ The CLI is that of this terminal, or else of the project."
   (let* ((buffer (if qwen-companion-terminal-directory
                      (current-buffer)
                    (or (car (qwen-companion-terminal-recent
-                             (directory-file-name
-                              (expand-file-name
-                               (or (qwen-companion-roots-of default-directory)
-                                   default-directory)))))
+                             (qwen-companion-terminal-here)))
                        (user-error "No CLI that was started by M-x qwen-companion-run is here"))))
          (image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
                     (user-error "There is no image in the clipboard")))

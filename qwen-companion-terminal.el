@@ -405,6 +405,13 @@ named by a variable of its own."
               (concat "EMACS_SERVER_FILE=" (expand-file-name server-name server-auth-dir))
             (concat "EMACS_SOCKET_NAME=" (expand-file-name server-name server-socket-dir))))))
 
+(defun qwen-companion-terminal-here ()
+  "Return the directory of this terminal's CLI, or else that of the project.
+The name has no slash at its end."
+  (directory-file-name
+   (expand-file-name (or qwen-companion-terminal-directory
+                         (qwen-companion-roots-here)))))
+
 (defun qwen-companion-terminal-recent (directory)
   "Return the terminals of DIRECTORY, that used last first."
   (seq-filter (lambda (buffer)

@@ -307,7 +307,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-mode 1)
   (message "qwen-companion: the Python environment is ready, and the mode is on"))
 
-(defun qwen-companion--install-first-p ()
+(defun qwen-companion--offer-environment ()
   "Offer the Python environment where it is missing; return the answer.
 When it is made, the mode comes on."
   (when (qwen-companion-environment-offer)
@@ -361,7 +361,7 @@ its file in a way that is left to you."
   :lighter (:eval (qwen-companion--lighter-parts))
   (cond ((not qwen-companion-mode)
          (qwen-companion--disable))
-        ((and (called-interactively-p 'any) (qwen-companion--install-first-p))
+        ((and (called-interactively-p 'any) (qwen-companion--offer-environment))
          (setq qwen-companion-mode nil))
         (t (qwen-companion--enable))))
 
@@ -376,21 +376,8 @@ See the options `qwen-companion-qwen-command',
   (interactive
    (if current-prefix-arg
        (list (read-directory-name "Run Qwen Code in: " nil nil t) t)
-     (list (qwen-companion--here))))
+     (list (qwen-companion-roots-here))))
   (qwen-companion-start-cli directory nil another (called-interactively-p 'any)))
-
-(defun qwen-companion--terminal-directory ()
-  "Return the directory of the terminal we are in, or the project's."
-  (or qwen-companion-terminal-directory (qwen-companion--here)))
-
-(defvar project-current-directory-override)
-
-(defun qwen-companion--here ()
-  "Return the root of the current project, or the current directory.
-That is the one chosen by `project-switch-project' while it runs."
-  (let ((directory (or (bound-and-true-p project-current-directory-override)
-                       default-directory)))
-    (or (qwen-companion-roots-of directory) directory)))
 
 (defun qwen-companion-start-cli (directory arguments another interactive)
   "Start the CLI with ARGUMENTS in DIRECTORY, and turn the mode on.
@@ -405,7 +392,7 @@ With INTERACTIVE, the Python environment may be made first."
       ;; Nothing is turned on for a CLI that cannot be started.
       (qwen-companion-terminal-command)
       (unless qwen-companion-mode
-        (when (and interactive (qwen-companion--install-first-p))
+        (when (and interactive (qwen-companion--offer-environment))
           (user-error "The Python environment is being made; the mode comes on after it"))
         (qwen-companion-mode 1))
       (when (eq (qwen-companion-state) 'error)
@@ -420,7 +407,7 @@ With a prefix argument, ask for the DIRECTORY."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Go on in: " nil nil t)
-           (qwen-companion--terminal-directory))))
+           (qwen-companion-terminal-here))))
   (qwen-companion-start-cli directory '("--continue") t t))
 
 ;;;###autoload
@@ -433,7 +420,7 @@ keep it.  An empty NAME lets it choose one."
     (unless (string-match-p "\\`[[:alnum:]._-]*\\'" name)
       (user-error "Not a name of a worktree: %s; use letters, digits, ._-" name))
     (qwen-companion-start-cli
-     (qwen-companion--terminal-directory)
+     (qwen-companion-terminal-here)
      (if (string-empty-p name) '("--worktree") (list (concat "--worktree=" name)))
      t t)))
 
@@ -443,8 +430,7 @@ keep it.  An empty NAME lets it choose one."
 It gets the same arguments, and a new conversation; `qwen-companion-resume'
 goes on with the old one.  What is typed in it is lost."
   (interactive)
-  (let* ((directory (directory-file-name
-                     (expand-file-name (qwen-companion--terminal-directory))))
+  (let* ((directory (qwen-companion-terminal-here))
          (buffer (or (and qwen-companion-terminal-directory (current-buffer))
                      (car (qwen-companion-terminal-recent directory))
                      (user-error "No CLI that was started by M-x qwen-companion-run is in %s"
@@ -464,8 +450,7 @@ goes on with the old one.  What is typed in it is lost."
 (defun qwen-companion-toggle ()
   "Hide the terminal of the project's CLI, or show it, or start a CLI."
   (interactive)
-  (let* ((directory (directory-file-name
-                     (expand-file-name (qwen-companion--terminal-directory))))
+  (let* ((directory (qwen-companion-terminal-here))
          (terminals (qwen-companion-terminal-recent directory))
          (window (seq-some #'get-buffer-window terminals)))
     (cond (window (quit-restore-window window 'bury))

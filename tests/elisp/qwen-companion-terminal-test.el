@@ -331,8 +331,8 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
       (with-temp-buffer
         (setq default-directory "/")
         (cl-progv '(project-current-directory-override) (list root)
-          (should (file-equal-p root (qwen-companion--here))))
-        (should (equal "/" (qwen-companion--here)))))))
+          (should (file-equal-p root (qwen-companion-roots-here))))
+        (should (equal "/" (qwen-companion-roots-here)))))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
   "Its .dir-locals.el does; what is not safe asks nobody and has no effect."
