@@ -27,7 +27,6 @@
 (require 'cl-lib)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
-(require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
@@ -35,7 +34,8 @@
   "Number of the last request for recorded conversations.")
 
 (defvar qwen-companion-resume--waiting nil
-  "What is waited for: (REQUEST . DIRECTORY), nil for nothing.")
+  "What is waited for: (REQUEST INPUT . DIRECTORY), nil for nothing.
+INPUT is `num-nonmacro-input-events' when it was asked for.")
 
 ;;;###autoload
 (defun qwen-companion-resume (directory)
@@ -44,14 +44,13 @@ With a prefix argument, ask for the DIRECTORY."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Conversations in: " nil nil t)
-           (or qwen-companion-terminal-directory
-               (qwen-companion-roots-of default-directory)
-               default-directory))))
+           (qwen-companion-terminal-here))))
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (let ((directory (directory-file-name (expand-file-name directory)))
         (id (cl-incf qwen-companion-resume--request)))
-    (setq qwen-companion-resume--waiting (cons id directory))
+    (setq qwen-companion-resume--waiting
+          `(,id ,num-nonmacro-input-events . ,directory))
     (qwen-companion-backend-call
      'list-recorded (list :id id :directory (file-truename directory)))))
 
@@ -59,20 +58,23 @@ With a prefix argument, ask for the DIRECTORY."
 (defun qwen-companion-resume-on-recorded (payload)
   "Handle the `recorded-sessions' message PAYLOAD: offer the conversations."
   (pcase qwen-companion-resume--waiting
-    (`(,(pred (eql (qwen-companion-recorded-sessions-id payload))) . ,directory)
+    (`(,(pred (eql (qwen-companion-recorded-sessions-id payload))) ,input . ,directory)
      (setq qwen-companion-resume--waiting nil)
      ;; Nothing asks while a message is handled.
-     (run-at-time 0 nil #'qwen-companion-resume--offer directory
+     (run-at-time 0 nil #'qwen-companion-resume--offer directory input
                   (qwen-companion-recorded-sessions-sessions payload))))
   nil)
 
-(defun qwen-companion-resume--offer (directory sessions)
-  "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it."
+(defun qwen-companion-resume--offer (directory input sessions)
+  "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it.
+Ask nothing of who has typed since INPUT, see `qwen-companion-resume--waiting':
+the next keys are meant for something else."
   (cond
    ((null sessions)
     (message "No conversation was recorded in %s" (abbreviate-file-name directory)))
-   ((active-minibuffer-window)
-    (message "The minibuffer is in use; M-x qwen-companion-resume again"))
+   ((or (active-minibuffer-window)
+        (/= input num-nonmacro-input-events))
+    (message "You have gone on typing; M-x qwen-companion-resume again lists the conversations"))
    (t
     (let* ((choices (cl-loop for session in sessions
                              for number from 1

@@ -6,6 +6,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion-resume)
 (require 'qwen-companion-test-helper)
 
 (defvar project-current-directory-override)
@@ -333,6 +334,31 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (cl-progv '(project-current-directory-override) (list root)
           (should (file-equal-p root (qwen-companion-roots-here))))
         (should (equal "/" (qwen-companion-roots-here)))))))
+
+(ert-deftest qwen-companion-terminal-test-conversations-take-no-keys ()
+  "They are offered at once, and not to who has gone on typing."
+  (let (asked (num-nonmacro-input-events 7))
+    (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore)
+              ((symbol-function 'qwen-companion-state) (lambda () 'ready))
+              ((symbol-function 'completing-read)
+               (lambda (&rest _) (setq asked t) "1 tea"))
+              ((symbol-function 'qwen-companion-terminal-open) #'ignore))
+      (cl-flet ((answer ()
+                  (qwen-companion-test-messages
+                    (qwen-companion-resume-on-recorded
+                     (list :id qwen-companion-resume--request
+                           :sessions '((:id "s" :time 1000 :prompt "tea"))))
+                    (qwen-companion-test-wait-for
+                     (not (cl-find #'qwen-companion-resume--offer timer-list
+                                   :key #'timer--function))))))
+        (qwen-companion-resume "/")
+        (answer)
+        (should asked)
+        (setq asked nil)
+        (qwen-companion-resume "/")
+        (setq num-nonmacro-input-events 8)
+        (should (string-match-p "M-x qwen-companion-resume again" (answer)))
+        (should-not asked)))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
   "Its .dir-locals.el does; what is not safe asks nobody and has no effect."
