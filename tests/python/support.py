@@ -44,6 +44,9 @@ os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}
 """
 """Start of a Python script that goes on as another user; by itself, for that user may not be able to run Python."""
 
+NO_LIBRARY = "import threading; from qwen_companion.ide import server; server._import_rpc = threading.Event().wait"
+"""As settings of a `Backend`: the MCP library, a second of processor time, is never imported; streams do without it."""
+
 KNOWN: dict[str, object] = {
     "id": "known",
     "protocol": "2025-11-25",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qwen_companion.listening import listen_reserved
-from support import BECOME_OTHER, KNOWN, Backend, Cli, Home, needs_root
+from support import BECOME_OTHER, KNOWN, NO_LIBRARY, Backend, Cli, Home, needs_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port without a process")
 
@@ -56,7 +56,7 @@ def test_another_user_never_gets_the_port_of_a_killed_backend(home: Home) -> Non
     path = home.spool / "reserve"
     with (
         reserve_at(path),
-        Backend(home, reserve=str(path), sessions=[KNOWN]) as backend,
+        Backend(home, settings=NO_LIBRARY, reserve=str(path), sessions=[KNOWN]) as backend,
     ):
         port = backend.greet()["port"]
         backend.emacs.wait_for("serving")
@@ -70,7 +70,7 @@ def test_another_user_never_gets_the_port_of_a_killed_backend(home: Home) -> Non
                 assert stream.block()[0].startswith("retry: ")
                 backend.kill()
             for _ in range(2):
-                with Backend(home, reserve=str(path), port=port, token=token) as successor:
+                with Backend(home, settings=NO_LIBRARY, reserve=str(path), port=port, token=token) as successor:
                     assert successor.greet()["port"] == port
                     successor.kill()
             assert stranger.communicate("\n")[0] == "taken: \n"

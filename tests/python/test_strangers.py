@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from qwen_companion.ide.server import MAX_STRANGERS
-from support import BECOME_OTHER, KNOWN, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home, needs_root
+from support import BECOME_OTHER, KNOWN, NO_LIBRARY, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home, needs_root
 
 HALF_A_REQUEST = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
 
@@ -77,7 +77,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    backend = Backend(Home(tmp_path_factory.mktemp("besieged")), sessions=[KNOWN])
+    backend = Backend(Home(tmp_path_factory.mktemp("besieged")), settings=NO_LIBRARY, sessions=[KNOWN])
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with backend:
         backend.greet()
@@ -91,7 +91,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
     """A backend that gives strangers less time than usual, so that a test has not to wait for so long."""
-    settings = "from qwen_companion.ide import server; server.STRANGER_S = 1.0"
+    settings = f"{NO_LIBRARY}; server.STRANGER_S = 1.0"
     with Backend(Home(tmp_path_factory.mktemp("impatient")), settings=settings, sessions=[KNOWN]) as backend:
         backend.greet()
         backend.emacs.wait_for("serving")
@@ -148,7 +148,7 @@ def test_another_user_is_refused_whatever_token_they_show(besieged: Backend) -> 
 @needs_root
 @needs_linux
 def test_another_user_is_not_taken_for_emacs_and_keeps_it_not_out(home: Home) -> None:
-    with Backend(home) as backend:
+    with Backend(home, settings=NO_LIBRARY) as backend:
         assert backend.process.stdout is not None
         port = int(backend.process.stdout.readline())
         call = f'(call 1 roots ("{SECRET}" (:roots nil)))\n'.encode()
@@ -159,7 +159,7 @@ def test_another_user_is_not_taken_for_emacs_and_keeps_it_not_out(home: Home) ->
 
 
 def test_silent_programs_of_the_user_do_not_keep_emacs_out(home: Home) -> None:
-    with Backend(home) as backend:
+    with Backend(home, settings=NO_LIBRARY) as backend:
         assert backend.process.stdout is not None
         port = int(backend.process.stdout.readline())
         with flood(port, by_other=False, count=100):
