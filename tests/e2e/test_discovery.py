@@ -45,6 +45,8 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
         stage.emacs.wait_until('(string-match-p "third" (getenv "QWEN_CODE_IDE_WORKSPACE_PATH"))')
         stage.start_in_shell(cli)
         assert newer.eval(CONNECTED) == "nil"
+        if cli is GEMINI and int(newer.eval("(emacs-pid)")) < int(stage.emacs.eval("(emacs-pid)")):
+            pytest.skip("process numbers began again: Gemini takes the highest for the newest")
         with stage.outside(cli):
             newer.wait_until(f"(equal 1 (length {CONNECTED}))")
             assert "Qwen[1]" in stage.screen.capture()

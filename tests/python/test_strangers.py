@@ -21,6 +21,11 @@ from support import BECOME_OTHER, KNOWN, NO_LIBRARY, SECRET, TIMEOUT_S, Backend,
 
 HALF_A_REQUEST = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le"
 
+NEVER_GIVEN_UP = """from functools import partial
+from qwen_companion.ide import sessions
+sessions.Timing = partial(sessions.Timing, give_up=600.0, left=600.0)"""
+"""As settings of a `Backend`: a session outlives its stream for as long as a slow test takes."""
+
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
 
 FLOOD = """
@@ -77,7 +82,8 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    backend = Backend(Home(tmp_path_factory.mktemp("besieged")), settings=NO_LIBRARY, sessions=[KNOWN])
+    settings = f"{NO_LIBRARY}; {NEVER_GIVEN_UP}"
+    backend = Backend(Home(tmp_path_factory.mktemp("besieged")), settings=settings, sessions=[KNOWN])
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     with backend:
         backend.greet()
