@@ -429,6 +429,7 @@ It cannot draw its control panel before that."
   "Show PROPOSAL in Ediff; SELECT non-nil means to select the review."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
+         (shown (window-buffer selected))
          (control (qwen-companion-review-windows-control proposal)))
     (setf (qwen-companion-proposal-view proposal)
           (qwen-companion-review-windows-new-view proposal frame select))
@@ -437,9 +438,7 @@ It cannot draw its control panel before that."
           (with-current-buffer control
             (ediff-recenter 'no-rehighlight))
         (qwen-companion-review-ediff--start proposal)))
-    (qwen-companion-review-windows-select
-     proposal select selected
-     (qwen-companion-proposal-disk-buffer proposal))))
+    (qwen-companion-review-windows-select proposal select selected shown)))
 
 (defun qwen-companion-review-ediff--quit (control frame)
   "End the Ediff session of CONTROL without changing the windows of FRAME."

@@ -494,10 +494,16 @@ With nil, stop doing that."
 
 ;;; Front end
 
+(cl-defmethod qwen-companion-review-fits-p ((_style (eql 'unified)) proposal select)
+  "Return non-nil when there is room for PROPOSAL beside the selected window.
+With SELECT non-nil, none is needed."
+  (or select (qwen-companion-review-windows-beside-p proposal)))
+
 (cl-defmethod qwen-companion-review-show ((_style (eql 'unified)) proposal select)
   "Show PROPOSAL hunk by hunk; SELECT non-nil means to select the review."
   (let* ((frame (qwen-companion-review-windows-frame proposal))
          (selected (selected-window))
+         (shown (window-buffer selected))
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (or (qwen-companion-review-windows-view-control view)
                      (qwen-companion-review-unified--make-buffer proposal))))
@@ -512,7 +518,7 @@ With nil, stop doing that."
       (qwen-companion-review-update-sides 'unified proposal))
     (qwen-companion-review-unified--follow-text proposal t)
     (qwen-companion-review-unified--update proposal)
-    (qwen-companion-review-windows-select proposal select selected buffer)))
+    (qwen-companion-review-windows-select proposal select selected shown)))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'unified)) proposal)
   "Remove the review of PROPOSAL from the screen and restore the windows.

@@ -264,6 +264,17 @@ SELECT non-nil means that the review will be selected."
         (- height (qwen-companion-review-windows--neighbor-lines height))
       height)))
 
+(defun qwen-companion-review-windows-beside-p (proposal)
+  "Return non-nil when the review of PROPOSAL has room beside the selected window.
+Else it would take that window."
+  (let ((frame (qwen-companion-review-windows-frame proposal))
+        (selected (qwen-companion-review-windows--ordinary (selected-window))))
+    (or (not (eq frame (window-frame selected)))
+        (let ((height (window-total-height (window-main-window frame))))
+          (if (window-parameter selected 'window-side)
+              (>= height qwen-companion-review-windows-tight-height)
+            (> (qwen-companion-review-windows--neighbor-lines height) 0))))))
+
 (defun qwen-companion-review-windows--neighbor-lines (height)
   "Return the lines that the window beside a review gets of HEIGHT lines."
   (if (< height (+ qwen-companion-review-windows-neighbor-height
@@ -299,25 +310,20 @@ The neighbor of VIEW stays visible if there is room for both."
   (set-window-dedicated-p window nil)
   (set-window-buffer window buffer))
 
-(defun qwen-companion-review-windows-select (proposal select selected quiet)
+(defun qwen-companion-review-windows-select (proposal select selected shown)
   "Select a window after the review of PROPOSAL was laid out.
 If SELECT is non-nil, that is the window of its control buffer, else
-SELECTED, the window selected before.  If SELECTED is gone, select the
-window of the buffer QUIET, which is read-only: what is typed next does
-no harm there."
-  (cond
-   (select
+SELECTED, the window selected before, which showed the buffer SHOWN.  If
+the review has taken that window, select that of the control buffer too:
+a side on which no key answers is never left selected."
+  (if (and (not select)
+           (window-live-p selected)
+           (eq shown (window-buffer selected)))
+      (select-window selected)
     (let ((window (get-buffer-window
                    (qwen-companion-review-windows-control proposal) t)))
       (select-frame-set-input-focus (window-frame window))
-      (select-window window)))
-   ((window-live-p selected)
-    (select-window selected))
-   (t
-    (select-window (get-buffer-window
-                    quiet
-                    (qwen-companion-review-windows-view-frame
-                     (qwen-companion-proposal-view proposal)))))))
+      (select-window window))))
 
 ;;; On the screen or not
 

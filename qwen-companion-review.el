@@ -565,9 +565,13 @@ only, and only for a moment."
             (qwen-companion-proposal-client proposal))
            (qwen-companion-proposal-display-path proposal)
            (qwen-companion-review-warning-hint proposal)
-           (if (and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
-               "; it waits until the Ediff session is over"
-             ""))
+           (cond
+            ((and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
+             "; it waits until the Ediff session is over")
+            ((and (memq qwen-companion-diff-arrival '(idle now))
+                  (not (qwen-companion-review--room-p proposal)))
+             "; no room to show it beside this window: M-x qwen-companion-review does")
+            (t "")))
   (qwen-companion-review-schedule))
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-review--announce)
@@ -692,11 +696,19 @@ Display that without selecting it, and not if that would disturb the user."
         ;; Less than nothing when the clock was set back since.
         (>= (abs (float-time idle)) qwen-companion-review--idle-delay))))
 
+(defun qwen-companion-review--room-p (proposal)
+  "Return non-nil when PROPOSAL may open by itself without taking a window.
+The selected one would be taken: what is typed next would go elsewhere."
+  (or qwen-companion-diff-select
+      (qwen-companion-review-fits-p 'unified proposal nil)))
+
 (defun qwen-companion-review--show-next ()
   "Show the oldest unseen proposal, unless that would disturb the user."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
-    (when-let* ((proposal (cl-find-if #'qwen-companion-review-arrival-frame
+    (when-let* ((proposal (cl-find-if (lambda (proposal)
+                                        (and (qwen-companion-review-arrival-frame proposal)
+                                             (qwen-companion-review--room-p proposal)))
                                       (qwen-companion-review--unseen))))
       (qwen-companion-review--display proposal qwen-companion-diff-select))))
 

@@ -7,6 +7,7 @@
 ;;; Code:
 
 (require 'qwen-companion-test-helper)
+(require 'qwen-companion-review-list)
 
 (defmacro qwen-companion-review-ediff-test-with (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame."
@@ -525,6 +526,51 @@
       (should-not (qwen-companion-review-shown))
       (qwen-companion-diff-open)
       (should (eq proposal (qwen-companion-review-shown))))))
+
+(ert-deftest qwen-companion-review-ediff-test-no-room-beside-the-selected-window ()
+  "A review does not take it by itself; by command its keys are where one is."
+  (dolist (style '(ediff unified))
+    (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+      (let* ((qwen-companion-diff-style style)
+             (qwen-companion-diff-arrival 'now)
+             (before (selected-window))
+             (keys (if (eq style 'ediff) "*Ediff Control Panel*"
+                     "*qwen-companion hunks: a.txt*"))
+             (name (lambda () (buffer-name (window-buffer)))))
+        (set-frame-size (selected-frame) 80 18)
+        (should (string-search "no room to show it beside this window: M-x qwen-companion-review"
+                               (qwen-companion-test-messages
+                                 (qwen-companion-test-propose "a.txt" "two\n"))))
+        (qwen-companion-review--show-next)
+        (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
+        (should (eq before (selected-window)))
+        (qwen-companion-review)
+        (should (equal keys (funcall name)))
+        (qwen-companion-diff-bury)
+        (should (equal "*terminal*" (funcall name)))
+        ;; Shown from the list, which has to give way.
+        (qwen-companion-diffs)
+        (delete-other-windows)
+        (goto-char (point-min))
+        (forward-line)
+        (qwen-companion-reviews-show)
+        (should (equal keys (funcall name)))
+        (qwen-companion-diff-reject)
+        (qwen-companion-review-list-close)
+        ;; With the option it may, and comes by itself as soon as there is room.
+        (switch-to-buffer "*terminal*")
+        (let ((qwen-companion-diff-select t))
+          (qwen-companion-test-propose "a.txt" "two\n")
+          (qwen-companion-review--show-next)
+          (should (equal keys (funcall name)))
+          (qwen-companion-diff-reject))
+        (qwen-companion-test-propose "a.txt" "two\n")
+        (qwen-companion-review--show-next)
+        (should-not (qwen-companion-review-shown))
+        (set-frame-size (selected-frame) 80 30)
+        (qwen-companion-review--show-next)
+        (should (qwen-companion-review-shown))
+        (should (equal "*terminal*" (funcall name)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-when-idle ()
   "Not before half a second without input has passed."
