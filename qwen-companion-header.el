@@ -104,15 +104,18 @@ tells all others, stays longest."
 ;;; Under other keymaps
 
 (autoload 'qwen-companion-evil-keep-keys "qwen-companion-evil")
+(autoload 'qwen-companion-meow-keep-keys "qwen-companion-meow")
 
 (defun qwen-companion-header-keep-keys ()
-  "Have the keys of the current major mode work with Evil too.
+  "Have the keys of the current major mode work with Evil, Meow and God mode too.
 Call this in the mode's body.  God mode leaves modes alone whose property
-`mode-class' is `special'; Meow decides by `meow-mode-state-list', and the
-header line shows the keys that it leaves."
+`mode-class' is `special'.  Meow has few keys of its own then, and the
+header line shows those that it leaves."
   (put major-mode 'mode-class 'special)
   (when (featurep 'evil)
-    (qwen-companion-evil-keep-keys (qwen-companion-header--map))))
+    (qwen-companion-evil-keep-keys (qwen-companion-header--map)))
+  (when (featurep 'meow)
+    (qwen-companion-meow-keep-keys)))
 
 (defun qwen-companion-header--map ()
   "Return the keymap of the current major mode."

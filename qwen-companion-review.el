@@ -1042,8 +1042,10 @@ names the file of another one."
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c")
                 `(menu-item "" ,(let ((prefix (make-sparse-keymap)))
+                                  ;; Which-key shows the name.
                                   (define-key prefix ","
-                                              qwen-companion-review-command-map)
+                                              (cons "qwen-companion"
+                                                    qwen-companion-review-command-map))
                                   prefix)
                             :filter qwen-companion-review--terminal-prefix))
     map)

@@ -524,6 +524,81 @@ A text that is nil removes the line."
                            (buffer-name (window-buffer)))))
         (repeat-mode (if mode 1 -1))))))
 
+;;; Under keys of other packages
+
+(defvar meow-global-mode)
+(defvar meow-mode-state-list)
+(defvar qwen-companion-review-unified-test--meow-normal nil
+  "Non-nil where the stand-in for Meow is in its state for editing.")
+(defvar qwen-companion-review-unified-test--meow-motion nil
+  "Non-nil where the stand-in for Meow is in its motion state.")
+(declare-function god-mode-all "ext:god-mode" (&optional arg))
+(declare-function meow-global-mode "ext:meow-core" (&optional arg))
+(declare-function meow-motion-overwrite-define-key "ext:meow-helpers" (&rest keys))
+(declare-function meow-normal-define-key "ext:meow-helpers" (&rest keys))
+
+(defun qwen-companion-review-unified-test--with-meow (function)
+  "Call FUNCTION with Meow on, or if that is not installed, with a stand-in.
+Its state for editing has the keys n and x, the motion state has k."
+  (if (require 'meow nil t)
+      (unwind-protect
+          (progn
+            (meow-normal-define-key '("n" . forward-word) '("x" . forward-line))
+            (meow-motion-overwrite-define-key '("k" . previous-line))
+            (meow-global-mode 1)
+            (funcall function))
+        (meow-global-mode -1))
+    (let ((meow-global-mode t)
+          (meow-mode-state-list '((prog-mode . normal)))
+          (normal (make-sparse-keymap))
+          (motion (make-sparse-keymap)))
+      (define-key normal "n" #'forward-word)
+      (define-key normal "x" #'forward-line)
+      (define-key motion "k" #'previous-line)
+      (let ((emulation-mode-map-alists
+             `(((qwen-companion-review-unified-test--meow-normal . ,normal)
+                (qwen-companion-review-unified-test--meow-motion . ,motion)))))
+        (unwind-protect
+            (cl-letf (((symbol-function 'meow-mode)
+                       (lambda (&optional _)
+                         (let ((motion (eq 'motion (alist-get major-mode meow-mode-state-list))))
+                           (setq-local qwen-companion-review-unified-test--meow-motion motion
+                                       qwen-companion-review-unified-test--meow-normal (not motion))))))
+              (setq-default qwen-companion-review-unified-test--meow-normal t)
+              (provide 'meow)
+              (funcall function))
+          (setq features (delq 'meow features))
+          (setq-default qwen-companion-review-unified-test--meow-normal nil))))))
+
+(ert-deftest qwen-companion-review-unified-test-meow ()
+  "The keys that the header line shows work; those of the motion state are Meow's."
+  (qwen-companion-review-unified-test--with-meow
+   (lambda ()
+     (qwen-companion-review-unified-test-with-three
+       (should (string-search "x/u drop/restore  n/p next/previous"
+                              (qwen-companion-review-unified--header)))
+       (execute-kbd-macro "nx")
+       (set-buffer (window-buffer))
+       (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
+       (should (eq #'previous-line (key-binding "k")))))))
+
+(ert-deftest qwen-companion-review-unified-test-god-mode ()
+  "It is off in buffers with keys of ours."
+  (let ((god (require 'god-mode nil t)))
+    (unwind-protect
+        (progn
+          (when god
+            (god-mode-all 1))
+          (qwen-companion-review-unified-test-with-three
+            (should (eq 'special (get major-mode 'mode-class)))
+            (when god
+              (god-mode-all 1))
+            (execute-kbd-macro "nk")
+            (set-buffer (window-buffer))
+            (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))))
+      (when god
+        (god-mode-all -1)))))
+
 (ert-deftest qwen-companion-review-unified-test-edit-a-hunk ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "k" "n" "e")

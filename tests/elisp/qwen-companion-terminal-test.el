@@ -483,6 +483,15 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 (ert-deftest qwen-companion-terminal-test-keys-in-eat ()
   (qwen-companion-terminal-test--check-keys 'eat 'eat-semi-char-mode-map))
 
+(ert-deftest qwen-companion-terminal-test-prefix-has-a-name ()
+  "Which-key shows our name after C-c, not only a prefix."
+  (with-temp-buffer
+    (use-local-map (make-sparse-keymap))
+    (local-set-key (kbd "C-c C-q") #'ignore)
+    (qwen-companion-review-keys-mode 1)
+    (should (equal "qwen-companion"
+                   (car (alist-get ?, (cl-remove-if-not #'consp (key-binding (kbd "C-c")))))))))
+
 (ert-deftest qwen-companion-terminal-test-escape ()
   "Sent to the program in the terminal; the mode line of a text terminal has the key."
   (with-temp-buffer
