@@ -71,9 +71,11 @@ With nil the end of a turn never does."
 
 (defun qwen-companion-attention--looking-p (buffer)
   "Return non-nil when BUFFER is selected in a frame that has the focus.
-Some terminals do not say whether they have it: they count as if they had."
+Some terminals do not say whether they have it: they count as if they had.
+A buffer that stands for a terminal outside of Emacs tells nothing."
   (and buffer
        (eq buffer (window-buffer (selected-window)))
+       (not (buffer-local-value 'qwen-companion-terminal-outside buffer))
        (frame-focus-state)))
 
 (defun qwen-companion-attention--call (event)

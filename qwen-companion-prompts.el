@@ -122,6 +122,12 @@ text for the echo area.  Signal a `user-error' where that cannot be done."
          (name (buffer-name buffer))
          (state (qwen-companion-session-state session)))
     (cond
+     ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)
+           (not (and (qwen-companion-prompts--file buffer)
+                     (or (qwen-companion-cli-state-activity state)
+                         (not (qwen-companion-session-no-hooks session))))))
+      (user-error "The CLI of %s is outside of Emacs and takes no prompts from here; type it there"
+                  name))
      ((or (qwen-companion-cli-state-activity state)
           (qwen-companion-prompts--starting-p session buffer))
       (qwen-companion-prompts-remember root text)
@@ -253,9 +259,12 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
   (when-let* (((qwen-companion-prompts--starting-p session (current-buffer)))
               (prompts qwen-companion-prompts--waiting))
     (setq qwen-companion-prompts--waiting nil)
-    (qwen-companion-terminal-send-prompt
-     (current-buffer)
-     (mapconcat #'qwen-companion-prompts--prompt-text prompts "\n\n"))))
+    (if qwen-companion-terminal-outside
+        (message "qwen-companion: %s does not tell what it does: not sent, see the history in M-x qwen-companion-ask"
+                 (buffer-name))
+      (qwen-companion-terminal-send-prompt
+       (current-buffer)
+       (mapconcat #'qwen-companion-prompts--prompt-text prompts "\n\n")))))
 
 (defun qwen-companion-prompts-sessions-changed ()
   "Send what waits for CLIs which have ended their turn."

@@ -1063,8 +1063,9 @@ where the key Esc does not reach it, the mode line says so."
   :keymap qwen-companion-review-keys-mode-map)
 
 (defun qwen-companion-review--escape-hint ()
-  "Return the mode line's part about Esc, or nil where the key itself works."
-  (unless (display-graphic-p)
+  "Return the mode line's part about Esc, or nil where the key itself works.
+In the buffer of a terminal outside of Emacs no key does."
+  (unless (or (display-graphic-p) qwen-companion-terminal-outside)
     (substitute-command-keys " Esc:\\[qwen-companion-terminal-escape]")))
 
 (defun qwen-companion-review--terminal-prefix (keymap)

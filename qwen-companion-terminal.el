@@ -140,12 +140,16 @@ Restore those that were set before and are not among VARIABLES."
 
 ;;; Terminals of the connected CLIs
 
+(defvar-local qwen-companion-terminal-outside nil
+  "Non-nil in a buffer that stands for a terminal outside of Emacs.
+The process of the buffer is that of the terminal; it shows no text of it.")
+
 (defun qwen-companion-terminal-session-buffer (session)
   "Return the live buffer of the terminal of SESSION, or nil.
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
 of the nearest process of this Emacs above the CLI, be it a terminal, a
-shell or another.  There is none for a CLI in a terminal outside of this
-Emacs, in a tmux, or whose process is not known."
+shell or another.  There is none for a CLI in a tmux, or in a terminal
+that this Emacs has not started, or whose process is not known."
   (cl-some (lambda (pid)
              (cl-some (lambda (process)
                         (and (eql pid (process-id process))
@@ -181,6 +185,9 @@ Control characters in it, which could end the paste, are left out."
 (defun qwen-companion-terminal-paste-text (buffer text)
   "Paste TEXT into the terminal BUFFER."
   (with-current-buffer buffer
+    (when qwen-companion-terminal-outside
+      (user-error "The terminal of %s is outside of Emacs; nothing can be pasted there"
+                  (buffer-name)))
     (qwen-companion-terminal-paste (qwen-companion-terminal--kind-of-buffer) text)))
 
 (defun qwen-companion-terminal--kind-of-buffer ()
@@ -198,7 +205,7 @@ Control characters in it, which could end the paste, are left out."
 In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
   (interactive)
   (let ((process (get-buffer-process (current-buffer))))
-    (unless (process-live-p process)
+    (when (or qwen-companion-terminal-outside (not (process-live-p process)))
       (user-error "No program runs in this buffer"))
     (process-send-string process "\e")))
 

@@ -442,7 +442,10 @@ goes on with the old one.  What is typed in it is lost."
       (let ((arguments (buffer-local-value 'qwen-companion-terminal-arguments buffer))
             (kill-buffer-query-functions nil))
         (when process
-          (set-process-query-on-exit-flag process nil))
+          (set-process-query-on-exit-flag process nil)
+          (when (buffer-local-value 'qwen-companion-terminal-outside buffer)
+            ;; It goes on without its buffer.
+            (delete-process process)))
         (kill-buffer buffer)
         (qwen-companion-start-cli directory arguments t t)))))
 

@@ -149,6 +149,34 @@ The function `become' gives it another activity, since now or TIME."
       (insert "> Type your message")
       (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
 
+(ert-deftest qwen-companion-prompts-test-outside-of-emacs ()
+  "Only by the file, and only to a CLI that tells what it does."
+  (qwen-companion-prompts-test--with nil
+    (setq-local qwen-companion-terminal-outside t)
+    (erase-buffer)
+    (send "one")
+    (become 'idle)
+    (should (equal '((file "one")) sent))
+    (become 'working)
+    (setq-local qwen-companion-terminal-prompt-file nil)
+    (should-error (send "two") :type 'user-error))
+  (qwen-companion-prompts-test--with nil
+    (setq-local qwen-companion-terminal-outside t)
+    (plist-put session :no-hooks "they are off")
+    (should-error (send "one") :type 'user-error)
+    (should-not sent))
+  ;; One that should have told, and has not.
+  (qwen-companion-prompts-test--with nil
+    (setq-local qwen-companion-terminal-outside t)
+    (let ((qwen-companion-prompts--hooks-seconds 0))
+      (should (string-match-p
+               "not sent, see the history"
+               (qwen-companion-test-messages
+                 (send "one")
+                 (qwen-companion-test-wait-for (not (qwen-companion-prompts-waiting))))))
+      (should-not sent)
+      (should (member "one" (qwen-companion-prompts-of "/root"))))))
+
 (ert-deftest qwen-companion-prompts-test-savehist-keeps-the-history ()
   "Also over a session of Emacs in which nothing is asked."
   (qwen-companion-test-with-files nil

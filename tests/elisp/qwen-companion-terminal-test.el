@@ -6,6 +6,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion-attention)
 (require 'qwen-companion-resume)
 (require 'qwen-companion-test-helper)
 
@@ -392,18 +393,59 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (should-not (qwen-companion-terminal--editor-variables)))
         (delete-process server-process)))))
 
+(defmacro qwen-companion-terminal-test--with-external (command &rest body)
+  "Run BODY where COMMAND is the CLI and `external' the terminal.
+ROOT is the directory."
+  (declare (indent 1) (debug t))
+  `(qwen-companion-test-with-files nil
+     (require 'qwen-companion-terminal-external)
+     (let ((qwen-companion-terminal 'external)
+           (qwen-companion-approval-mode nil)
+           (qwen-companion-qwen-command ,command)
+           (qwen-companion-terminal-external-command '("env" "-C" "%d" "%c"))
+           (root (directory-file-name default-directory)))
+       (qwen-companion-terminal--open root)
+       ,@body)))
+
 (ert-deftest qwen-companion-terminal-test-outside-of-emacs ()
   "By a template of the command, in the directory."
-  (qwen-companion-test-with-files nil
-    (require 'qwen-companion-terminal-external)
-    (let ((qwen-companion-terminal 'external)
-          (qwen-companion-approval-mode nil)
-          (qwen-companion-qwen-command '("sh" "-c" "echo \"$0\" >half && mv half answer" "a b"))
-          (qwen-companion-terminal-external-command '("env" "-C" "%d" "%c")))
-      (qwen-companion-terminal--open (directory-file-name default-directory))
-      (qwen-companion-test-wait-for (file-exists-p "answer"))
-      (should (equal "a b\n" (qwen-companion-test-file-text "answer")))
-      (should-not (get-buffer (qwen-companion-terminal--name default-directory))))))
+  (qwen-companion-terminal-test--with-external
+      '("sh" "-c" "echo \"$0\" >half && mv half answer" "a b")
+    (qwen-companion-test-wait-for (file-exists-p "answer"))
+    (should (equal "a b\n" (qwen-companion-test-file-text "answer")))
+    ;; The buffer goes with the terminal.
+    (qwen-companion-test-wait-for (not (get-buffer (qwen-companion-terminal--name root))))))
+
+(ert-deftest qwen-companion-terminal-test-a-buffer-stands-for-it ()
+  "A terminal outside of Emacs has a buffer, where nothing can be typed."
+  (qwen-companion-terminal-test--with-external '("cat")
+    (let* ((buffer (qwen-companion-terminal--buffer-for root))
+           (process (get-buffer-process buffer)))
+      (unwind-protect
+          (progn
+            (should (eq buffer (qwen-companion-terminal-session-buffer
+                                (list :id "one" :ancestors (list 1 (process-id process))))))
+            (should (string-match-p "runs in env, outside of Emacs"
+                                    (with-current-buffer buffer (buffer-string))))
+            (should-error (qwen-companion-terminal-send-prompt buffer "hello")
+                          :type 'user-error)
+            (should-error (with-current-buffer buffer (qwen-companion-terminal-escape))
+                          :type 'user-error)
+            ;; Whoever looks at it does not see what the CLI does.
+            (save-window-excursion
+              (switch-to-buffer buffer)
+              (should-not (qwen-companion-attention--looking-p buffer)))
+            (kill-buffer buffer)
+            (should (process-live-p process)))
+        (delete-process process)))))
+
+(ert-deftest qwen-companion-terminal-test-a-failure-outside-is-shown ()
+  (qwen-companion-terminal-test--with-external '("sh" "-c" "echo no display >&2; exit 1")
+    (let ((buffer (get-buffer (qwen-companion-terminal--name root))))
+      (qwen-companion-test-wait-for
+       (and (not (process-live-p (get-buffer-process buffer)))
+            (string-search "no display" (with-current-buffer buffer (buffer-string)))))
+      (kill-buffer buffer))))
 
 ;;; Keys
 
