@@ -39,11 +39,12 @@
 
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
 (declare-function flymake-start "flymake" (&optional deferred force))
+(declare-function eglot--VersionedTextDocumentIdentifier "ext:eglot" ())
 (declare-function eglot--signal-textDocument/didChange "ext:eglot" ())
+(declare-function eglot-current-server "ext:eglot" ())
 (declare-function eglot-managed-p "ext:eglot" ())
 (declare-function flycheck-buffer "ext:flycheck" ())
 (declare-function lsp--flush-delayed-changes "ext:lsp-mode" ())
-(defvar eglot--current-flymake-report-fn)
 
 ;;; What an edit has caused
 
@@ -118,12 +119,31 @@ is reported at once, and what it says of the new text later."
   (or (and (fboundp 'eglot-managed-p) (eglot-managed-p))
       (bound-and-true-p lsp-managed-mode)))
 
-(defun qwen-companion-diagnostics--await-eglot (function)
-  "Call FUNCTION when eglot next reports on the current buffer.
-Nothing else tells of a report in which as little is found as before."
-  (when (functionp (bound-and-true-p eglot--current-flymake-report-fn))
-    (add-function :before (local 'eglot--current-flymake-report-fn)
-                  (lambda (&rest _) (funcall function)))))
+(defun qwen-companion-diagnostics--watch-server (function)
+  "Call FUNCTION when the server of eglot publishes problems of this buffer.
+Its argument is non-nil when they are those of an earlier text, as far as
+the server says so.  Return a function without arguments that ends this,
+nil when eglot asks no server.
+
+Flymake does not tell whether its backends have reported anew, nor eglot
+about which text."
+  (when-let* ((server (and (fboundp 'eglot-managed-p)
+                           (fboundp 'eglot--VersionedTextDocumentIdentifier)
+                           (eglot-managed-p)
+                           (eglot-current-server)))
+              (slot '-notification-dispatcher)
+              ((slot-exists-p server slot)))
+    (let* ((document (eglot--VersionedTextDocumentIdentifier))
+           (watch (lambda (_server method parameters)
+                    (when (and (eq method 'textDocument/publishDiagnostics)
+                               (equal (plist-get parameters :uri)
+                                      (plist-get document :uri)))
+                      (let ((version (plist-get parameters :version)))
+                        (funcall function
+                                 (and (integerp version)
+                                      (< version (plist-get document :version)))))))))
+      (add-function :before (slot-value server slot) watch)
+      (lambda () (remove-function (slot-value server slot) watch)))))
 
 (defun qwen-companion-diagnostics--raw ()
   "Return the diagnostics of flymake in the current buffer."
@@ -138,33 +158,47 @@ or after `qwen-companion-diagnostics--wait' seconds."
         (end (+ (float-time) qwen-companion-diagnostics--wait))
         (started nil)
         (first nil)
-        (reported nil))
+        (reported nil)
+        (outdated nil)
+        (unwatch nil))
     (cl-labels
-        ((look ()
+        ((end-watch ()
+           (when unwatch
+             (funcall unwatch)
+             (setq unwatch nil)))
+         (look ()
            (if (not (buffer-live-p buffer))
-               (funcall finish nil)
+               (progn (end-watch)
+                      (funcall finish nil))
              (with-current-buffer buffer
                (let ((tick (buffer-chars-modified-tick)))
                  (when (and (not (eql tick (or started (car before)))))
                    (setq started tick)
                    (qwen-companion-diagnostics--start)
+                   (end-watch)
                    (setq first (qwen-companion-diagnostics--raw)
-                         reported nil)
-                   (qwen-companion-diagnostics--await-eglot
-                    (lambda () (setq reported t))))
+                         reported nil
+                         outdated nil
+                         unwatch (qwen-companion-diagnostics--watch-server
+                                  (lambda (earlier)
+                                    (setq outdated earlier
+                                          reported (not earlier))))))
                  (if (or (>= (float-time) end)
                          (and started
                               (not (qwen-companion-problems-pending-p))
                               (or reported
                                   (not (qwen-companion-diagnostics--late-p))
-                                  (not (equal first (qwen-companion-diagnostics--raw))))))
+                                  (and (not outdated)
+                                       (not (equal first (qwen-companion-diagnostics--raw)))))))
                      (progn
+                       (end-watch)
                        ;; What lsp-mode has heard meanwhile is read by a check.
                        (when (and (bound-and-true-p lsp-managed-mode)
                                   (bound-and-true-p flycheck-mode))
                          (flycheck-buffer))
                        (funcall finish
                                 (and started
+                                     (not outdated)
                                      (qwen-companion-diagnostics--added
                                       (cddr before)
                                       (qwen-companion-problems)))))

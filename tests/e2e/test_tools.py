@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -16,7 +17,7 @@ import pytest
 from editor import lisp_string
 from model_types import ModelRequest
 from qwen_companion.doors.layer import FILE_NAME
-from sandbox import GREETING, NOTES
+from sandbox import NOTES
 from stage import Stage
 from test_changes import FREE
 
@@ -37,6 +38,25 @@ except SyntaxError as error:
     sys.exit(1)"))
   (add-hook 'python-mode-hook #'flymake-mode))
 """
+
+# A language server, by eglot: of Emacs since 29, before that of a package that scripts/setup unpacks.  What is shown is
+# another file.
+EGLOT = """
+(progn
+  (unless (locate-library "eglot")
+    (setq load-path (append (file-expand-wildcards "UNPACKED/*") load-path)))
+  (when (require 'eglot nil t)
+    (with-current-buffer (find-file-noselect FILE)
+      (setq-local eglot-server-programs '((python-mode "RUFF" "server")))
+      (let ((eglot-sync-connect t)
+            ;; It is to take no other files.
+            (project-find-functions nil))
+        (apply #'eglot (eglot--guess-contact)))
+      (flymake-start)
+      t)))
+"""
+CHECKOUT = Path(__file__).parents[2]
+SHOP = "def price(apples):\n    return 2 * apples\n"
 
 # A tool of the user's, after which Emacs is busy for three seconds.
 BUSY = """
@@ -150,17 +170,29 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
             stage.screen.keys("Enter")
         return [stage.model.next_request() for _ in range(len(calls) + 1)]
 
-    def edit(old: str, new: str) -> tuple[str, dict[str, Any]]:
-        return ("edit", {"file_path": str(greeting), "old_string": old, "new_string": new})
+    def break_and_mend(file: Path, old: str, new: str) -> str:
+        """Return the result of an edit of the model that breaks `file`, after one that mends it."""
+        text = file.read_text()
+        break_it = ("edit", {"file_path": str(file), "old_string": old, "new_string": new})
+        mend_it = ("edit", {"file_path": str(file), "old_string": new, "new_string": old})
+        _, _, broken, mended = ask(("read_file", {"file_path": str(file)}), break_it, mend_it)
+        assert NEW_PROBLEM not in result_of(mended)
+        assert file.read_text() == text
+        return result_of(broken)
 
-    # An edit that breaks the file, and one that mends it.
-    _, _, broken, mended = ask(("read_file", {"file_path": str(greeting)}), edit(OLD, BROKEN), edit(BROKEN, OLD))
-    told = json.dumps(broken.body["messages"][-1])
+    told = break_and_mend(greeting, OLD, BROKEN)
     assert NEW_PROBLEM in told, told
     assert "greeting.py:" in told
     assert "was never closed" in told
-    assert NEW_PROBLEM not in json.dumps(mended.body["messages"][-1])
-    assert greeting.read_text() == GREETING
+    shop = stage.sandbox.project / "shop/shop.py"
+    shop.parent.mkdir()
+    shop.write_text(SHOP)
+    eglot = EGLOT.replace("UNPACKED", str(CHECKOUT / ".build/lisp")).replace("FILE", lisp_string(str(shop)))
+    if stage.emacs.eval(eglot.replace("RUFF", str(Path(sys.executable).with_name("ruff")))) == "t":
+        told = break_and_mend(shop, "2 * apples", "2 * (apples")
+        assert NEW_PROBLEM in told, told
+        assert re.search(r"shop\.py:\d+:\d+: error: .+ \(eglot\)", told)
+        stage.emacs.eval(f'(with-current-buffer "{shop.name}" (eglot-shutdown (eglot-current-server)) nil)')
 
     # They answer what Emacs knows.
     stage.emacs.eval(f'(with-current-buffer "{notes.name}" (goto-char (point-max)) (insert "plums, unsaved\\n"))')

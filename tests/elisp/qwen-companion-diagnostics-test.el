@@ -217,8 +217,8 @@ of the broken file."
             (qwen-companion-diagnostics-forget)))))))
 
 (ert-deftest qwen-companion-diagnostics-test-flycheck ()
-  ;; No package of the tests' environment: it runs where Flycheck is installed, in .build/elpa for one.
-  (skip-unless (require 'flycheck nil t))
+  ;; It comes from a package of Debian.
+  (skip-unless (qwen-companion-test-load 'flycheck))
   (let ((flycheck-checkers '(python-pycompile)))
     (pcase-let ((`((,line . ,text))
                  (qwen-companion-diagnostics-test--break-and-mend #'flycheck-mode)))
@@ -227,8 +227,8 @@ of the broken file."
 
 (ert-deftest qwen-companion-diagnostics-test-eglot ()
   "With a real language server, which reports some time after it was asked."
-  ;; A part of Emacs since 29; before that, it runs where eglot is installed, in .build/elpa for one.
-  (skip-unless (require 'eglot nil t))
+  ;; A part of Emacs since 29; before that, it comes from a package of Debian.
+  (skip-unless (qwen-companion-test-load 'eglot))
   (let ((told (qwen-companion-diagnostics-test--break-and-mend
                (lambda ()
                  (qwen-companion-test-eglot "ruff" "server")

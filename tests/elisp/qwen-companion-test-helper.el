@@ -238,6 +238,20 @@ In the form of `qwen-companion-merge-compare', for which this stands in."
 
 ;;; Language servers
 
+(defconst qwen-companion-test--unpacked
+  (expand-file-name "../../.build/lisp"
+                    (file-name-directory (or load-file-name buffer-file-name)))
+  "Directory of the packages that scripts/setup unpacks for single tests.")
+
+(defun qwen-companion-test-load (library)
+  "Load the LIBRARY of Emacs, of a package, or else of an unpacked package.
+Return nil when there is none."
+  (or (require library nil t)
+      (let ((load-path (append (file-expand-wildcards
+                                (expand-file-name "*" qwen-companion-test--unpacked))
+                               load-path)))
+        (require library nil t))))
+
 (declare-function eglot "ext:eglot" (&rest arguments))
 (declare-function eglot--guess-contact "ext:eglot" (&optional interactive))
 (declare-function eglot-current-server "ext:eglot" ())
@@ -245,6 +259,7 @@ In the form of `qwen-companion-merge-compare', for which this stands in."
 (defvar eglot-connect-timeout)
 (defvar eglot-server-programs)
 (defvar eglot-sync-connect)
+(defvar project-find-functions)
 (defvar qwen-companion-python)
 
 (defun qwen-companion-test-eglot (program &rest arguments)
@@ -256,7 +271,9 @@ one in the directory of the tests' Python."
         (eglot-server-programs
          (list (cons major-mode
                      (cons (expand-file-name program (file-name-directory qwen-companion-python))
-                           arguments)))))
+                           arguments))))
+        ;; Git would be asked for the files of a project that has no commits.
+        (project-find-functions nil))
     (apply #'eglot (eglot--guess-contact)))
   (let ((server (eglot-current-server)))
     ;; After eglot has told it that the file is closed.

@@ -350,15 +350,15 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should-not (get-file-buffer "b.py")))))
 
 (ert-deftest qwen-companion-tools-test-a-real-language-server-is-asked ()
-  ;; The environment of the tests has only servers that check: it runs where this one is on PATH.
-  (skip-unless (and (require 'eglot nil t) (executable-find "jedi-language-server")))
+  ;; A part of Emacs since 29; before that, it comes from a package of Debian.
+  (skip-unless (qwen-companion-test-load 'eglot))
   (let ((qwen-companion-tools--wait qwen-companion-test-limit)
         (qwen-companion-tools-read--hover-wait qwen-companion-test-limit))
     (qwen-companion-tools-test--with
         '(("a.py" "def greet(name):\n    \"\"\"Greet NAME.\"\"\"\n    return name\n\n\nprint(greet(1))\n")
           ("b.py" "from a import greet\n\ngreet(2)\n"))
       (with-current-buffer (find-file-noselect "a.py")
-        (qwen-companion-test-eglot (executable-find "jedi-language-server"))
+        (qwen-companion-test-eglot "pyright-langserver" "--stdio")
         (let ((path buffer-file-name))
           (should (equal '((1 "def greet(name):"))
                          (qwen-companion-tools-test--call
