@@ -8,6 +8,8 @@ export EMACS PYTHON
 BUILD := $(CURDIR)/.build
 export PATH := $(BUILD)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
+# As users have it: else each of the hundreds of backends that the tests start compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Else pyright and npm put it into the temporary directory, and leave it there.
 export NODE_COMPILE_CACHE := $(BUILD)/cache/node-compiled
 

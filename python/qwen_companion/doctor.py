@@ -18,10 +18,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, cast
+
+from qwen_companion.frozen import frozen
 
 _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
@@ -40,7 +41,7 @@ _CLIS: Final = {"qwen": "npm install -g @qwen-code/qwen-code", "gemini": "npm in
 """Programs of CLIs, and how each is installed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """The outcome of one check: `status` is pass, warn or fail; `remedy` is what to do, or empty."""
 

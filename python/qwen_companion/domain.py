@@ -7,8 +7,9 @@ columns count from 1, columns in UTF-16 code units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
+
+from qwen_companion.frozen import frozen
 
 HIDE = "hide"
 SHOW = "show"
@@ -31,7 +32,7 @@ Text = Annotated[str, LONG]
 """A text that may be long: it travels as the text of its message."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Peer:
     """The process at the other end of a session.
 
@@ -48,7 +49,7 @@ class Peer:
     ancestors: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class KnownSession:
     """An MCP session that a process of this Emacs has opened; `protocol` is the negotiated MCP version.
 
@@ -69,7 +70,7 @@ class KnownSession:
         return f"{self.client} {self.version}".rstrip() if self.client else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CliState:
     """The state of a CLI as its hooks report it; None for what they have not reported.
 
@@ -91,7 +92,7 @@ class CliState:
     said: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedSession:
     """A conversation that a CLI has recorded: its `id`, the `time` of its last change and its first `prompt`."""
 
@@ -100,7 +101,7 @@ class RecordedSession:
     prompt: str
 
 
-@dataclass(frozen=True)
+@frozen
 class HookAnswer:
     """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 
@@ -114,7 +115,7 @@ class HookAnswer:
     time: int
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionState:
     """One MCP session: whether its event stream is open, and whether its process has been looked for.
 
@@ -129,7 +130,7 @@ class SessionState:
     no_hooks: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class KnownProposal:
     """A proposal that Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
 
@@ -142,7 +143,7 @@ class KnownProposal:
     digest: str
 
 
-@dataclass(frozen=True)
+@frozen
 class VisitedFile:
     """A file that a buffer visits; `timestamp` is when it was last in focus, in ms since the epoch.
 
@@ -154,7 +155,7 @@ class VisitedFile:
     exposure: Annotated[str, Words(HIDE, SHOW)] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """`context`: the open files; `active` is the one in focus, with the position and the selected text in it."""
 
@@ -165,7 +166,7 @@ class Snapshot:
     selection: Text | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
 
@@ -193,7 +194,7 @@ class Settings:
     tell_undone: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolArgument:
     """One argument of a tool.
 
@@ -208,7 +209,7 @@ class ToolArgument:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolDefinition:
     """A tool that Emacs offers to models.
 
@@ -223,7 +224,7 @@ class ToolDefinition:
     paged: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolItem:
     """One thing in the answer of a tool: `text`, about a place when there is a `path`.
 
@@ -238,7 +239,7 @@ class ToolItem:
     block: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Exclusion:
     """A file that no CLI is told of, or only that of `session` is not; `rule` says why, for a person."""
 
@@ -247,7 +248,7 @@ class Exclusion:
     session: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ChangedFile:
     """The changes of agents in the file `path`, all in all; `previous` is its old name if it was renamed.
 
@@ -269,7 +270,7 @@ class ChangedFile:
     writers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Turn:
     """What was changed below `root` from a prompt of the user to the end of the work on it.
 
@@ -293,7 +294,7 @@ class Turn:
     cli: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ChatWork:
     """What an agent of `qwen serve` is doing in the conversation `session`, as the daemon tells it.
 

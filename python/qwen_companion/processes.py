@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import platform
 import sys
 from collections.abc import Callable
 
@@ -100,7 +99,7 @@ def process_space() -> str:
 
     It differs on another machine and in most containers, even if the host has the same name.
     """
-    parts = [platform.node(), _read_if_there("/etc/machine-id")]
+    parts = [os.uname().nodename, _read_if_there("/etc/machine-id")]
     for namespace in ("pid", "time"):
         try:
             parts.append(os.readlink(f"/proc/self/ns/{namespace}"))

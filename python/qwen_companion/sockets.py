@@ -12,7 +12,8 @@ import os
 import socket
 import struct
 import sys
-from dataclasses import dataclass
+
+from qwen_companion.frozen import frozen
 
 KERNEL_TELLS = sys.platform == "linux"
 
@@ -32,7 +33,7 @@ _UID_AND_INODE = struct.Struct("=II")
 _UID_AND_INODE_AT = _HEADER.size + 64
 
 
-@dataclass(frozen=True)
+@frozen
 class Connection:
     """Both ends of a TCP connection on this machine, as the server sees it."""
 
@@ -40,7 +41,7 @@ class Connection:
     server: SocketAddress
 
 
-@dataclass(frozen=True)
+@frozen
 class ClientSocket:
     """The client's end of a connection.  `inode` is 0 once its process has closed it; `uid` may then be 0 as well."""
 

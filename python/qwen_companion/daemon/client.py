@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -58,6 +57,7 @@ from qwen_companion.daemon.models import (
     W,
     parse,
 )
+from qwen_companion.frozen import frozen
 
 REQUEST_S = 30.0
 """How long an answer may take, in seconds."""
@@ -89,7 +89,7 @@ Scope = Literal["single", "thread"]
 """`single` takes part in the session of the workspace that all share, `thread` makes a new one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class EventSource:
     """An open event stream: the `epoch` of its ids, and the `data` of its events, one JSON text each."""
 

@@ -52,6 +52,7 @@ from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
+from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
@@ -105,7 +106,7 @@ class _Connection:
     workspace: str
 
 
-@dataclass(frozen=True)
+@frozen
 class _CallResult:
     """What came of a call."""
 

@@ -8,7 +8,7 @@ what had streamed in is nowhere else, and a load would take it out of the conver
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from qwen_companion.daemon.messages import (
     Change,
@@ -19,6 +19,7 @@ from qwen_companion.daemon.messages import (
     TextChange,
     ToolChange,
 )
+from qwen_companion.frozen import frozen
 
 Output = Change | Permission | SlashCommands
 
@@ -28,7 +29,7 @@ _UNKNOWN = ""
 """A turn that no conversation has."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Interrupted:
     """What was told of a turn; `after` is the turn before it, None for the first, `_UNKNOWN` for any."""
 

@@ -10,7 +10,7 @@ cut, with the number of the missing characters as `...-more`, and `daemon-fetch`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, ClassVar, get_args
 
 from qwen_companion.daemon.sanitize import Capped
@@ -19,6 +19,7 @@ from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import from_plist
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
+from qwen_companion.frozen import frozen
 
 SHARED = "shared"
 """The scope of a session that all clients of a workspace share."""
@@ -29,7 +30,7 @@ INPUT, OUTPUT, OLD, NEW = "input", "output", "old", "new"
 # --- Emacs to Python --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Connect:
     """`daemon-connect`: use the daemon at `url`, None for that of the environment, for the workspace `root`.
 
@@ -43,7 +44,7 @@ class Connect:
     sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Start:
     """`daemon-start`: start `program`, a command with arguments, as a daemon for the workspace `root`, and use it."""
 
@@ -52,14 +53,14 @@ class Start:
     program: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Disconnect:
     """`daemon-disconnect`: leave all sessions, and stop a daemon that was started here."""
 
     method: ClassVar[str] = "daemon-disconnect"
 
 
-@dataclass(frozen=True)
+@frozen
 class Open:
     """`daemon-open`: open a session, new or the shared one, for `root`, None for that of the connection."""
 
@@ -68,14 +69,14 @@ class Open:
     scope: Annotated[str, Words("new", SHARED)] = "new"
 
 
-@dataclass(frozen=True)
+@frozen
 class ListSessions:
     """`daemon-list`: list the sessions of the workspace; answered by `daemon-sessions`."""
 
     method: ClassVar[str] = "daemon-list"
 
 
-@dataclass(frozen=True)
+@frozen
 class Load:
     """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew.
 
@@ -89,7 +90,7 @@ class Load:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Close:
     """`daemon-close`: leave `session`; `end` ends it for all its clients."""
 
@@ -98,7 +99,7 @@ class Close:
     end: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class TextPart:
     """A text that the user wrote."""
 
@@ -106,7 +107,7 @@ class TextPart:
     text: Text = field(repr=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class ImagePart:
     """The image in the file `path` of this machine."""
 
@@ -114,7 +115,7 @@ class ImagePart:
     path: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkPart:
     """A reference to the file `path` of the daemon's machine."""
 
@@ -125,7 +126,7 @@ class LinkPart:
 Part = TextPart | ImagePart | LinkPart
 
 
-@dataclass(frozen=True)
+@frozen
 class Prompt:
     """`daemon-prompt`: send a prompt of these parts."""
 
@@ -134,7 +135,7 @@ class Prompt:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Cancel:
     """`daemon-cancel`: end the running turn.  The next prompt in the queue begins."""
 
@@ -142,7 +143,7 @@ class Cancel:
     session: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SetModel:
     """`daemon-model`: use `model`, an id of `daemon-choices`.  The daemon rewrites its user's settings."""
 
@@ -151,7 +152,7 @@ class SetModel:
     model: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SetMode:
     """`daemon-mode`: use the approval mode `mode`, an id of `daemon-choices`."""
 
@@ -160,7 +161,7 @@ class SetMode:
     mode: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """`daemon-answer`: choose `option` for `permission`, None to dismiss it.
 
@@ -176,7 +177,7 @@ class Answer:
     answers: tuple[tuple[str, ...], ...] = field(repr=False)
 
 
-@dataclass(frozen=True)
+@frozen
 class Fetch:
     """`daemon-fetch`: ask for a whole text of `tool`.  `index`, from 0, chooses the diff for one of its sides."""
 
@@ -187,7 +188,7 @@ class Fetch:
     index: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class RemovePrompt:
     """`daemon-remove-prompt`: remove the prompt of `turn` from the queue."""
 
@@ -196,7 +197,7 @@ class RemovePrompt:
     turn: str
 
 
-@dataclass(frozen=True)
+@frozen
 class AskCommands:
     """`daemon-commands`: ask for the slash commands."""
 
@@ -204,7 +205,7 @@ class AskCommands:
     session: str
 
 
-@dataclass(frozen=True)
+@frozen
 class AskUsage:
     """`daemon-usage`: ask what fills the context window."""
 
@@ -247,7 +248,7 @@ Writes = Annotated[str, Words("project", "user", "unknown")]
 """Which settings on the daemon's machine are rewritten."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """One step of a conversation.  `turn` is the turn it belongs to, None for none; `time` in ms since the epoch."""
 
@@ -261,7 +262,7 @@ class Change:
         return 100
 
 
-@dataclass(frozen=True)
+@frozen
 class TextChange(Change):
     """More text of `voice`, to be appended to its text in this turn.
 
@@ -287,7 +288,7 @@ class TextChange(Change):
         return 100 + len(self.text)
 
 
-@dataclass(frozen=True)
+@frozen
 class DiffInfo:
     """A change of the file `path`, the diff `index` of its tool, from 0; sizes in characters.
 
@@ -300,7 +301,7 @@ class DiffInfo:
     new_size: int
 
 
-@dataclass(frozen=True)
+@frozen
 class FilePosition:
     """A place in a file; `line` counts from 1."""
 
@@ -308,7 +309,7 @@ class FilePosition:
     line: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolChange(Change):
     """The present state of a tool call, which replaces the one before.
 
@@ -344,7 +345,7 @@ class ToolChange(Change):
         return 500 + texts + 200 * (len(self.diffs) + len(self.places))
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanStep:
     """One line of a plan."""
 
@@ -353,7 +354,7 @@ class PlanStep:
     priority: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanChange(Change):
     """The whole plan, which replaces the one before."""
 
@@ -366,7 +367,7 @@ class PlanChange(Change):
         return 100 + sum(100 + len(step.text) for step in self.steps)
 
 
-@dataclass(frozen=True)
+@frozen
 class UsageChange(Change):
     """The cost of one answer of the model: tokens, `duration` in ms, `retries` of the request; None if unknown."""
 
@@ -379,7 +380,7 @@ class UsageChange(Change):
     retries: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class EndChange(Change):
     """The end of the turn.  `text` is the reason for `failed`.
 
@@ -392,7 +393,7 @@ class EndChange(Change):
     text: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class NoteChange(Change):
     """A remark between the texts.
 
@@ -412,7 +413,7 @@ class NoteChange(Change):
 # --- Python to Emacs --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
@@ -433,7 +434,7 @@ class DaemonState(Notification):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class ListedSession:
     """A session of the workspace; `updated` in ms since the epoch.
 
@@ -448,7 +449,7 @@ class ListedSession:
     busy: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class DaemonSessions(Notification):
     """`daemon-sessions`: the sessions of the workspace, newest first."""
 
@@ -456,7 +457,7 @@ class DaemonSessions(Notification):
     sessions: tuple[ListedSession, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Queued:
     """A prompt that waits for its turn; `by` as for a `TextChange`."""
 
@@ -465,7 +466,7 @@ class Queued:
     by: By | None
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionInfo(Notification):
     """`daemon-session`: the state of an open session, after a change.
 
@@ -489,7 +490,7 @@ class SessionInfo(Notification):
     queue: tuple[Queued, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """One of the models, or one of the approval modes."""
 
@@ -498,7 +499,7 @@ class Choice:
     description: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionChoices(Notification):
     """`daemon-choices`: the models and approval modes of a session.
 
@@ -512,7 +513,7 @@ class SessionChoices(Notification):
     model_writes: Writes
 
 
-@dataclass(frozen=True)
+@frozen
 class Turns(Notification):
     """`daemon-turn`: the changes of a session since the previous message, in order."""
 
@@ -521,7 +522,7 @@ class Turns(Notification):
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Reset(Notification):
     """`daemon-reset`: forget what was shown of a session: the next `batches` messages `daemon-turn` show it anew.
 
@@ -534,7 +535,7 @@ class Reset(Notification):
     text: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """A possible answer to a permission.
 
@@ -550,7 +551,7 @@ class Option:
     writes: Writes | None
 
 
-@dataclass(frozen=True)
+@frozen
 class QuestionChoice:
     """One of the answers offered to a question."""
 
@@ -558,7 +559,7 @@ class QuestionChoice:
     description: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class AskedQuestion:
     """One question of a form; `multiple` says that more than one answer may be chosen."""
 
@@ -568,7 +569,7 @@ class AskedQuestion:
     choices: tuple[QuestionChoice, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Permission(Notification):
     """`daemon-permission`: a tool waits for the user, or no longer does.
 
@@ -592,7 +593,7 @@ class Permission(Notification):
     label: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolText(Notification):
     """`daemon-text`: a whole text of a tool, the answer to `daemon-fetch`."""
 
@@ -604,7 +605,7 @@ class ToolText(Notification):
     text: Text
 
 
-@dataclass(frozen=True)
+@frozen
 class SlashCommand:
     """A slash command, named without its slash; `hint` describes its argument."""
 
@@ -613,7 +614,7 @@ class SlashCommand:
     hint: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SlashCommands(Notification):
     """`daemon-commands`: the slash commands of a session, which replace those before."""
 
@@ -622,7 +623,7 @@ class SlashCommands(Notification):
     commands: tuple[SlashCommand, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ContextUsageReport(Notification):
     """`daemon-usage`: what fills the context window, the daemon's own text in Markdown."""
 
@@ -631,7 +632,7 @@ class ContextUsageReport(Notification):
     text: Text
 
 
-@dataclass(frozen=True)
+@frozen
 class Reply(Notification):
     """`daemon-reply`: the call with `request` has been carried out, or `error` says why not.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
@@ -26,6 +25,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from qwen_companion.daemon.errors import ProtocolViolationError
+from qwen_companion.frozen import frozen
 
 _log = logging.getLogger(__name__)
 
@@ -674,7 +674,7 @@ def _read_events(value: object) -> object:
 # --- Answers
 
 
-@dataclass(frozen=True)
+@frozen
 class Cursor:
     """How far a stream has been read: up to `event_id` in the `epoch` in which it was counted.
 
@@ -895,7 +895,7 @@ class ApprovalModeReply(Wire):
 # --- Prompts
 
 
-@dataclass(frozen=True)
+@frozen
 class TextBlock:
     """Text of a prompt."""
 
@@ -906,7 +906,7 @@ class TextBlock:
         return {"type": "text", "text": self.text}
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageBlock:
     """An image of a prompt: `data` in Base64, of `mime_type`."""
 
@@ -922,7 +922,7 @@ FILE_SCHEME = "file://"
 """What a link to a file begins with.  The daemon takes the rest for the name as it is, and decodes nothing (0.24.4)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkBlock:
     """A link to what the daemon may read: `uri` as seen from its host."""
 

@@ -10,6 +10,7 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import AskedQuestion, Option, Permission, QuestionChoice, ToolChange
 from qwen_companion.daemon.sanitize import clean, line, reveal
+from qwen_companion.frozen import frozen
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
 """Who answered: a client is either this one or another; nobody did where the turn was over before."""
@@ -33,7 +34,7 @@ _ONCE = ("allow_once", "reject_once")
 _TEXT_CHARACTERS = 2000
 
 
-@dataclass(frozen=True)
+@frozen
 class Vote:
     """An answer in the daemon's words; `option_id` None dismisses the question.
 

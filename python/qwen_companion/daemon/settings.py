@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from qwen_companion.daemon.address import clean_token, clean_url
 from qwen_companion.daemon.authinfo import find_token
 from qwen_companion.daemon.errors import SettingsError
+from qwen_companion.frozen import frozen
 
 URL_VARIABLE = "QWEN_IDE_DAEMON_URL"
 """Names the daemon where nothing else does (spec A2)."""
@@ -24,7 +25,7 @@ TOKEN_FILE_VARIABLE = "QWEN_SERVER_TOKEN_FILE"  # noqa: S105 - a name
 _LONGEST_FILE = 4096
 
 
-@dataclass(frozen=True)
+@frozen
 class DaemonAddress:
     """A daemon: its URL, with nothing secret in it and no slash at the end, and its token if it has one."""
 

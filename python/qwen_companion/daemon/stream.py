@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import anyio
 
@@ -22,6 +21,7 @@ from qwen_companion.daemon.errors import (
     UnreachableError,
 )
 from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
+from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ _LONGEST_ORDERED_WAIT_S = 300.0
 """The longest `Retry-After` that is honoured to the end."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Connected:
     """The daemon answers.  Up to `ReplayDone` come events that were missed; `epoch` is that of the ids."""
 
     epoch: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """An event; `replayed` is true for one that was missed and may be long past."""
 
@@ -53,12 +53,12 @@ class Frame:
     replayed: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ReplayDone:
     """What follows happens now."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Disconnected:
     """No connection, because of `reason`, a text for the user; the next try comes in `retry_in_s` seconds."""
 
@@ -66,7 +66,7 @@ class Disconnected:
     retry_in_s: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Resync:
     """Missed events are lost; the last item.
 
@@ -77,7 +77,7 @@ class Resync:
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Ended:
     """Trying again is of no use, because of `error`; the last item.
 

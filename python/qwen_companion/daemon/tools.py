@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.messages import INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
+from qwen_companion.frozen import frozen
 
 SHOWN_CHARACTERS = 16 * 1024
 """How much of a text of a tool is told without being asked for."""
@@ -27,7 +27,7 @@ _FINAL = ("done", "failed")
 _PREPARING = "preparing"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Diff:
     """A change of the file `path`; `old` is None when the file is known not to have been there."""
 

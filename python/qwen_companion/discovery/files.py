@@ -15,11 +15,12 @@ import secrets
 import stat
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, cast
 
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
 from qwen_companion.discovery.editor_pids import editor_pids
+from qwen_companion.frozen import frozen
 from qwen_companion.processes import has_ended, process_space, start_of
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
@@ -35,7 +36,7 @@ _MAX_BYTES = 1024 * 1024
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True)
+@frozen
 class Publication:
     """What was done: the `environment` for terminals, and `warnings` for the user about what was left out.
 
@@ -47,7 +48,7 @@ class Publication:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Owner:
     """The Emacs a file stands for; the fields are those of `MARKER`."""
 

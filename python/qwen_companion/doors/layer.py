@@ -18,10 +18,11 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 
 VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 """Names the layer to a CLI."""
@@ -52,7 +53,7 @@ class LayerError(CompanionError):
     """A file of settings cannot be read, or ours cannot be written; the text says which and why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Installed:
     """What was done: the `environment` for terminals, and `warnings` for the user."""
 

@@ -7,17 +7,17 @@ Importing this module does not import pydantic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from qwen_companion.domain import Peer, Settings
 from qwen_companion.doors.layer import JsonObject
+from qwen_companion.frozen import frozen
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 
 
-@dataclass(frozen=True)
+@frozen
 class Subscription:
     """Which events a listener hears of: those named `event`, of the tools whose names match `tools`.
 
@@ -31,7 +31,7 @@ class Subscription:
     hold_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """An event that the `cli` in the process of `peer` has reported at `time`, in ms since the epoch.
 

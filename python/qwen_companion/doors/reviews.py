@@ -31,6 +31,7 @@ from qwen_companion.doors.events import (
 )
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError, check_target
 from qwen_companion.ide.tools import Editor
@@ -65,7 +66,7 @@ class ReviewingEditor(Editor, Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Asker:
     """The CLI that asks: its process `pid`, its `label` for the user, its `session` for Emacs.
 
@@ -80,7 +81,7 @@ class Asker:
     directory: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Facts:
     """What the disk says of an edit: the `text` there is, None where there is none, and the one that is `proposed`."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from qwen_companion.domain import CliState
 from qwen_companion.doors.events import (
@@ -19,6 +19,7 @@ from qwen_companion.doors.events import (
     SubagentStop,
     UserPromptSubmit,
 )
+from qwen_companion.frozen import frozen
 
 IDLE = "idle"
 WORKING = "working"
@@ -29,7 +30,7 @@ _MAX_WORDS = 60
 """How much of a prompt or a question is shown, in characters."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Agent:
     """A subagent of some kind, which was started in the turn `prompt_id`."""
 
@@ -38,7 +39,7 @@ class _Agent:
     running: bool = True
 
 
-@dataclass(frozen=True)
+@frozen
 class _Known:
     state: CliState
     agents: Mapping[str, _Agent] = field(default_factory=dict[str, _Agent])

@@ -37,6 +37,7 @@ from qwen_companion.errors import (
     MessageError,
     SpoolError,
 )
+from qwen_companion.frozen import frozen
 from qwen_companion.sockets import connection_of, is_of_another_user
 
 # epc imports it for methods with dots in their names, of which we have none.  With all of HTTP and mail, that would
@@ -79,7 +80,7 @@ class _Call(Generic[ReplyT]):
     """Whether who waited was cancelled; if it is not yet sent, it need not be."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Reply:
     kind: str
     uid: Sexp

@@ -13,7 +13,7 @@ The fields of a message are the keys of its property list, see `plists`; a messa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Annotated, ClassVar, Generic, TypeVar
 
@@ -52,6 +52,7 @@ from qwen_companion.emacs.plists import (
 )
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
+from qwen_companion.frozen import frozen
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
@@ -86,7 +87,7 @@ def _parse_session_state(values: Plist) -> SessionState:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Hello:
     """The first line that Emacs writes to standard input.  `port` 0 and `token` "" ask for a new one.
 
@@ -136,7 +137,7 @@ class Hello:
 # --- Emacs to Python --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Roots:
     """`roots`: the open workspace roots, absolute, without trailing slash.
 
@@ -147,14 +148,14 @@ class Roots:
     imitate_vscode: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Watch:
     """`watch`: the user has opened or closed the list of what the CLIs are told."""
 
     on: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ReviewOutcome:
     """`outcome`: the user decided on a proposal.  `content` is the accepted text, None for a rejection."""
 
@@ -162,7 +163,7 @@ class ReviewOutcome:
     content: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Compare:
     """`compare`: compare two texts; answered by `compared` with the same id.
 
@@ -177,7 +178,7 @@ class Compare:
         return Compared(self.id, None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Merge:
     """`merge`: merge texts; answered by `merged` with the same id.
 
@@ -195,24 +196,24 @@ class Merge:
         return Merged(self.id, None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Stop:
     """`stop`: end, and leave nothing behind."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ping:
     """`ping`: check that the event loop is running; it answers."""
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalWatch:
     """`journal-watch`: the user has begun, or ceased, to look at what agents changed; asks for `TurnChanges`."""
 
     on: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class ChangeScope:
     """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
@@ -231,7 +232,7 @@ class ChangeScope:
             raise MessageError(f":scope {self.scope} lacks its turn or session")
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalFiles:
     """`journal-files`: asks for the files that were changed in `scope`; the answer is a `JournalReply`."""
 
@@ -239,7 +240,7 @@ class JournalFiles:
     scope: Annotated[ChangeScope, INLINE]
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalTexts:
     """`journal-texts`: asks for the bytes of the file `path` before and after its changes in `scope`."""
 
@@ -248,7 +249,7 @@ class JournalTexts:
     path: str
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalSpans:
     """`journal-spans`: asks which lines of the file `path` are an agent's; the answer is a `JournalReply`."""
 
@@ -256,7 +257,7 @@ class JournalSpans:
     path: str
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalSeen:
     """`journal-seen`: the user has marked changes of `turn` as `seen`, or as not seen.
 
@@ -269,7 +270,7 @@ class JournalSeen:
     seen: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
@@ -281,7 +282,7 @@ class JournalWrote:
     label: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalBusy:
     """`journal-busy`: asks at which of `paths` an agent is at work; with `wait`, answered when at none, or late."""
 
@@ -290,7 +291,7 @@ class JournalBusy:
     wait: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalForget:
     """`journal-forget`: asks to remove what is recorded of `root`, or with None of all roots; gets a `JournalReply`."""
 
@@ -303,7 +304,7 @@ JournalCall = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Prompt:
     """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`."""
 
@@ -311,7 +312,7 @@ class Prompt:
     text: Text
 
 
-@dataclass(frozen=True)
+@frozen
 class ListRecorded:
     """`list-recorded`: asks which conversations were recorded in `directory`; answered by `recorded-sessions`."""
 
@@ -319,7 +320,7 @@ class ListRecorded:
     directory: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolsOffered:
     """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
@@ -328,7 +329,7 @@ class ToolsOffered:
     with_prompts: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolAnswer:
     """`tool-answer`: the answer to `tool-call`: items, or an error that tells the model why there are none.
 
@@ -342,7 +343,7 @@ class ToolAnswer:
     error: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -506,7 +507,7 @@ class Notification(Outgoing[None]):
         """Ignore what the handler happened to return."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Published(Notification):
     """`published`: the discovery files are on disk, with the variables for terminals and warnings for the user.
 
@@ -523,7 +524,7 @@ class Published(Notification):
     warnings: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class FileList(Notification):
     """`files`: the names of all present discovery files.  Emacs removes them if this process cannot."""
 
@@ -531,14 +532,14 @@ class FileList(Notification):
     files: Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Serving(Notification):
     """`serving`: MCP requests are being answered."""
 
     method = "serving"
 
 
-@dataclass(frozen=True)
+@frozen
 class SessionChanges(Notification):
     """`sessions`: sessions that are new or have changed since the last message, and the ids of those that have gone.
 
@@ -568,7 +569,7 @@ class SessionChanges(Notification):
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class ContextSent(Notification):
     """`context-sent`: the last context of a session's CLI, while the user is looking; `text` is the exact JSON.
 
@@ -587,7 +588,7 @@ class ContextSent(Notification):
         return head + text_plist(self.text, spool)
 
 
-@dataclass(frozen=True)
+@frozen
 class HookAnswers(Notification):
     """`hook-answers`: what the hooks of a session were answered, the newest first, while the user is looking."""
 
@@ -596,7 +597,7 @@ class HookAnswers(Notification):
     answers: tuple[HookAnswer, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ExclusionList(Notification):
     """`exclusions`: the open files that a CLI is not told of, while the user is looking."""
 
@@ -604,7 +605,7 @@ class ExclusionList(Notification):
     exclusions: tuple[Exclusion, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ProposalOpen(Outgoing["str | None"]):
     """`proposal-open`: a CLI proposes a text for a file.  Emacs answers why it cannot be reviewed, or nil.
 
@@ -633,7 +634,7 @@ class ProposalOpen(Outgoing["str | None"]):
         raise MessageError("the answer to proposal-open is neither nil nor a string")
 
 
-@dataclass(frozen=True)
+@frozen
 class FileVisited(Outgoing[bool]):
     """`file-visited`: asks whether a buffer visits the file `path`."""
 
@@ -645,7 +646,7 @@ class FileVisited(Outgoing[bool]):
         return not is_nil(reply)
 
 
-@dataclass(frozen=True)
+@frozen
 class ProposalClose(Outgoing["str | None"]):
     """`proposal-close`: end the review of a proposal, which was answered in the terminal, without an outcome.
 
@@ -663,7 +664,7 @@ class ProposalClose(Outgoing["str | None"]):
         return None if is_nil(reply) else Plist(reply).text(spool)
 
 
-@dataclass(frozen=True)
+@frozen
 class ProposalOrphan(Notification):
     """`proposal-orphan`: the CLI that waits for a proposal has gone."""
 
@@ -671,7 +672,7 @@ class ProposalOrphan(Notification):
     id: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Delivered(Notification):
     """`delivered`: the outcome of a proposal has gone out to its CLI, or there is nobody left to send it to."""
 
@@ -679,7 +680,7 @@ class Delivered(Notification):
     id: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Compared(Notification):
     """`compared`: the answer to `compare`.
 
@@ -693,7 +694,7 @@ class Compared(Notification):
     hunks: Numbers | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Merged(Notification):
     """`merged`: the answer to `merge`.
 
@@ -709,7 +710,7 @@ class Merged(Notification):
     conflicts: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class EditBegins(Notification):
     """`edit-begins`: an agent is about to change the file `path`."""
 
@@ -717,7 +718,7 @@ class EditBegins(Notification):
     path: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolCall(Notification):
     """`tool-call`: a model calls a tool; answered by `tool-answer` with the same id.
 
@@ -734,7 +735,7 @@ class ToolCall(Notification):
     deadline: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolCalled(Notification):
     """`tool-called`: a tool call that is over, while the user is looking; `text` is the whole answer.
 
@@ -752,7 +753,7 @@ class ToolCalled(Notification):
     text: Text
 
 
-@dataclass(frozen=True)
+@frozen
 class Notice(Notification):
     """`notice`: show the user a warning or an error."""
 
@@ -761,7 +762,7 @@ class Notice(Notification):
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class TurnChange:
     """A turn and its news: the changed `files`, and the files in `gone` that have no change any more."""
 
@@ -770,7 +771,7 @@ class TurnChange:
     gone: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedSessions(Notification):
     """`recorded-sessions`: the answer to the request `id`, the newest conversation first."""
 
@@ -779,7 +780,7 @@ class RecordedSessions(Notification):
     sessions: Sequence[RecordedSession]
 
 
-@dataclass(frozen=True)
+@frozen
 class TurnChanges(Notification):
     """`journal-turns`: turns that are new or have become others since the last message, while the user is looking.
 
@@ -837,7 +838,7 @@ def _changed_file_plist(file: ChangedFile) -> list[Sexp]:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class FileVersion:
     """The BYTES of a file and its `mode`: "file", "executable", or "link", whose bytes are where it leads."""
 
@@ -845,7 +846,7 @@ class FileVersion:
     mode: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Texts:
     """A file before and after a change, None where it was not there; see `ChangedFile`.
 
@@ -859,7 +860,7 @@ class Texts:
     current: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Span:
     """`count` lines from `line` on that an agent wrote in `turn`; for 0, lines before `line` were deleted."""
 
@@ -869,7 +870,7 @@ class Span:
     seen: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class JournalReply(Notification):
     """`journal-reply`: the answer to the request `id` about the journal, or in `error` why there is none.
 

@@ -37,6 +37,7 @@ from sexpdata import (
 from qwen_companion.domain import LONG, Words
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError, SpoolError
+from qwen_companion.frozen import frozen
 
 INLINE_TEXT_BYTES = 64 * 1024
 """Largest text, in UTF-8 bytes, that goes inside a frame: both ends parse that without a noticeable pause."""
@@ -218,7 +219,7 @@ def _integer(value: Sexp, key: str) -> int:
 # --- Dataclasses ------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class FieldType:
     """The type of a field: what it is beside None, the element of a sequence, and the marks of `Annotated`."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qwen_companion.domain import HIDE, SHOW
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.context import ResolvedPath
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ HIDDEN = "hidden by you"
 """The rule of a file that the user keeps from all CLIs."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Access:
     """What one CLI may be told of.
 

@@ -8,8 +8,9 @@ with its long strings emptied, so that the tool call it was can still be answere
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from qwen_companion.frozen import frozen
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -29,7 +30,7 @@ class BodyTooLargeError(Exception):
     """A body is too large to be answered as the request it is; the text says so to its sender."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Body:
     """The body of a request, of `size` bytes.
 

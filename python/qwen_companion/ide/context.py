@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from qwen_companion.domain import Snapshot
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.models import Cursor, File, IdeContext, WorkspaceState
 
 MAX_FILES = 10
@@ -15,7 +15,7 @@ MAX_SELECTION_UNITS = 16384
 """UTF-16 code units, the unit in which the CLI counts (spec C6)."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ResolvedPath:
     """A path as it was given and as it really is."""
 

@@ -17,6 +17,7 @@ import anyio
 from anyio import to_thread
 
 from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import HIDDEN, Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
@@ -41,7 +42,7 @@ NOT_ON_DISK = "not on disk"
 UNKNOWN = "not checked yet"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Job:
     """The inputs of one round."""
 
@@ -68,7 +69,7 @@ class _Job:
         return files, self.roots, self.settings.all_roots, self.exclusions
 
 
-@dataclass(frozen=True)
+@frozen
 class _Findings:
     """What the disk and the rules say of a job.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from qwen_companion.frozen import frozen
 
 CONTEXT_UPDATE = "ide/contextUpdate"
 DIFF_ACCEPTED = "ide/diffAccepted"
@@ -21,7 +22,7 @@ ANONYMOUS_CLIENT = "streamable-http-client"
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class McpTool:
     """A tool as `tools/list` shows it."""
 
@@ -59,7 +60,7 @@ TOOLS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Cursor:
     """Both count from 1; `character` in UTF-16 code units."""
 
@@ -67,7 +68,7 @@ class Cursor:
     character: int
 
 
-@dataclass(frozen=True)
+@frozen
 class File:
     """An open file (spec C3): `timestamp` in ms since the epoch; the active one has `cursor` and `selected_text`."""
 
@@ -89,7 +90,7 @@ class File:
         return wire
 
 
-@dataclass(frozen=True)
+@frozen
 class WorkspaceState:
     """The open files, newest first.
 
@@ -108,7 +109,7 @@ class WorkspaceState:
         return wire
 
 
-@dataclass(frozen=True)
+@frozen
 class IdeContext:
     """What the user looks at (spec C3)."""
 

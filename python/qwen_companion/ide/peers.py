@@ -12,18 +12,18 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import psutil
 
 from qwen_companion.domain import KnownSession, Peer
+from qwen_companion.frozen import frozen
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """Who is calling.  `name` and `version` are "" where the process does not tell."""
 
@@ -32,7 +32,7 @@ class Caller:
     version: str
 
 
-@dataclass(frozen=True)
+@frozen
 class _Product:
     """A CLI as its npm package, its program and a person name it.
 

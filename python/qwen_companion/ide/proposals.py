@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qwen_companion.domain import KnownProposal
+from qwen_companion.frozen import frozen
 
 HOOK_PREFIX = "hook-"
 """Prefix of the ids of proposals that came by a hook of the CLI, and end with its request."""
@@ -23,7 +24,7 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """The decision of the user: `content` is the accepted text, None for a rejection."""
 

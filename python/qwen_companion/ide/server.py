@@ -18,7 +18,6 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -29,6 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from qwen_companion.domain import KnownSession
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse
@@ -82,7 +82,7 @@ _FOREIGN = "This connection belongs to another user."
 _CONNECTION = "qwen_companion.connection"
 
 
-@dataclass(frozen=True)
+@frozen
 class Door:
     """Another application on the same port, with a `secret` of its own."""
 

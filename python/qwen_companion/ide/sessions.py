@@ -21,6 +21,7 @@ import anyio
 from anyio import to_thread
 
 from qwen_companion.domain import KnownSession, Peer, SessionState
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
@@ -69,7 +70,7 @@ LOSS_TURNS = 3
 SESSION_HEADER = b"mcp-session-id"
 
 
-@dataclass(frozen=True)
+@frozen
 class Timing:
     """The limits above, in seconds."""
 

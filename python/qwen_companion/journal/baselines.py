@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import GitError, Index, Listing, write_private
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
@@ -44,7 +45,7 @@ class LimitError(CompanionError):
     """There is too much below a root to be recorded."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now."""
 

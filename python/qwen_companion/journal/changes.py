@@ -7,6 +7,7 @@ import codecs
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.store import Write
 from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of
 from qwen_companion.texts.hunks import Budget, Hunk, compare, numbered, split_lines
@@ -31,7 +32,7 @@ _SNIFFED = 8000
 """Bytes in which git looks for a zero to tell a binary file."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Net:
     """A file `before` and `after` what agents wrote; edits of others are in both, unless it is `mixed`."""
 

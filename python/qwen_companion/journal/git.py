@@ -15,9 +15,9 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version
 from qwen_companion.privacy.disk import read_start
 
@@ -54,7 +54,7 @@ class GitError(CompanionError):
     """Git gave no answer; the text says why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Repository:
     """A repository of the user's: its work tree `top`, its own directory and the one that worktrees share."""
 
@@ -63,7 +63,7 @@ class Repository:
     common: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Listing:
     """What is not as the index has it: `changed` with what the index has, and `unknown` paths, relative to the top.
 

@@ -30,6 +30,7 @@ from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Settings, Snapshot, Turn
 from qwen_companion.doors.listeners import Report
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import last_input, written_by
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import (
@@ -81,7 +82,7 @@ WAIT_S = 60.0
 """How long Emacs can wait for an agent to be done with a file."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Update:
     """A turn, its `files` that have become others, and those of `gone` that have no change any more."""
 
@@ -90,7 +91,7 @@ class Update:
     gone: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Call:
     """A tool at work for `session`; `path` is what it writes, None where that is anything, or not below the root."""
 
@@ -114,7 +115,7 @@ class _Running:
     number: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Worker:
     """Somebody who may be writing, for `session`, by `tool`.  `pid`: only if this process does something just then."""
 

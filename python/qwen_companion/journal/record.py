@@ -9,10 +9,10 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from qwen_companion.domain import ChangedFile, Turn
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import Baseline, Change, LimitError
 from qwen_companion.journal.changes import MissingTextError, Net, Owned, net_of, owners, sizes, with_renames
 from qwen_companion.journal.git import GitError
@@ -53,7 +53,7 @@ FAILURES = (GitError, LimitError, StoreError, OSError)
 """What keeps changes from being recorded."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Cause:
     """Who wrote: an agent in `turn` by `tool`, or with None somebody else."""
 
@@ -65,7 +65,7 @@ class Cause:
 NOBODY = Cause()
 
 
-@dataclass(frozen=True)
+@frozen
 class Scope:
     """See `ChangeScope` of the messages; `turn` is a number of this record."""
 
@@ -74,7 +74,7 @@ class Scope:
     session: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Summary:
     """A turn as Emacs is told of it, with all its `files`."""
 

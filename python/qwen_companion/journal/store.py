@@ -14,10 +14,11 @@ import threading
 import zlib
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 from qwen_companion.journal.versions import Version
 
 FORMAT = 1
@@ -49,7 +50,7 @@ class StoreError(CompanionError):
     """Nothing can be read from the record or written to it; the text says why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TurnRow:
     """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process."""
 
@@ -66,7 +67,7 @@ class TurnRow:
     started: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Write:
     """The change of `path` from one version to another; None stands for no file.  `turn` is None if no agent wrote."""
 
@@ -78,7 +79,7 @@ class Write:
     agent: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class SeenRow:
     """What the user has marked of a file in a turn: all of it as long as it has `digest`, or some hunks."""
 

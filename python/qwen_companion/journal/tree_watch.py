@@ -8,11 +8,11 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 
 from anyio import to_thread
 
 from qwen_companion import inotify as system
+from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify, open_inotify
 
 _MASK = (
@@ -21,7 +21,7 @@ _MASK = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Coverage:
     """What is watched.  `complete`: each change will be told.  `grown`: of a directory, earlier changes were not."""
 

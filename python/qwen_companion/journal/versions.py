@@ -7,9 +7,9 @@ import errno
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.frozen import frozen
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 """Modes as git has them.  The bytes of a link are where it leads."""
@@ -24,7 +24,7 @@ class TooLargeError(CompanionError):
     """A file is too large to be recorded."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Version:
     """A file at some time.  `digest` is the one of git's blob with the same bytes."""
 
@@ -32,7 +32,7 @@ class Version:
     mode: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Loaded:
     """A version and its bytes."""
 

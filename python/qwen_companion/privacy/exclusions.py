@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from qwen_companion.errors import UnknownNameError
+from qwen_companion.frozen import frozen
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
 from qwen_companion.privacy.git import TIMEOUT_S, Git, repository, work_tree_files
@@ -30,7 +31,7 @@ _RETRY_S = 10.0
 """How long git is left alone after it gave no answer."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Basis:
     """The names and rules that a remembered verdict depends on; looked up each time it is used."""
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
 
 from qwen_companion.errors import UnknownNameError
+from qwen_companion.frozen import frozen
 
 _MAX_LINKS = 40
 
@@ -23,7 +23,7 @@ _ARCHIVE_MEMBER = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Names:
     """`spellings`: each name that led to the next one, the visited one first, the `true` one last.
 

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 
 from qwen_companion.errors import PatternError, UnknownNameError
+from qwen_companion.frozen import frozen
 from qwen_companion.privacy import patterns
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.patterns import Line, Patterns
@@ -19,7 +19,7 @@ from qwen_companion.privacy.verdicts import printable
 _GLOB = re.compile(r"[*?\[\\]")
 
 
-@dataclass(frozen=True)
+@frozen
 class Options:
     """What the user has set.
 
@@ -32,7 +32,7 @@ class Options:
     auth_sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Settled:
     """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now."""
 
@@ -40,7 +40,7 @@ class Settled:
     pattern: str
 
 
-@dataclass(frozen=True)
+@frozen
 class _Place:
     """`start` is an absolute name without asterisks and the like, or empty for anywhere; `rest` a pattern below it."""
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from qwen_companion.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """Whether a CLI must not hear of a file, and the `rule` that says so.
 

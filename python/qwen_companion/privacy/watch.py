@@ -12,9 +12,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from qwen_companion import inotify as system
+from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify
 
 PAUSE_S = 1.0
@@ -28,7 +28,7 @@ _DIRECTORY_MASK = _SELF | system.MOVED_FROM | system.MOVED_TO | system.CREATE | 
 _FILE_MASK = _SELF | system.MODIFY
 
 
-@dataclass(frozen=True)
+@frozen
 class Dependencies:
     """What an answer about files rests on.
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from merge3 import Merge3
 
+from qwen_companion.frozen import frozen
 from qwen_companion.texts.edits import Edit, find_edits, moved
 from qwen_companion.texts.hunks import Budget, compare, matches, numbered, split_lines
 
@@ -21,7 +21,7 @@ class Labels(NamedTuple):
     theirs: str
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeResult:
     """`text` is the result, `edits` make it of "mine", and `conflicts` tells how many are marked in it."""
 

@@ -16,6 +16,7 @@ import anyio
 
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
 from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.peers import Caller
 from qwen_companion.privacy.verdicts import printable
@@ -48,7 +49,7 @@ _NOT_KNOWN = "Emacs has not said yet which files it shows. Try again in a moment
 _UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothing about it."
 
 
-@dataclass(frozen=True)
+@frozen
 class EmacsAnswer:
     """What a tool in Emacs has found, or an `error` for the model.
 
@@ -61,7 +62,7 @@ class EmacsAnswer:
     error: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Called:
     """One call that is over, for the user.  Times in ms, `called` since the epoch."""
 
@@ -73,7 +74,7 @@ class Called:
     ms: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolText:
     """The answer to a model."""
 
