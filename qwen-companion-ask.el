@@ -43,9 +43,14 @@
 (declare-function dired-get-marked-files "dired"
                   (&optional localp arg filter distinguish-one-marked error))
 (declare-function diff-bounds-of-hunk "diff-mode" ())
+(declare-function magit-current-section "ext:magit-section" ())
 (declare-function markdown-mode "ext:markdown-mode" ())
+(declare-function slot-value "eieio" (object slot))
 
 ;;; What is at point
+
+(defconst qwen-companion-ask--output-limit 8000
+  "Characters of a compilation or a section of Magit that are quoted at most.")
 
 (defun qwen-companion-ask--quotation (root)
   "Return what is at point in the current buffer as text for a prompt.
@@ -61,10 +66,15 @@ quote."
                (dired-get-marked-files) " "))
    ((derived-mode-p 'diff-mode)
     (qwen-companion-ask--quote-hunk))
+   ((derived-mode-p 'magit-section-mode)
+    (qwen-companion-ask--quote-section root))
+   ;; Also in a shell with `compilation-shell-minor-mode'.
+   ((get-text-property (point) 'compilation-message)
+    (qwen-companion-ask--quote-error))
    ((derived-mode-p 'compilation-mode)
-    (if (get-text-property (point) 'compilation-message)
-        (qwen-companion-ask--quote-error)
-      (qwen-companion-ask--quote-output)))
+    (qwen-companion-ask--quote-output "compilation"))
+   ((derived-mode-p 'ert-results-mode)
+    (qwen-companion-ask--quote-output "test run"))
    ((buffer-file-name (buffer-base-buffer))
     (or (qwen-companion-quote-diagnostics
          (line-beginning-position) (line-end-position) root)
@@ -79,6 +89,24 @@ quote."
     (when start
       (qwen-companion-quote-code-block "This change" start end))))
 
+(defun qwen-companion-ask--quote-section (root)
+  "Return the section at point in a buffer of Magit.
+A file is mentioned, relative to ROOT; of all else the text is quoted."
+  (when-let* ((section (magit-current-section)))
+    ;; The compiler knows no slots of a class that is not loaded.
+    (cl-flet* ((slot (name section) (slot-value section name))
+               (file (section)
+                 (qwen-companion-quote-escape
+                  (qwen-companion-quote-relative-name (slot 'value section) root))))
+      (let ((start (slot 'start section))
+            (end (min (slot 'end section)
+                      (+ (slot 'start section) qwen-companion-ask--output-limit))))
+        (pcase (slot 'type section)
+          ('file (concat "@" (file section)))
+          ('hunk (qwen-companion-quote-code-block
+                  (format "This change of %s" (file (slot 'parent section))) start end))
+          (_ (qwen-companion-quote-code-block "This part of Magit" start end)))))))
+
 (defun qwen-companion-ask--quote-error ()
   "Return the message of the compilation at point, with the lines up to the next."
   (let ((start (line-beginning-position))
@@ -90,17 +118,15 @@ quote."
        (or (text-property-not-all (point) limit 'compilation-message nil)
            limit)))))
 
-(defconst qwen-companion-ask--output-limit 8000
-  "Characters of a compilation, from its end, that are quoted at most.")
-
-(defun qwen-companion-ask--quote-output ()
-  "Return the whole compilation in this buffer, or its end where it is long."
+(defun qwen-companion-ask--quote-output (name)
+  "Return the whole text of this buffer, or its end where that is long.
+NAME says what it is."
   (let ((start (save-excursion
                  (goto-char (max (point-min)
                                  (- (point-max) qwen-companion-ask--output-limit)))
                  (if (bolp) (point) (line-beginning-position 2)))))
     (qwen-companion-quote-code-block
-     (if (= start (point-min)) "This compilation" "The end of this compilation")
+     (format (if (= start (point-min)) "This %s" "The end of this %s") name)
      start (point-max))))
 
 ;;; The prompt buffer
@@ -177,8 +203,9 @@ beginning the slash commands of Qwen Code.
 (defun qwen-companion-ask (&optional bare)
   "Write a prompt for a CLI about what is at point.
 Quote the region if it is active, else the marked files, the hunk, the
-message of a compilation or the diagnostics at point, else name the line.
-In a compilation but on no message, quote all of it, or the end.
+section of Magit, the message of a compilation or the diagnostics at
+point, else name the line.  In a compilation but on no message, and in the
+results of ERT, quote all of it, or the end.
 With a prefix argument BARE, quote nothing.  A prompt that was begun
 before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside."
   (interactive "P")

@@ -17,6 +17,7 @@
 (require 'dired)
 (require 'flymake)
 (require 'qwen-companion)
+(require 'eieio)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-test-helper)
 
@@ -117,6 +118,72 @@ The function `typed' returns what a terminal has got."
         (qwen-companion-ask))
       (should (string-match-p "a\\.py:3: error: bad\n  detail\n```"
                               (qwen-companion-ask-test--prompt))))))
+
+(defclass qwen-companion-ask-test-section ()
+  ((type :initarg :type) (value :initarg :value) (parent :initarg :parent)
+   (start :initarg :start) (end :initarg :end))
+  "The slots of Magit's sections that are read.")
+
+(ert-deftest qwen-companion-ask-test-quotes-a-section-of-magit ()
+  "A file is mentioned, a hunk quoted with its file, all else quoted."
+  (qwen-companion-ask-test--with
+    (let (section (default-directory (file-name-as-directory root)))
+      (cl-letf (((symbol-function 'magit-current-section) (lambda () section)))
+        (cl-flet ((ask-at (type value text &optional parent)
+                    (with-temp-buffer
+                      (insert "Head: main\n" text "the rest\n")
+                      (setq major-mode 'magit-section-mode
+                            section (qwen-companion-ask-test-section
+                                     :type type :value value :parent parent
+                                     :start 12 :end (+ 12 (length text))))
+                      (qwen-companion-ask))
+                    (set-buffer (window-buffer))
+                    (prog1 (qwen-companion-ask-test--prompt)
+                      (erase-buffer))))
+          (should (equal "@b\\ c.txt\n" (ask-at 'file "b c.txt" "modified b c.txt\n")))
+          (let ((file section))
+            (should (equal "This change of b\\ c.txt:\n```\n@@ -1 +1 @@\n-one\n+two\n```\n"
+                           (ask-at 'hunk nil "@@ -1 +1 @@\n-one\n+two\n" file))))
+          (should (equal "This part of Magit:\n```\n1234567 Mend it\n```\n"
+                         (ask-at 'commit "1234567" "1234567 Mend it\n"))))))))
+
+(ert-deftest qwen-companion-ask-test-quotes-results-of-tests ()
+  "Those of ERT, and an error in a shell that knows errors."
+  (qwen-companion-ask-test--with
+    (with-temp-buffer
+      (insert "F one-test\n    (ert-test-failed)\n")
+      (setq major-mode 'ert-results-mode)
+      (qwen-companion-ask))
+    (set-buffer (window-buffer))
+    (should (equal "This test run:\n```\nF one-test\n    (ert-test-failed)\n```\n"
+                   (qwen-companion-ask-test--prompt)))
+    (erase-buffer)
+    (with-temp-buffer
+      (insert "$ make\na.py:3: error: bad\n$ ")
+      (compilation-shell-minor-mode 1)
+      (font-lock-ensure)
+      (compilation--ensure-parse (point-max))
+      (goto-char (point-min))
+      (forward-line 1)
+      (qwen-companion-ask))
+    (set-buffer (window-buffer))
+    (should (equal "This message:\n```\na.py:3: error: bad\n$ \n```\n"
+                   (qwen-companion-ask-test--prompt)))))
+
+(ert-deftest qwen-companion-ask-test-quotes-errors-of-flycheck ()
+  (qwen-companion-ask-test--with
+    (find-file "a.py")
+    (cl-letf (((symbol-function 'flycheck-error-line) (lambda (_) 1))
+              ((symbol-function 'flycheck-error-column) (lambda (_) 8))
+              ((symbol-function 'flycheck-error-filename) #'ignore)
+              ((symbol-function 'flycheck-error-level) (lambda (_) 'error))
+              ((symbol-function 'flycheck-error-checker) (lambda (_) 'pylint))
+              ((symbol-function 'flycheck-error-message) (lambda (_) "unused import")))
+      (setq-local flycheck-mode t
+                  flycheck-current-errors '(one))
+      (qwen-companion-ask)
+      (should (equal "a.py:1:8: error: unused import (pylint)\n"
+                     (qwen-companion-ask-test--prompt))))))
 
 (ert-deftest qwen-companion-ask-test-quotes-a-whole-compilation ()
   "On no message; of a long one, the whole lines at its end."
