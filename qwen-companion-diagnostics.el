@@ -29,6 +29,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'eieio)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-context)
