@@ -45,6 +45,9 @@ class JournalFront:
         """`tell` sends a message to Emacs."""
         self._silence_s = silence_s
         self._silent: dict[str, KnownSession] = {}
+        self._silent_untold = False
+        """Whether the silent CLIs, or what the journal does with them, have changed since it was told."""
+        self._telling_silent = False
         self._environ = environ
         self._tell = tell
         self._settings = Settings()
@@ -157,26 +160,34 @@ class JournalFront:
 
     def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
         """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
-        known = dict(self._silent)
+        has_changed = False
         for identifier in gone:
-            self._silent.pop(identifier, None)
+            has_changed |= self._silent.pop(identifier, None) is not None
         for state in changed:
             session = state.session
-            self._silent.pop(session.id, None)
-            if state.state is None and session.peer is not None and session.peer.directory is not None:
+            was_silent = self._silent.pop(session.id, None) is not None
+            is_silent = state.state is None and session.peer is not None and session.peer.directory is not None
+            if is_silent:
                 self._silent[session.id] = session
-        if self._silent.keys() != known.keys():
-            self._silent_changed(known)
+            has_changed |= is_silent != was_silent
+        if has_changed:
+            self._silent_changed()
 
-    def _silent_changed(self, known: Mapping[str, KnownSession] | None = None) -> None:
-        if (self._silent or known) and self._tasks is not None:
+    def _silent_changed(self) -> None:
+        """Tell the journal, in a moment, which CLIs are silent; once of all that change until then."""
+        self._silent_untold = True
+        if self._tasks is not None and not self._telling_silent:
+            self._telling_silent = True
             self._tasks.start_soon(self._tell_silent)
 
     async def _tell_silent(self) -> None:
-        await anyio.sleep(self._silence_s)
-        sessions = tuple(self._silent.values()) if self._settings.journal else ()
-        if sessions or self._journal is not None:
-            await (await self._load()).set_silent(sessions)
+        while self._silent_untold:
+            self._silent_untold = False
+            await anyio.sleep(self._silence_s)
+            sessions = tuple(self._silent.values()) if self._settings.journal else ()
+            if sessions or self._journal is not None:
+                await (await self._load()).set_silent(sessions)
+        self._telling_silent = False
 
     def take_chat(self, work: ChatWork) -> None:
         """Take what an agent of `qwen serve` is doing."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -49,18 +50,13 @@ class _Job:
     snapshot: Snapshot
     settings: Settings
     roots: tuple[str, ...]
-    sessions: tuple[SessionState, ...]
+    families: frozenset[str | None]
+    """Those of the sessions, and that of a CLI of which nothing is known."""
+
+    directories: frozenset[str | None]
+    """Where the CLIs work; None where that is unknown."""
+
     exclusions: Exclusions
-
-    @cached_property
-    def families(self) -> tuple[str | None, ...]:
-        """Those of the sessions, and that of a CLI of which nothing is known."""
-        return tuple(dict.fromkeys([None, *(_family(state) for state in self.sessions)]))
-
-    @cached_property
-    def directories(self) -> set[str | None]:
-        """Where the CLIs work; None where that is unknown."""
-        return {_directory(state.session.peer) for state in self.sessions}
 
     @cached_property
     def basis(self) -> tuple[object, ...]:
@@ -85,7 +81,7 @@ class _Findings:
 
     def cover(self, job: _Job) -> bool:
         """Return whether these findings suffice for `job`, which has the same basis."""
-        return self.rules.keys() >= set(job.families) and self.scopes.keys() >= job.directories
+        return self.rules.keys() >= job.families and self.scopes.keys() >= job.directories
 
 
 @dataclass
@@ -97,10 +93,62 @@ class _Listener:
     sent: tuple[int, bytes] | None = None
 
 
+class _Sessions:
+    """The sessions whose process has been looked for, by id.
+
+    What rounds ask of them is counted as they come and go, since one that comes must not cost more with many open.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer | None] = {}
+        self._families: Counter[str | None] = Counter()
+        self._directories: Counter[str | None] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._peers)
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._peers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def peer(self, session: str) -> Peer | None:
+        """Return the process of `session`; None where it is unknown, or where there is no such session."""
+        return self._peers.get(session)
+
+    @property
+    def families(self) -> frozenset[str | None]:
+        """Return the families of the CLIs."""
+        return frozenset(self._families)
+
+    @property
+    def directories(self) -> frozenset[str | None]:
+        """Return where the CLIs work."""
+        return frozenset(self._directories)
+
+    def put(self, session: str, peer: Peer | None) -> None:
+        """Add `session`, or change its process."""
+        self.drop(session)
+        self._peers[session] = peer
+        self._families[_family(peer)] += 1
+        self._directories[_directory(peer)] += 1
+
+    def drop(self, session: str) -> None:
+        """Remove `session` if it is there."""
+        if session not in self._peers:
+            return
+        peer = self._peers.pop(session)
+        for counter, key in ((self._families, _family(peer)), (self._directories, _directory(peer))):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
+
+
 @dataclass
 class _Inputs:
     roots: tuple[str, ...] = ()
-    sessions: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
+    sessions: _Sessions = field(default_factory=_Sessions)
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     exclusions: Exclusions | None = None
@@ -172,17 +220,17 @@ class ContextDistributor:
 
     def set_session(self, state: SessionState) -> None:
         """Take a session that is new or has changed."""
-        former = self._inputs.sessions.get(state.session.id)
-        self._inputs.sessions[state.session.id] = state
-        known = former is not None and former.identified and former.session.peer == state.session.peer
-        if state.identified and not known:
-            if self._newcomers is not None:
-                self._newcomers.add(state.session.id)
-            self._inputs.changed.set()
+        sessions, identifier, peer = self._inputs.sessions, state.session.id, state.session.peer
+        if not state.identified or (identifier in sessions and sessions.peer(identifier) == peer):
+            return
+        sessions.put(identifier, peer)
+        if self._newcomers is not None:
+            self._newcomers.add(identifier)
+        self._inputs.changed.set()
 
     def drop_session(self, session: str) -> None:
         """Take that a session has ended."""
-        self._inputs.sessions.pop(session, None)
+        self._inputs.sessions.drop(session)
         self._listeners.pop(session, None)
         if self._watched:
             self._tell_all()
@@ -224,8 +272,7 @@ class ContextDistributor:
         inputs = self._inputs
         if inputs.settings is not None and inputs.settings.all_roots:
             return None
-        state = inputs.sessions.get(session)
-        directory = _directory(state.session.peer) if state else None
+        directory = _directory(inputs.sessions.peer(session))
         return tuple(dict.fromkeys((*inputs.roots, *([directory] if directory else ()))))
 
     # --- Tools ---
@@ -244,7 +291,7 @@ class ContextDistributor:
             exclusions=inputs.exclusions,
             roots=inputs.roots,
             scope=scope,
-            family=peer.family if peer else None,
+            family=_family(peer),
             directory=_directory(peer),
             exposures={file.path: file.exposure for file in inputs.snapshot.files} if inputs.snapshot else {},
             trusted=_trusted(roots, inputs.settings.trust),
@@ -295,10 +342,17 @@ class ContextDistributor:
         inputs = self._inputs
         if inputs.settings is None or inputs.snapshot is None or inputs.exclusions is None:
             return None
-        sessions = tuple(state for state in inputs.sessions.values() if state.identified)
+        sessions = inputs.sessions
         if not sessions and not self._watched:
             return None
-        return _Job(inputs.snapshot, inputs.settings, inputs.roots, sessions, inputs.exclusions)
+        return _Job(
+            snapshot=inputs.snapshot,
+            settings=inputs.settings,
+            roots=inputs.roots,
+            families=sessions.families | {None},
+            directories=sessions.directories,
+            exclusions=inputs.exclusions,
+        )
 
     def _covers(self, findings: _Findings, job: _Job) -> bool:
         return findings.job.basis == job.basis and findings.cover(job)
@@ -341,23 +395,23 @@ class ContextDistributor:
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
         rules = {family: {**findings.rules.get(family, {}), **hidden} for family in job.families}
         # The ignore file of one CLI says nothing of another, so what a family hears of is not excluded for all.
-        connected = {_family(state) for state in job.sessions}
         common = {
             path: rule
             for path in times
             if (rule := rules[None].get(path, UNKNOWN)) is not None
-            and all(rules[family].get(path, UNKNOWN) is not None for family in connected)
+            and all(rules[family].get(path, UNKNOWN) is not None for family in job.families)
         }
         exclusions = [Exclusion(path, rule) for path, rule in common.items()]
-        told = [state for state in job.sessions if newcomers is None or state.session.id in newcomers]
         # Most sessions hear the same, and there may be many.
         contexts: dict[object, tuple[bytes, dict[str, str]]] = {}
-        for state in told:
-            identifier, directory = state.session.id, _directory(state.session.peer)
-            if directory not in findings.scopes:
+        sessions = self._inputs.sessions
+        for identifier in sessions if newcomers is None else newcomers:
+            peer = sessions.peer(identifier)
+            family, directory = _family(peer), _directory(peer)
+            # What has gone or changed since the job began is for the next round.
+            if identifier not in sessions or family not in rules or directory not in findings.scopes:
                 continue
             scope = findings.scopes[directory]
-            family = _family(state)
             listener = self._listener(identifier, scope, job)
             group = (family, scope, listener.trusted)
             if group not in contexts:
@@ -399,8 +453,8 @@ def _rule(
     return rule
 
 
-def _family(state: SessionState) -> str | None:
-    return state.session.peer.family if state.session.peer else None
+def _family(peer: Peer | None) -> str | None:
+    return peer.family if peer else None
 
 
 def _directory(peer: Peer | None) -> str | None:
@@ -452,7 +506,7 @@ def _extend(findings: _Findings, job: _Job) -> _Findings:
     exposures = {file.path: file.exposure for file in job.snapshot.files}
     asked = [path for path, exposure in exposures.items() if exposure != SHOW]
     rules, scopes = dict(findings.rules), dict(findings.scopes)
-    for family in set(job.families) - rules.keys():
+    for family in job.families - rules.keys():
         verdicts = job.exclusions.check(asked, job.roots, family)
         rules[family] = {
             **{path: NOT_ON_DISK if path in findings.missing else None for path in exposures},

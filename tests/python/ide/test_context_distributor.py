@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -309,6 +310,32 @@ async def test_one_more_session_asks_neither_disk_nor_git_and_tells_no_other(
     hall.join("fourth", hall.two, "gemini")
     assert await hall.heard("fourth") == {"fourth": ["c"]}
     assert hall.told.empty()
+
+
+async def test_one_more_session_costs_the_same_with_many_open(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RULES_S", 3600)
+    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+    hall.distributor.set_settings(Settings())
+    hall.show(hall.file("one/a"))
+    calls: list[int] = []
+    for number in range(200):
+        with counted_calls(calls):
+            hall.join(str(number), hall.one)
+            assert (await hall.next())[0] == str(number)
+    # Not of the first ones, for which the disk is asked.
+    assert min(calls[150:]) <= max(calls[5:20])
+
+
+@contextmanager
+def counted_calls(calls: list[int]) -> Generator[None]:
+    """Add to `calls` how many functions are called meanwhile, in this thread."""
+    called = itertools.count()
+    sys.setprofile(lambda _frame, event, _argument: next(called) if event in ("call", "c_call") else None)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        calls.append(next(called))
 
 
 async def test_what_many_hear_is_made_once(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ from qwen_companion.emacs.messages import (
     Notification,
     TurnChanges,
 )
+from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import StoreError
 from qwen_companion.processes import start_of
@@ -573,6 +574,27 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             assert reply.texts.before.data == b"agent\n"
         place.front.set_sessions([], ["mcp"])
         await place.until_ended(second.id)
+
+
+async def test_silent_clis_that_connect_together_are_taken_together(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    async def set_silent(_: Journal, sessions: Sequence[KnownSession]) -> None:
+        taken.append(len(sessions))
+
+    monkeypatch.setattr(Journal, "set_silent", set_silent)
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        peer = Peer(os.getpid(), "", str(project.root), "gemini", ())
+        for number in range(100):
+            place.front.set_sessions([SessionState(KnownSession(str(number), "", "", "", peer), streaming=True)])
+        with anyio.fail_after(TIMEOUT_S):
+            while 100 not in taken:
+                await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        assert len(taken) < 5
 
 
 async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(project: Project) -> None:
