@@ -76,6 +76,9 @@ _OPTIONS_WITH_VALUE = frozenset(
 _recent: deque[int] = deque(maxlen=8)
 """Processes that were found, the last one first: a CLI connects several times, for its hooks and its tools as well."""
 
+_ASK_AGAIN = 16
+"""After so many processes the system is asked whether the connection is still held: looking at one takes longer."""
+
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
 
@@ -123,6 +126,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
 
 def _holder(connection: Connection) -> psutil.Process | None:
     """Return the process at the client's end."""
+    found = None
     if KERNEL_TELLS:
         found = client_socket(connection)
         if found is None or found.inode == 0:
@@ -131,7 +135,9 @@ def _holder(connection: Connection) -> psutil.Process | None:
     else:
         holds = partial(_has_connection, connection)
     own = os.getpid()
-    for pid in _candidates():
+    for number, pid in enumerate(_candidates(), 1):
+        if KERNEL_TELLS and number % _ASK_AGAIN == 0 and client_socket(connection) != found:
+            return None  # It has been closed meanwhile.
         if holds(pid):
             # A child of the caller has its descriptors too, for a moment or for good.
             while (parent := parent_of(pid)) != own and holds(parent):

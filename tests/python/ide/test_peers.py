@@ -20,7 +20,7 @@ from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.ide import peers as module
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.processes import start_of
-from qwen_companion.sockets import Connection
+from qwen_companion.sockets import KERNEL_TELLS, Connection
 from support import TIMEOUT_S
 
 NODE = str(Path(ROOT_DIR, "bin/node"))
@@ -74,6 +74,27 @@ def package(directory: Path, manifest: dict[str, object] | None = None, script: 
 
 def deny(*_: object) -> None:
     raise psutil.AccessDenied
+
+
+@pytest.mark.skipif(not KERNEL_TELLS, reason="only Linux tells that a client has closed its end")
+def test_the_search_ends_when_the_caller_has_hung_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as accepted,
+    ):
+        connection = Connection(client.getsockname(), accepted.getsockname())
+
+        def look(_target: str, pid: int) -> bool:
+            client.close()
+            looked_at.append(pid)
+            return False
+
+        monkeypatch.setattr(psutil, "pids", lambda: range(1000, 3000))
+        monkeypatch.setattr(module, "_has_open", look)
+        assert find_caller(connection, os.getpid()) is None
+    assert 0 < len(looked_at) < 100
 
 
 @pytest.mark.parametrize("system", ["the socket", "only processes"])
