@@ -230,8 +230,10 @@ Python has the packages."
         (message "qwen-companion: the Python environment is ready; M-x qwen-companion-mode uses it")))))
 
 (defun qwen-companion-environment--cause (buffer)
-  "Return the last error that the installation in BUFFER has said: (POS . LINE).
-That is the last line which names an error, else the last one."
+  "Return why the installation in BUFFER has failed: (POS . TEXT).
+That is the last line which names an error, else the last one.  When pip
+could not reach the index, its last error is only that it has found
+nothing: then it is the warning before."
   (with-current-buffer buffer
     (save-excursion
       (goto-char (point-max))
@@ -244,9 +246,17 @@ That is the last line which names an error, else the last one."
           (goto-char end)
           (unless (re-search-backward "^ *\\(ERROR\\|error\\|Error\\)\\b" nil t)
             (goto-char last)))
-        (cons (point)
-              (string-trim (buffer-substring-no-properties
-                            (point) (line-end-position))))))))
+        (if (and (looking-at-p "ERROR: No matching distribution")
+                 (re-search-backward
+                  "^WARNING: Retrying .* connection broken by '\\(.*\\)': " nil t))
+            (cons (point)
+                  (concat "no connection to the package index: "
+                          ;; After the object that has failed.
+                          (replace-regexp-in-string "\\`.*>: \\|[')]+\\'" ""
+                                                    (match-string-no-properties 1))))
+          (cons (point)
+                (string-trim (buffer-substring-no-properties
+                              (point) (line-end-position)))))))))
 
 (defun qwen-companion-environment--switch (part)
   "Make PART, which is complete, the environment in use; delete the others."

@@ -128,6 +128,23 @@ The variable `directory' is that of the environments."
     (with-current-buffer "*qwen-companion install*"
       (should (looking-at-p "ERROR: hashes differ")))))
 
+(ert-deftest qwen-companion-environment-test-no-network ()
+  "Without a network pip says only at the end that it has found nothing."
+  (qwen-companion-environment-test--with "exit 0"
+      "cat <<'END' >&2
+WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by \
+'NewConnectionError('<urllib3.HTTPConnection object at 0x7f42>: Failed to establish a new connection: \
+[Errno 111] Connection refused')': /simple/anyio/
+ERROR: Could not find a version that satisfies the requirement anyio==4.0 (from versions: none)
+ERROR: No matching distribution found for anyio==4.0
+END
+exit 1"
+    (should (string-match-p
+             "failed: no connection to the package index: .*Connection refused"
+             (qwen-companion-environment-test--install)))
+    (with-current-buffer "*qwen-companion install*"
+      (should (looking-at-p "WARNING: Retrying")))))
+
 (ert-deftest qwen-companion-environment-test-progress ()
   (qwen-companion-environment-test--with "exit 0" "echo Collecting anyio; exit 0"
     (should (string-match-p "Installing the Python environment\\.\\.\\.[1-9]%"
