@@ -137,7 +137,7 @@ Each is a list of sessions."
                          (make-qwen-companion-event :kind 'proposal :text "x")))))))
 
 (ert-deftest qwen-companion-attention-test-desktop ()
-  "What is sent has no markup, waits for nothing, and goes nowhere without a bus."
+  "The notification has no markup and does not block; without D-Bus none is sent."
   (let ((event (make-qwen-companion-event :kind 'asks :text "a <b>&"))
         (process-environment (cons "DBUS_SESSION_BUS_ADDRESS=unix:" process-environment))
         sent)

@@ -14,7 +14,7 @@
 (require 'qwen-companion-test-helper)
 
 (defun qwen-companion-backend-test--find (regexp)
-  "Return the files whose names match REGEXP.
+  "Return the files with names that match REGEXP.
 A directory that the process removes meanwhile is no error."
   (directory-files-recursively default-directory regexp nil t))
 
@@ -38,7 +38,7 @@ A directory that the process removes meanwhile is no error."
     file))
 
 (defun qwen-companion-backend-test--failure (python)
-  "Start the mode with PYTHON, wait for the failure; return what was said."
+  "Start the mode with PYTHON, wait for the failure; return the messages."
   (let ((qwen-companion-python python))
     (qwen-companion-test-messages
       (qwen-companion-mode 1)
@@ -99,7 +99,7 @@ A directory that the process removes meanwhile is no error."
     (should-not (qwen-companion-test-buffers-with qwen-companion-backend--token))))
 
 (ert-deftest qwen-companion-backend-test-changes-of-sessions ()
-  "What is told of some sessions leaves the others and their order alone."
+  "A message about some sessions leaves the others and their order alone."
   (let ((qwen-companion-backend--server
          (qwen-companion-test-server
           :sessions '((:id "a" :client "x") (:id "b" :client "y") (:id "c")))))
@@ -168,7 +168,7 @@ A directory that the process removes meanwhile is no error."
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
-  "What a full disk has cut off does not take the room that is left."
+  "A file that a full disk cut off is deleted, which leaves its room to others."
   (qwen-companion-test-with-files nil
     (let ((qwen-companion-backend--server
            (qwen-companion-test-server
@@ -353,7 +353,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
     (should-not (qwen-companion-backend-test--files))))
 
 (defun qwen-companion-backend-test--spinning-python ()
-  "Return a Python whose event loop turns endlessly after SIGUSR1."
+  "Return a Python with an event loop that spins forever after SIGUSR1."
   (qwen-companion-backend-test--fake-python
    (format "exec %s -c '
 import runpy, signal, sys
@@ -522,7 +522,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-the-log-can-be-killed ()
-  "It comes back with what the process says next, and that can still be said."
+  "The buffer comes back with the next output of the process, which is not lost."
   (qwen-companion-test-with-process
     (let ((qwen-companion-python
            (qwen-companion-backend-test--fake-python

@@ -12,7 +12,7 @@
                            (file-name-directory (macroexp-file-name))))
 
 (ert-deftest qwen-companion-changes-fuzz-test-a-few ()
-  "What is undone and brought back is so; `make fuzz' takes many more steps."
+  "Files are right after each undo and redo; `make fuzz' takes many more steps."
   (changes-fuzz-run 1 12)
   (changes-fuzz-run-for-real 2 12))
 

@@ -10,7 +10,7 @@
 (require 'qwen-companion-changes-here)
 
 (defvar qwen-companion-changes-signs-test-spans nil
-  "Alist of names of files and what the journal says of their lines.")
+  "Alist of file names and the journal's answers about their lines.")
 
 (defmacro qwen-companion-changes-signs-test-with (files &rest body)
   "Run BODY with FILES, a journal and signs."

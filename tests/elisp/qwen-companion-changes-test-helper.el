@@ -22,10 +22,10 @@
   "Hash table of the texts: (TURN . PATH) to (BEFORE . AFTER), bytes or nil.")
 
 (defvar qwen-companion-changes-test-disk nil
-  "Hash table of what was on disk last: path to bytes.")
+  "Hash table from path to the bytes that were last on disk.")
 
 (defvar qwen-companion-changes-test-busy nil
-  "What the answers to `journal-busy' say, one after the other.")
+  "Answers to successive `journal-busy' requests.")
 
 (defvar qwen-companion-changes-test-hold nil
   "Non-nil to keep answers until `qwen-companion-changes-test-release'.")
@@ -162,7 +162,7 @@ turn.  The files are written and Emacs is told."
     (list :added (count after before) :deleted (count before after))))
 
 (defun qwen-companion-changes-test-add (turn)
-  "Add TURN, or what has changed of it, and tell Emacs."
+  "Add TURN, or replace the turn with its id, and tell Emacs."
   (setq qwen-companion-changes-test-turns
         (cons turn (cl-remove (plist-get turn :id) qwen-companion-changes-test-turns
                               :key (lambda (turn) (plist-get turn :id)) :test #'equal)))
@@ -177,7 +177,7 @@ turn.  The files are written and Emacs is told."
   t)
 
 (defun qwen-companion-changes-test-release ()
-  "Answer what was held, and hold nothing any more."
+  "Answer the requests that were held, and hold no more of them."
   (setq qwen-companion-changes-test-hold nil)
   (pcase-dolist (`(,method . ,payload)
                  (reverse (cl-shiftf qwen-companion-changes-test--held nil)))
@@ -252,7 +252,7 @@ turn.  The files are written and Emacs is told."
             :from (plist-get file :from)))))
 
 (defun qwen-companion-changes-test--wrote (payload)
-  "Note what was written, PAYLOAD; an undo becomes a turn."
+  "Record the write that PAYLOAD reports; an undo becomes a turn."
   (let ((undo-of (plist-get payload :undo-of))
         (id (format "undo-%d" (length qwen-companion-changes-test-turns)))
         files)
@@ -312,7 +312,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
                 :conflicts (cdr merged))))))
 
 (defun qwen-companion-changes-test--merge-file (base mine theirs labels)
-  "Return (TEXT . CONFLICTS), what git merges of BASE, MINE and THEIRS with LABELS."
+  "Return (TEXT . CONFLICTS) of git's merge of BASE, MINE and THEIRS with LABELS."
   (let ((files (mapcar (lambda (text)
                          (let ((file (make-temp-file "merge"))
                                (coding-system-for-write 'utf-8-unix))
@@ -345,7 +345,7 @@ BASE, MINE, THEIRS, LABELS and CALLBACK are as there."
   (set-buffer (window-buffer)))
 
 (defun qwen-companion-changes-test-settle ()
-  "Let the buffer of changes show what it was told."
+  "Let the buffer of changes show the latest answers."
   (with-current-buffer qwen-companion-changes--buffer-name
     (unless qwen-companion-changes-test-hold
       (qwen-companion-changes--update)

@@ -229,7 +229,7 @@ A text that is nil removes the line."
                      (qwen-companion-changes-test-bytes path))))))
 
 (ert-deftest qwen-companion-changes-test-undoes-a-turn ()
-  "Files made, deleted and renamed; it says first what it will do, once."
+  "Made, deleted and renamed files are put back, after one question that says so."
   (qwen-companion-changes-test-with '(("edited" "1\n2\n3\n") ("gone" "g\n") ("old" "o\n"))
     (qwen-companion-changes-test-turn
      "one" '(("edited" "1\nX\n3\n") ("made" "m\n") ("gone" nil) ("new" "o\n" :from "old")))
@@ -427,7 +427,7 @@ A text that is nil removes the line."
                        (qwen-companion-changes-test-bytes "a.txt")))))))
 
 (ert-deftest qwen-companion-changes-test-news-while-it-asks ()
-  "What is looked at again while a key waits for an answer is waited for."
+  "A key that waits for an answer also waits for files compared anew meanwhile."
   (qwen-companion-changes-test--with-hunks
     (let ((answer (symbol-function 'qwen-companion-changes-test--answer)))
       (cl-letf (((symbol-function 'qwen-companion-changes-test--answer)

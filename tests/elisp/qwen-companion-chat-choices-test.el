@@ -15,7 +15,7 @@
 (require 'qwen-companion-chat-choices)
 
 (defun qwen-companion-chat-choices-test--tell (&rest choices)
-  "Let the Python process tell what can be chosen; CHOICES come first."
+  "Let the Python process send the models and modes, with CHOICES first."
   (apply #'qwen-companion-chat-test-tell 'daemon-choices
          (append choices
                  '(:session "s" :model-writes user
@@ -32,7 +32,7 @@
      ,@body))
 
 (defmacro qwen-companion-chat-choices-test-choosing (name &rest body)
-  "Run BODY with a user who chooses NAME of a list, and return what was seen.
+  "Run BODY as if the user chose NAME of a list; return the candidates seen.
 A list of the prompt and, for each that was offered, what the line says."
   (declare (indent 1) (debug t))
   `(let (seen)
@@ -55,7 +55,7 @@ A list of the prompt and, for each that was offered, what the line says."
      seen))
 
 (defmacro qwen-companion-chat-choices-test-answering (answer &rest body)
-  "Run BODY with a user who gives ANSWER to questions, and return those."
+  "Run BODY as if the user gave ANSWER to each question; return the questions."
   (declare (indent 1) (debug t))
   `(let (asked)
      (cl-letf (((symbol-function 'y-or-n-p)
@@ -64,7 +64,7 @@ A list of the prompt and, for each that was offered, what the line says."
      (nreverse asked)))
 
 (defun qwen-companion-chat-choices-test--sent (method)
-  "Return what was sent with METHOD, without the requests."
+  "Return the payloads sent with METHOD, without their request ids."
   (mapcar (lambda (payload) (cddr (memq :request payload)))
           (qwen-companion-test-sent method)))
 
@@ -130,7 +130,7 @@ A list of the prompt and, for each that was offered, what the line says."
                         #'qwen-companion-chat-set-model)))))))
 
 (ert-deftest qwen-companion-chat-choices-test-model-question-is-the-daemons ()
-  "What is written is what was told; nothing is asked where nothing is."
+  "It warns of settings that the daemon will rewrite; else it asks nothing."
   (pcase-dolist (`(,writes . ,said) '((nil)
                                       (project . "the settings of the workspace on")
                                       (unknown . "rewrites settings on")
@@ -220,7 +220,7 @@ A list of the prompt and, for each that was offered, what the line says."
 ;;; Names
 
 (ert-deftest qwen-companion-chat-choices-test-names-are-harmless ()
-  "What is hidden in a name or description is seen, on one line."
+  "Hidden characters in a name or description are visible, on one line."
   (qwen-companion-chat-choices-test-with
     (qwen-companion-chat-choices-test--tell
      :modes '((:id "a" :name "All\u202e\nthe\u200b" :description "of\n\u2066them")))
@@ -267,7 +267,7 @@ A list of the prompt and, for each that was offered, what the line says."
                                     "provider" 'help-echo))))))
 
 (ert-deftest qwen-companion-chat-choices-test-help-of-the-mode-line ()
-  "It says what the mode means and what a click does; a backslash is one."
+  "It explains the mode and the click, and shows a backslash as it is."
   (qwen-companion-chat-choices-test-with
     (should (equal "Approval mode Default: Require approval\nmouse-1: choose another"
                    (qwen-companion-chat-choices-test--at "Default" 'help-echo)))

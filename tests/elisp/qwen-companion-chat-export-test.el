@@ -16,7 +16,7 @@
 (require 'org-element)
 
 (defun qwen-companion-chat-export-test--exported (name)
-  "Export the chat to the file NAME; return what is in it."
+  "Export the chat to the file NAME; return its text."
   (qwen-companion-chat-export (expand-file-name name))
   (qwen-companion-test-file-text name))
 
@@ -113,7 +113,7 @@ ls
                    (qwen-companion-chat-export-test--exported "chat.org")))))
 
 (ert-deftest qwen-companion-chat-export-test-code-that-does-not-end ()
-  "What comes after it is no code."
+  "Text after it is not code."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-export-test--answer "```c\nint")
     (qwen-companion-chat-test-turn
@@ -184,7 +184,7 @@ ls
                                           (org-element-property :type link)))))))))))
 
 (ert-deftest qwen-companion-chat-export-test-org-leaves-names-and-code ()
-  "Nothing is put into what does not act: it is copied from there."
+  "Names and code have no escapes added: users copy from them."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-export-test--answer
      "Run `call_tool(1)` or `printf \\n <<EOF`, see src_dir, call_tool and a<<b.")

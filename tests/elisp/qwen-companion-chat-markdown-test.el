@@ -25,7 +25,7 @@
   (ensure-list (get-text-property (point) 'face)))
 
 (defmacro qwen-companion-chat-markdown-test-with (text &rest body)
-  "Run BODY in a chat whose answer is TEXT, whole and in pieces of any size."
+  "Run BODY in chats that were answered TEXT, whole and in pieces of any size."
   (declare (indent 1) (debug t))
   `(dolist (size '(1 3 1000000))
      (qwen-companion-chat-test-with
@@ -273,7 +273,7 @@
 ;;; Tables
 
 (defun qwen-companion-chat-markdown-test--shown (from to)
-  "Return what is from FROM to TO as it is drawn."
+  "Return the text from FROM to TO as it is drawn."
   (let (parts)
     (while (< from to)
       (let ((next (next-single-property-change from 'display nil to)))
@@ -284,7 +284,7 @@
     (apply #'concat (nreverse parts))))
 
 (defun qwen-companion-chat-markdown-test--lines-shown ()
-  "Return what the conversation shows, as lines."
+  "Return the lines of the conversation as they are drawn."
   (split-string (qwen-companion-chat-markdown-test--shown (point-min) qwen-companion-chat-blocks-conversation-end)
                 "\n" t))
 

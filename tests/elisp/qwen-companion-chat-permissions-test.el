@@ -77,7 +77,7 @@
 ;;; Asking
 
 (ert-deftest qwen-companion-chat-permissions-test-says-all-before-the-answer ()
-  "The command in full, each option with its key, and what it writes."
+  "The command in full, each option with its key, and the rule that it saves."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool
      :input "command: touch x; echo done\nis_background: false")
@@ -133,7 +133,7 @@
                                     :option)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-what-the-daemon-says-to-it ()
-  "A warning is between the title and what the tool is given; nothing hides in it."
+  "A warning is between the title and the tool's input; nothing is hidden in it."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :input "command: touch x")
     (qwen-companion-chat-permissions-test--ask :message "This is outside\nof the work\u200bspace.\n")
@@ -178,7 +178,7 @@
         (should (looking-at-p "Permission: touch x"))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-asks-which ()
-  "The command reads one of the options, which tell what they write."
+  "The command reads one of the options, which name the rules that they save."
   (qwen-companion-chat-permissions-test-with
     (should (string-match-p "Nothing waits"
                             (qwen-companion-chat-permissions-test--refused
@@ -247,7 +247,7 @@
       (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-consent-is-for-what-was-shown ()
-  "What changes while the user is asked is not allowed."
+  "A request that changes while the user is asked is not allowed."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :revision 1)
     (qwen-companion-chat-permissions-test--ask)
@@ -327,7 +327,7 @@
                              #'qwen-companion-chat-permissions-test--press "C-c C-a y")))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answered-elsewhere ()
-  "Who answered is said, and the keys have gone."
+  "It says which client answered, and its keys are gone."
   (pcase-dolist (`(,by ,label ,text)
                  '((other "Allow" "touch x: answered by another client: \"Allow\"")
                    (me "Reject" "touch x: you answered \"Reject\"")
@@ -353,7 +353,7 @@
     (should (qwen-companion-chat-permissions-test--shown-p "^Plan: you answered \"Yes\"$"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-answer-not-taken ()
-  "Twice is not sent; what went wrong is said, and it can be tried again."
+  "It is not sent twice; a failure is reported, and the keys work again."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
@@ -391,7 +391,7 @@
 ;;; What is allowed was seen
 
 (ert-deftest qwen-companion-chat-permissions-test-cut-input-is-seen-first ()
-  "What is cut in the conversation is allowed only when all of it was shown."
+  "Input that is cut in the conversation is allowed only after all was shown."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :input "command: echo" :input-more 17)
     (qwen-companion-chat-permissions-test--ask)
@@ -417,7 +417,7 @@
     (should (= 1 (length (qwen-companion-chat-permissions-test--sent))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-change-is-in-the-conversation ()
-  "A change of a file, compared by diff; what is hidden in it is visible."
+  "A change of a file is shown as a diff, with hidden characters made visible."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool
      :diffs '((:index 0 :path "/project/a.txt" :old-size 8 :new-size 9)))
@@ -442,7 +442,7 @@
              "you answered \"Allow\"\n    /project/a\\.txt  \\+1 -1\n@@ -1,2 \\+1,2 @@\n one\n-two\n"))))
 
 (ert-deftest qwen-companion-chat-permissions-test-new-file ()
-  "Of a new file, only what will be in it is fetched."
+  "For a new file, only its proposed text is fetched."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool
      :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
@@ -653,7 +653,7 @@
       (should (= 2 (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :revision))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-read-before-a-key ()
-  "The keys wait again, and what is cut has to be looked at again."
+  "The keys are guarded again, and cut input has to be shown in full again."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :revision 1 :input "command: echo" :input-more 5)
     (qwen-companion-chat-permissions-test--ask)

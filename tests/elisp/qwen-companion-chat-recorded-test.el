@@ -21,7 +21,7 @@
      (expand-file-name "recorded-reports.eld"
                        (file-name-directory (or load-file-name buffer-file-name))))
     (read (current-buffer)))
-  "Alist of recorded turns and loads, and what is told of each.")
+  "Alist of recorded turns and loads, and the messages for each.")
 
 ;;; What always holds
 
@@ -34,10 +34,10 @@
                                       place nil qwen-companion-chat-blocks-conversation-end)))))
 
 (defvar qwen-companion-chat-recorded-test--said nil
-  "What has been said in the conversation so far, (VOICE . TEXT), newest first.")
+  "List of (VOICE . TEXT), all text of the conversation so far, newest first.")
 
 (defun qwen-companion-chat-recorded-test--check-text ()
-  "Check that nothing of what was said is lost, and nothing is doubled."
+  "Check that no text of the conversation is lost, and none is doubled."
   (let ((conversation (qwen-companion-chat-test-conversation))
         (runs (qwen-companion-chat-recorded-test--runs)))
     (dolist (voice '(user thought answer))
@@ -82,7 +82,7 @@
        ,@body)))
 
 (defun qwen-companion-chat-recorded-test--note (method payload)
-  "Note what METHOD with PAYLOAD says in the conversation."
+  "Record the text that METHOD with PAYLOAD adds to the conversation."
   (when (eq method 'daemon-reset)
     (setq qwen-companion-chat-recorded-test--said nil))
   (dolist (change (plist-get payload :changes))
@@ -91,7 +91,7 @@
             qwen-companion-chat-recorded-test--said))))
 
 (defun qwen-companion-chat-recorded-test--tell (method payload)
-  "Let the Python process tell METHOD with PAYLOAD; check what always holds."
+  "Let the Python process send METHOD with PAYLOAD; check the invariants."
   (cl-letf (((symbol-function 'qwen-companion-backend-notice)
              ;; Nothing of this fails.
              (lambda (text) (ert-fail text))))
@@ -232,7 +232,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (qwen-companion-chat-recorded-test--from "    print")))))
 
 (ert-deftest qwen-companion-chat-recorded-test-file-written-whole ()
-  "What the daemon says of it does not tell whether there was an empty one."
+  "The daemon's message does not tell whether the file was new or empty."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play
      "write" #'qwen-companion-chat-recorded-test--asks)
@@ -413,7 +413,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (qwen-companion-chat-recorded-test--from "Plan")))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent ()
-  "What an agent says and does is below it, indented."
+  "An agent's text and tools are below it, indented."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "agent")
     (should (equal '("done      Agent: Look around  (0.0 s)" success)
@@ -436,7 +436,7 @@ folded, indented, an option or a choice, and whether a button is in them."
                    (qwen-companion-chat-recorded-test--from "I see.")))))
 
 (ert-deftest qwen-companion-chat-recorded-test-in-the-background ()
-  "What comes after the turn is over."
+  "Messages of the agent after the end of the turn."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play "background")
     (should (equal '(("It runs." answer)
@@ -513,7 +513,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (= 1 (length (qwen-companion-test-sent 'daemon-answer))))))
 
 (defun qwen-companion-chat-recorded-test--told (&rest names)
-  "Return what a chat shows of the recorded NAMES, one after the other.
+  "Return the text of a chat that gets the recorded NAMES one after the other.
 A list of (KIND LINE...), without what the daemon tells at that moment
 only: the questions that were asked and how long it took; and without the
 title of a tool, which a load tells as it was at another moment."
@@ -537,7 +537,7 @@ title of a tool, which a load tells as it was at another moment."
                  lines)))))))
 
 (defun qwen-companion-chat-recorded-test--not-of-agents (told)
-  "Return TOLD without what agents have said and done, and ends of turns.
+  "Return TOLD without the messages of agents and without ends of turns.
 In a session that is read from the disk the daemon does not tell them."
   (cl-remove-if (lambda (block)
                   (or (eq 'end (car block))
@@ -546,7 +546,7 @@ In a session that is read from the disk the daemon does not tell them."
 
 (defconst qwen-companion-chat-recorded-test--turns
   '("think" "read" "edit" "create" "plan" "agent" "background" "inject" "fail")
-  "The turns of the session of which there are several loads.")
+  "The turns of the session that was recorded in several loads.")
 
 (ert-deftest qwen-companion-chat-recorded-test-live-and-loaded-are-the-same ()
   (should (equal (apply #'qwen-companion-chat-recorded-test--told

@@ -17,7 +17,7 @@
 (require 'flymake)
 
 (defmacro qwen-companion-chat-send-test-with (files &rest body)
-  "Run BODY in the chat of a daemon whose workspace is a project with FILES.
+  "Run BODY in the chat of a daemon in the workspace of a project with FILES.
 It is the value of `default-directory' there."
   (declare (indent 1) (debug t))
   `(qwen-companion-chat-test-with
@@ -61,7 +61,7 @@ It is the value of `default-directory' there."
     (should-not (qwen-companion-test-sent 'daemon-prompt))))
 
 (ert-deftest qwen-companion-chat-send-test-keeps-what-was-written ()
-  "What is put into a prompt comes after it, on a line of its own."
+  "Inserted text comes after the prompt, on a line of its own."
   (qwen-companion-chat-send-test-with nil
     (insert "Look:")
     (with-temp-buffer
@@ -126,7 +126,7 @@ It is the value of `default-directory' there."
                      (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
 
 (ert-deftest qwen-companion-chat-send-test-what-is-no-link ()
-  "Names of nothing, addresses, and what is quoted stay text."
+  "Names without a file, email addresses and quoted names stay text."
   (qwen-companion-chat-send-test-with '(("a" "") ("b" ""))
     (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
       (should (equal (list (list :kind 'text :text text))
@@ -320,7 +320,7 @@ One with a line end cannot be written."
       (should-not handled))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-commands ()
-  "At the beginning of the prompt only, with what they are about."
+  "Commands are completed at the beginning of the prompt only, with descriptions."
   (qwen-companion-chat-send-test-with nil
     (qwen-companion-chat-test-tell
      'daemon-commands :session "s"

@@ -61,7 +61,7 @@
                      (qwen-companion-chat-sessions-test--lines))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-follows-its-chats ()
-  "What a chat knows is newer; point stays at its session."
+  "The state of an open chat is newer than the list; point stays at its session."
   (qwen-companion-chat-sessions-test-with
     (qwen-companion-chat-sessions-test--tell
      '(:id "x" :title "Other" :clients 1) '(:id "s" :title "Here" :clients 1))
@@ -199,7 +199,7 @@
                      (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-chosen-by-title ()
-  "What is listed while the minibuffer is open can be chosen; alike titles too."
+  "Sessions that are listed late can be chosen, also those with equal titles."
   (qwen-companion-chat-test-with
     (cl-letf (((symbol-function 'completing-read)
                (lambda (_prompt table &rest _)

@@ -187,7 +187,7 @@
     (should (equal "mine" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-nobody-can-look-like-a-heading ()
-  "Nothing from outside has a form feed; what looks the same is no turn."
+  "Untrusted text has no form feed; a line that looks like a heading is no turn."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'user "One" :by 'me)
@@ -267,7 +267,7 @@
       (should (equal conversation (qwen-companion-chat-test-conversation))))))
 
 (ert-deftest qwen-companion-chat-test-narrowed-and-selected ()
-  "What comes does not end a narrowing or a selection."
+  "New text ends neither a narrowing nor a selection."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One\nTwo\nThree"))
     (goto-char (point-min))
@@ -547,7 +547,7 @@
       (should-not qwen-companion-chat--clock))))
 
 (ert-deftest qwen-companion-chat-test-what-counts-is-first-in-a-narrow-window ()
-  "State, queue and context, and with trouble whose files these are."
+  "State, queue and context come first; in a mismatch, the owner of the files."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell
      'daemon-state :state 'connected :host "127.0.0.1:40170" :local t
@@ -817,7 +817,7 @@
 ;;; Large texts and speed
 
 (ert-deftest qwen-companion-chat-test-a-prompt-of-a-megabyte ()
-  "It goes by file, and comes back as what was said, and as history."
+  "It goes by file, and comes back as a message and as history."
   (qwen-companion-chat-test-with
     (let ((text (concat (make-string 500000 ?a) "\n" (make-string 500000 ?b))))
       (insert text)

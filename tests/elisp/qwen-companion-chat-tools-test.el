@@ -44,7 +44,7 @@
     (should-not (invisible-p (point)))))
 
 (ert-deftest qwen-companion-chat-tools-test-what-is-below-is-opened-with-the-mouse ()
-  "It is set off from what is said, in an agent's text too."
+  "It is set off from the conversation, in an agent's text too."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      '(:kind tool :turn "t1" :id "agent" :status running :title "Agent" :name "agent")
@@ -200,7 +200,7 @@
       (should-not (find-buffer-visiting file)))))
 
 (ert-deftest qwen-companion-chat-tools-test-files-that-are-not-followed ()
-  "What is not there, not a file, relative, or for a handler; never one of those."
+  "Missing, special and relative names, and names for a handler, are not followed."
   (qwen-companion-chat-test-with
     (let* ((handled nil)
            (fifo (expand-file-name "fifo"))
@@ -235,7 +235,7 @@
       (should-not (qwen-companion-chat-tools-test--place-button-p)))))
 
 (ert-deftest qwen-companion-chat-tools-test-a-button-is-clicked-from-another-window ()
-  "It is about the chat in whose window it is."
+  "It is about the chat in the window that was clicked."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn qwen-companion-chat-tools-test--shell)
     (goto-char (point-min))

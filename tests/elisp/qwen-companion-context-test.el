@@ -205,7 +205,7 @@
           (should-not (plist-get (qwen-companion-context-test--last) :text)))))))
 
 (ert-deftest qwen-companion-context-test-selection-ends-when-its-text-changes ()
-  "Once the user has left it; back there, what is highlighted counts again."
+  "It ends once the user leaves; on return, the highlighted text counts again."
   (qwen-companion-context-test--with '(("a.txt" "one\ntwo\n"))
     (let ((buffer (qwen-companion-context-test--look-at "a.txt"))
           (file-window (selected-window)))
@@ -244,7 +244,7 @@
       (should-not (qwen-companion-context-test--text)))))
 
 (ert-deftest qwen-companion-context-test-selection-that-is-no-unicode ()
-  "What no CLI could be told is replaced as in every other editor."
+  "Text that JSON cannot hold is replaced, as other editors do."
   (qwen-companion-context-test--with '(("a.txt" ""))
     (let ((file (expand-file-name "a.txt")))
       (let ((coding-system-for-write 'no-conversion))

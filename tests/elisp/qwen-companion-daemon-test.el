@@ -46,7 +46,7 @@ token for the URL, which is the value of the option."
   (funcall (alist-get method qwen-companion-backend-methods) payload))
 
 (defun qwen-companion-daemon-test--left ()
-  "Return what is left of a daemon."
+  "Return the hooks, request, report and token left of a daemon."
   (append (and (memq #'qwen-companion-daemon--send-request qwen-companion-backend-connected-hook) '(hook))
           (and (memq #'qwen-companion-daemon--on-companion-state qwen-companion-state-functions) '(hook))
           qwen-companion-daemon--request
@@ -230,7 +230,7 @@ token for the URL, which is the value of the option."
       (should (string-suffix-p lighter (qwen-companion--lighter))))))
 
 (ert-deftest qwen-companion-daemon-test-locality-is-said ()
-  "Nobody may believe that the daemon has what this machine has."
+  "A remote daemon must not look as if it had this machine's files."
   (qwen-companion-daemon-test-with
     (call-interactively #'qwen-companion-daemon-connect)
     (let ((said (qwen-companion-test-messages
@@ -267,7 +267,7 @@ token for the URL, which is the value of the option."
       (should (equal first second)))))
 
 (ert-deftest qwen-companion-daemon-test-a-new-process-waits-for-a-token-of-emacs ()
-  "Nobody is there to type a passphrase: what to do is said."
+  "No passphrase can be typed then, so a message names the command to run."
   (qwen-companion-daemon-test-with-json
     (setq connected nil)
     (call-interactively #'qwen-companion-daemon-connect)

@@ -61,7 +61,7 @@
              (qwen-companion-diagnostics-forget)))))))
 
 (defun qwen-companion-diagnostics-test--edit (change)
-  "Return what the model is told after CHANGE, a function, edits this buffer.
+  "Return the text for the model after the function CHANGE edits this buffer.
 Each is (LINE . TEXT), or TEXT."
   (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
   (let ((checks qwen-companion-diagnostics-test--checks)
@@ -100,7 +100,7 @@ Each is (LINE . TEXT), or TEXT."
     (insert text)))
 
 (defun qwen-companion-diagnostics-test--error (message)
-  "Return what a model is told of an error with MESSAGE."
+  "Return the text for the model about an error with MESSAGE."
   (format "error: %s (qwen-companion-diagnostics-test-check)" message))
 
 (ert-deftest qwen-companion-diagnostics-test-only-what-is-new-is-told ()
@@ -195,7 +195,7 @@ Each is (LINE . TEXT), or TEXT."
 (defvar flycheck-checkers)
 
 (defun qwen-companion-diagnostics-test--break-and-mend (start)
-  "Test what a model is told of a Python file that it breaks and mends.
+  "Test the reports to a model that breaks and repairs a Python file.
 START is called to have the current buffer checked.  Return what is told
 of the broken file."
   (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit))

@@ -99,7 +99,7 @@
       (should-not (qwen-companion-disk-expected-p path)))))
 
 (defun qwen-companion-disk-test--result (text write)
-  "Expect TEXT in the file a.txt, call WRITE, and return what is told in the end."
+  "Expect TEXT in the file a.txt, call WRITE, and return the final report."
   (let ((qwen-companion-disk--patience 0.3)
         (path (expand-file-name "a.txt"))
         told)

@@ -18,7 +18,7 @@
 (require 'qwen-companion-test-helper)
 
 (defmacro qwen-companion-doctor-test--report (&rest body)
-  "Run BODY in a report whose checks have ended."
+  "Run BODY in a report after its checks have ended."
   (declare (indent 0) (debug t))
   `(let ((buffer (qwen-companion-doctor--report)))
      (unwind-protect
@@ -28,7 +28,7 @@
        (kill-buffer buffer))))
 
 (ert-deftest qwen-companion-doctor-test-mode-off ()
-  "What is known without the companion is checked, with the ways out."
+  "All that needs no companion is checked, and each problem names a remedy."
   (qwen-companion-doctor-test--report
     (let ((text (buffer-string)))
       (should (string-match-p "^pass Emacs: " text))

@@ -24,7 +24,7 @@ case \"$1 $2\" in
   '-m pip') %s;;
 esac
 "
-  "A stand-in for Python: what it does for its version, and for pip.")
+  "A stand-in for Python, as a script: its answers for the version and for pip.")
 
 (defmacro qwen-companion-environment-test--with (version pip &rest body)
   "Run BODY with a Python that runs VERSION when asked for it, and PIP.
@@ -53,7 +53,7 @@ The variable `directory' is that of the environments."
            ,@body)))))
 
 (defun qwen-companion-environment-test--install (&optional start)
-  "Install, or call START for it, wait for the end, and return what was said."
+  "Install, or call START for it, wait for the end, and return the messages."
   (qwen-companion-test-messages
     (funcall (or start #'qwen-companion-install-backend))
     (let ((process (get-buffer-process "*qwen-companion install*")))
@@ -108,7 +108,7 @@ The variable `directory' is that of the environments."
     (should-not (directory-files directory nil "venv"))))
 
 (ert-deftest qwen-companion-environment-test-the-version-is-checked-by-python ()
-  "With the real interpreter, whose version is enough."
+  "The real interpreter is new enough."
   (let ((check (car (qwen-companion-environment--commands
                      (executable-find qwen-companion-python) "/nowhere"))))
     (should (eql 0 (apply #'call-process (car check) nil nil nil (cdr check))))
@@ -120,7 +120,7 @@ The variable `directory' is that of the environments."
         (should (string-match-p "is too old, 99\\.1 is needed" (buffer-string)))))))
 
 (ert-deftest qwen-companion-environment-test-the-cause-is-at-point ()
-  "That is the error, not what pip says after it."
+  "Point is at the error, not at pip's later output."
   (qwen-companion-environment-test--with "exit 0"
       "echo Collecting anyio; echo 'ERROR: hashes differ'; echo '  Got 1234'; exit 1"
     (should (string-match-p "failed: ERROR: hashes differ;"
@@ -173,7 +173,7 @@ exit 1"
       (should (equal '(nil nil) (offered t))))))
 
 (ert-deftest qwen-companion-environment-test-the-mode-comes-on ()
-  "After the environment that was missing, and what is said is that."
+  "It comes on after the missing environment was installed, and a message says so."
   (qwen-companion-environment-test--with
       "case \"$2\" in *importlib*) exit 1;; esac; exit 0" "exit 0"
     (cl-letf (((symbol-function 'y-or-n-p) #'always)

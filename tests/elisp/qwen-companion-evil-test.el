@@ -15,7 +15,7 @@
 (defvar evil-state)
 
 (defun qwen-companion-evil-test--select (text keys)
-  "Type KEYS in a file with TEXT, Evil on; return what was sent last."
+  "Type KEYS in a file with TEXT, Evil on; return the last snapshot sent."
   (unless (require 'evil nil t)
     (ert-skip "Evil is not installed (in Debian: elpa-evil)"))
   (qwen-companion-test-with-files `(("a.txt" ,text))

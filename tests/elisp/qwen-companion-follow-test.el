@@ -53,7 +53,7 @@ LABELS is as in `qwen-companion-merge-texts'."
       (delete-directory directory t))))
 
 (defun qwen-companion-follow-test--merged (base mine theirs labels)
-  "Return what `qwen-companion-merge-texts' answers.
+  "Return the answer of `qwen-companion-merge-texts'.
 BASE, MINE, THEIRS and LABELS are as there."
   (let* ((mine (qwen-companion-follow-test--text mine))
          (result (if base
@@ -69,7 +69,7 @@ BASE, MINE, THEIRS and LABELS are as there."
      :edits (qwen-companion-follow-test--edits mine (car result)))))
 
 (defun qwen-companion-follow-test--edits (old new)
-  "Return the one edit that makes NEW of OLD, without what is common."
+  "Return the one edit that makes NEW of OLD, without their common ends."
   (if (equal old new)
       []
     (let* ((prefix (length (fill-common-string-prefix old new)))
@@ -306,7 +306,7 @@ visits and that has changed."
                        (reverse ran)))))))
 
 (ert-deftest qwen-companion-follow-test-backup-after-it ()
-  "The first save after it makes a backup, of what the CLI wrote."
+  "The first save after it makes a backup of the text that the CLI wrote."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (setq make-backup-files t)
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -535,7 +535,7 @@ visits and that has changed."
       (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-saving-is-refused-without-the-merge ()
-  "What the CLI wrote stays, and the user is told; so with conflicts."
+  "The CLI's text stays on disk, and the user is told; also with conflicts."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (setq qwen-companion-follow-test-held (list t))
@@ -575,7 +575,7 @@ visits and that has changed."
                        (qwen-companion-test-file-text "a.txt")))))))
 
 (ert-deftest qwen-companion-follow-test-saved-between-acceptance-and-write ()
-  "The CLI writes over what was saved: the buffer still has it."
+  "The CLI overwrites the saved text: the buffer still has it."
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (let ((path (expand-file-name "a.txt")))
@@ -687,7 +687,7 @@ visits and that has changed."
       (should (equal "one\ntwo\nthree\nmine\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-the-next-merge-starts-from-the-last ()
-  "Else what the CLI wrote first would conflict with itself."
+  "Otherwise the CLI's first write would conflict with itself."
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\nfour\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (goto-char (point-max))
@@ -853,7 +853,7 @@ visits and that has changed."
     (replace-regexp-in-string "^>>>>>>> .*" ">>>>>>> theirs")))
 
 (ert-deftest qwen-companion-follow-test-a-conflict-being-resolved-waits ()
-  "What is written meanwhile comes when the conflict edited is resolved."
+  "Text written meanwhile is merged after the user resolves the conflict."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
     (goto-char (point-min))
     (search-forward "theirs")
@@ -876,7 +876,7 @@ visits and that has changed."
       (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-the-unsaved-text-itself-is-written ()
-  "The buffer is what is on disk, so it is unmodified."
+  "The buffer equals the file, so it is unmodified."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (insert "zero\n")
@@ -913,7 +913,7 @@ visits and that has changed."
             (should-not (qwen-companion-follow-lighter))))))))
 
 (ert-deftest qwen-companion-follow-test-reverting-meanwhile ()
-  "What was on its way is not applied to what was read."
+  "A merge that was under way is not applied to the reverted text."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (insert "mine\n")
@@ -1179,7 +1179,7 @@ visits and that has changed."
     (utf-8-unix "one\ntwo" "one\nTWO")
     (utf-8-unix "" "caf\u00e9 \U0001F600")
     (utf-8-unix "caf\u00e9\n" ""))
-  "Coding system, text, and what a CLI writes in the same.")
+  "List of (CODING-SYSTEM TEXT WRITTEN); a CLI writes WRITTEN in the same coding.")
 
 (ert-deftest qwen-companion-follow-test-encodings ()
   "The text is right, and saving it writes the same bytes."
@@ -1212,7 +1212,7 @@ visits and that has changed."
         (should (coding-system-equal coding buffer-file-coding-system))))))
 
 (ert-deftest qwen-companion-follow-test-line-ends-that-become-mixed ()
-  "The buffer has what visiting the file anew would give, and saves the same."
+  "The buffer is as if the file were visited anew, and saves the same bytes."
   (qwen-companion-follow-test-with '(("a.txt" "1\r\n2\r\n3\r\n4\r\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (should (equal "1\n2\n3\n4\n" (buffer-string)))
@@ -1225,7 +1225,7 @@ visits and that has changed."
         (should (equal "1\n2\n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-another-encoding-is-followed-and-undone ()
-  "What is written in another encoding reads right, and undone it is as before."
+  "Text written in another encoding is read right; undo restores the old one."
   (dolist (change '((iso-latin-1-unix utf-8-unix) (utf-8-unix utf-8-dos)
                     (iso-latin-1-dos utf-16le-with-signature-unix)))
     (qwen-companion-follow-test-with nil
@@ -1267,7 +1267,7 @@ visits and that has changed."
       (should (equal "\u017eivot\n" (buffer-string))))))
 
 (ert-deftest qwen-companion-follow-test-bytes-that-are-no-text-are-followed ()
-  "Emacs takes for that what has quotation marks in Windows' encoding."
+  "For Emacs, quotation marks in a Windows encoding are such bytes."
   (qwen-companion-follow-test-with nil
     (qwen-companion-follow-test--write "a.txt" "\u201ccaf\u00e9\u201d\n" 'windows-1252-unix)
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -1352,7 +1352,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
           (should (= 20000 (buffer-size))))))))
 
 (ert-deftest qwen-companion-follow-test-a-new-major-mode-changes-nothing ()
-  "What we know of a buffer outlives its local variables."
+  "The state of following outlives the buffer's local variables."
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (goto-char (point-max))
@@ -1362,7 +1362,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
         (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-auto-save-goes-on ()
-  "A text that got much shorter is no reason not to auto-save what is typed."
+  "Typed text is auto-saved, even if a merge made the buffer much shorter."
   (qwen-companion-follow-test-with
       (list (list "a.txt" (make-string 20000 ?x)))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -1379,7 +1379,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
                        (qwen-companion-test-file-text buffer-auto-save-file-name)))))))
 
 (ert-deftest qwen-companion-follow-test-revert-without-query ()
-  "With it, reverting asks nothing and ends what was on its way."
+  "With it, reverting asks nothing and cancels a merge that is under way."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (let ((revert-without-query '(".")))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -1425,7 +1425,7 @@ Local Variables:\nmode: emacs-lisp\nfill-column: 33\neval: (setq fill-column 44)
 
 (defconst qwen-companion-follow-test--steps
   '(type type type save revert write write expect undo resolve wait wait)
-  "What happens in any order, some of it more often.")
+  "Steps to take in random order; repeated ones are taken more often.")
 
 (defun qwen-companion-follow-test--random-steps (count)
   "Do COUNT random steps in the current buffer, and check all texts at the end.

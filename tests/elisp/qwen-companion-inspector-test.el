@@ -35,7 +35,7 @@
                              :version "0.15.1" :streaming t))))))
 
 (defun qwen-companion-inspector-test--json (files &rest state)
-  "Return the notification about FILES and what else STATE says."
+  "Return the JSON of the notification about FILES, with STATE's other keys."
   (json-encode
    `((jsonrpc . "2.0") (method . "ide/contextUpdate")
      (params (workspaceState (openFiles . ,(vconcat files)) ,@state)))))
@@ -179,7 +179,7 @@ MORE are keys and values that come first."
       (should (< (string-search "main.py" text) (string-search "doc/notes.txt" text))))))
 
 (ert-deftest qwen-companion-inspector-test-what-was-not-told ()
-  "What a CLI was not told is not made up."
+  "The inspector invents nothing that the CLI was not told."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)
     (qwen-companion-context)
@@ -200,7 +200,7 @@ MORE are keys and values that come first."
         (should (string-match-p wanted text))))))
 
 (ert-deftest qwen-companion-inspector-test-excluded-files-with-their-rule ()
-  "Files of which no CLI hears, and those of which one does not."
+  "Files excluded for all CLIs, and files excluded for one."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1" :pid 4711)
     (qwen-companion-inspector-test--connect "s2" :client "Gemini CLI" :version "0.34.0")
@@ -526,7 +526,7 @@ MORE are keys and values that come first."
     (should (search-forward "file5" nil t))))
 
 (ert-deftest qwen-companion-inspector-test-a-cli-goes-while-it-is-shown ()
-  "Its section goes; what is done to it then is refused."
+  "Its section disappears; commands on it are refused."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)
@@ -603,7 +603,7 @@ MORE are keys and values that come first."
     (should (= 3 (length (qwen-companion-test-sent 'watch))))))
 
 (ert-deftest qwen-companion-inspector-test-a-new-process-takes-over ()
-  "What was told before is still shown, and it says what is going on."
+  "Earlier context is still shown, with a note that the process is new."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)

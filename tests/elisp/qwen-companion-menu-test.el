@@ -114,7 +114,7 @@
         (customize-set-variable option before)))))
 
 (ert-deftest qwen-companion-menu-test-in-the-menu-bar ()
-  "The mode has a menu, whose items know when they make sense."
+  "The mode has a menu with items that are enabled where they apply."
   (should (lookup-key qwen-companion-mode-map [menu-bar qwen-companion]))
   (let ((menu (qwen-companion-menu-bar)))
     (should (eq #'qwen-companion-diff-accept (lookup-key menu [Reviews Accept])))

@@ -15,7 +15,7 @@
     (current-buffer)))
 
 (defun qwen-companion-merge-test--compare (old new)
-  "Return what comparing the texts OLD and NEW gives."
+  "Return the edits between the texts OLD and NEW."
   (let ((answer 'none))
     (qwen-companion-merge-compare (qwen-companion-merge-test--buffer old)
                                   (qwen-companion-merge-test--buffer new)
@@ -89,7 +89,7 @@ Check that the text is then what it should be, and return it."
     new))
 
 (defmacro qwen-companion-merge-test--with (text &rest body)
-  "Run BODY in a buffer with TEXT whose changes can be undone."
+  "Run BODY in a buffer with TEXT that records undo information."
   (declare (indent 1) (debug t))
   `(with-temp-buffer
      (insert ,text)
@@ -411,7 +411,7 @@ Check that the text is then what it should be, and return it."
         (should (equal "b" (with-current-buffer old (buffer-string))))))))
 
 (defun qwen-companion-merge-test--die ()
-  "Let the process die with three questions; return what is said to each."
+  "Let the process die with three requests pending; return their failures."
   (let (answers)
     (signal-process (qwen-companion-backend--process) 'STOP)
     (dotimes (number 3)

@@ -103,7 +103,7 @@ The function `become' gives it another activity, since now or TIME."
     (should (equal '(file "again") (car sent)))))
 
 (ert-deftest qwen-companion-prompts-test-waits-for-a-cli-that-starts ()
-  "What comes to the file before the CLI watches it is lost."
+  "A prompt waits until the CLI watches its file; before, it would be lost."
   (qwen-companion-prompts-test--with nil
     (send "one")
     (should-not sent)
@@ -116,7 +116,7 @@ The function `become' gives it another activity, since now or TIME."
       (qwen-companion-test-wait-for (equal '((paste "one\n\ntwo")) sent)))))
 
 (ert-deftest qwen-companion-prompts-test-without-hooks-it-is-pasted ()
-  "Not behind what is typed, unless the user wants that."
+  "It is not appended to typed text, unless the user wants that."
   (qwen-companion-prompts-test--with nil
     (plist-put session :no-hooks "they are off")
     (send "one")
@@ -136,7 +136,7 @@ The function `become' gives it another activity, since now or TIME."
     (should (equal '(paste "three") (car sent)))))
 
 (ert-deftest qwen-companion-prompts-test-nothing-is-pasted-behind-what-is-typed ()
-  "Without a file, what waits is pasted when the turn is over and nothing is typed."
+  "Without a file, prompts are pasted when the turn is over and nothing is typed."
   (qwen-companion-prompts-test--with '(:activity working :since 1)
     (setq-local qwen-companion-terminal-prompt-file nil)
     (send "one")
@@ -150,7 +150,7 @@ The function `become' gives it another activity, since now or TIME."
       (qwen-companion-test-wait-for (equal '((paste "one")) sent)))))
 
 (ert-deftest qwen-companion-prompts-test-outside-of-emacs ()
-  "Only by the file, and only to a CLI that tells what it does."
+  "Only by the file, and only to a CLI that reports its state by hooks."
   (qwen-companion-prompts-test--with nil
     (setq-local qwen-companion-terminal-outside t)
     (erase-buffer)

@@ -54,7 +54,7 @@
              (qwen-companion-test-sent 'text-part) ""))
 
 (ert-deftest qwen-companion-proposal-test-no-room-for-a-long-text ()
-  "What is accepted or answered goes without a file, and that is said once."
+  "Accepted texts and answers go without a file; one message says so."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (let* ((long (apply #'concat (make-list 12000 "naïve 😀\n")))
            (directory (expand-file-name "gone/"))
@@ -117,7 +117,7 @@
       (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-accept-of-a-file-that-became-unreadable ()
-  "The CLI is told all the same: it says itself what it cannot do."
+  "The acceptance is sent anyway: the CLI reports the failure itself."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (cl-letf (((symbol-function 'insert-file-contents-literally)
@@ -169,7 +169,7 @@ is kept."
       (should-not (qwen-companion-proposal-snapshot)))))
 
 (ert-deftest qwen-companion-proposal-test-answered-in-the-terminal ()
-  "The CLI gets the text as it is now; what was edited is kept too."
+  "The CLI gets the current text; the user's edits are kept too."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
@@ -320,7 +320,7 @@ is kept."
       (should-not (file-exists-p file)))))
 
 (ert-deftest qwen-companion-proposal-test-two-clis-propose-the-same-file ()
-  "Two reviews; accepting one is said in the other, whose text stays."
+  "Accepting one review is mentioned in the other, which keeps its text."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n"
@@ -434,7 +434,7 @@ is kept."
   (string< (buffer-name a) (buffer-name b)))
 
 (ert-deftest qwen-companion-proposal-test-undelivered-outcome-is-sent-again ()
-  "A process that has just come up gets what the one before may have lost."
+  "A new process gets the outcomes that the previous one may have lost."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-diff-accept)
@@ -453,7 +453,7 @@ is kept."
       (should (= 2 (length (qwen-companion-proposal-test--outcomes)))))))
 
 (ert-deftest qwen-companion-proposal-test-texts-round-trip ()
-  "What was proposed is what is accepted, byte for byte."
+  "The accepted text equals the proposed one, byte for byte."
   (dolist (text '("" "x" "x\n" "a\r\nb\r\n" "a\r\nb\n" "a\r\n\r\nb" "\r\r\n"
                   "\n\r\n" "é😀\n" "%s %d ~a\n" "tab\there\n" "\f\n"
                   "\u2028\u200f\n" "nul\0nul\n"
@@ -518,7 +518,7 @@ is kept."
     (should-not (qwen-companion-proposals))))
 
 (defun qwen-companion-proposal-test--shown (file)
-  "Let a CLI propose a change of FILE; return what is said and shown.
+  "Let a CLI propose a change of FILE; return the messages and the screen text.
 That is a list: the announcement, the header lines of both sides, and
 that of the unified review."
   (let* ((qwen-companion-diff-style nil)
@@ -540,7 +540,7 @@ that of the unified review."
       (qwen-companion-diff-reject proposal))))
 
 (ert-deftest qwen-companion-proposal-test-files-that-make-the-machine-run-something ()
-  "They carry a warning wherever they are shown; what is like them does not."
+  "They carry a warning wherever they are shown; harmless look-alikes do not."
   (qwen-companion-proposal-test-with '((".git/config" "[core]\n"))
     (pcase-dolist (`(,file ,who)
                    '((".git/config" "git") (".git/hooks/pre-commit" "git")
@@ -647,7 +647,7 @@ that of the unified review."
       (should-not qwen-companion-proposal-test--hook-ran))))
 
 (ert-deftest qwen-companion-proposal-test-file-names-do-not-reach-the-mode-line ()
-  "Nor is any a format string, or changes how what stands beside it looks."
+  "None is a format string or changes the looks of the text beside it."
   (qwen-companion-proposal-test-with nil
     (let ((proposal (qwen-companion-test-propose "%b%n%s\u202e\n\e[31m.txt" "x\n"
                                                  :client "%b %d")))
@@ -750,10 +750,10 @@ that of the unified review."
 ;;; Several changes of one file in one message of the model
 
 (defvar qwen-companion-proposal-test--merges nil
-  "What was asked to be merged: (BASE MINE THEIRS CALLBACK), newest first.")
+  "List of pending merges, (BASE MINE THEIRS CALLBACK), newest first.")
 
 (defmacro qwen-companion-proposal-test-with-merges (files &rest body)
-  "Run BODY with FILES; what is to be merged waits for an answer.
+  "Run BODY with FILES; merges wait for an answer of the test.
 The wait for a write is short, and its end is no surprise."
   (declare (indent 1) (debug t))
   `(qwen-companion-proposal-test-with ,files
@@ -835,7 +835,7 @@ The CLI writes both one after the other, and nothing is amiss."
                      (qwen-companion-proposal-test--outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-three-changes-whatever-comes-first ()
-  "What the file will hold is computed in order, also when that takes long."
+  "The future text of the file is computed in order, also when merges are slow."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n3\n"))
     (should-not
      (string-match-p
@@ -986,7 +986,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-answered-with-no-in-the-terminal ()
-  "Nothing was written, so nothing is said of what is written."
+  "Nothing was written, so no message mentions a write."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
@@ -1012,7 +1012,7 @@ The CLI writes both one after the other, and nothing is amiss."
 ;;; The disk side
 
 (ert-deftest qwen-companion-proposal-test-the-disk-side-follows-a-file-nobody-visits ()
-  "And accepting what would overwrite that is refused once, with the reason."
+  "Accepting a text that would overwrite the change is refused once, with why."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (refreshed 0))
@@ -1061,7 +1061,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should-not (file-notify-valid-p (qwen-companion-proposal-watch proposal))))))
 
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
-  "Some CLIs take it for text, propose it and write what comes back."
+  "Some CLIs take it for text, propose it and write the answer as it is."
   (qwen-companion-proposal-test-with '(("a.txt" "\ufeffone\r\ntwo\r\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "\ufeffone\r\n2\r\n")))
       (qwen-companion-review--prepare proposal)

@@ -40,7 +40,7 @@ Return the buffer with the kept text, and what was said."
     (list (car (qwen-companion-rescue-buffers)) said)))
 
 (defun qwen-companion-rescue-test--write (name text)
-  "Write TEXT to NAME, as a CLI does; return what is said about it."
+  "Write TEXT to NAME, as a CLI does; return the messages about it."
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region text nil name nil 'silent))
   (qwen-companion-test-messages
@@ -274,7 +274,7 @@ Wait until the companion has found out, and return what it says."
         (should (string-suffix-p "-two\n" (buffer-string)))))))
 
 (defvar qwen-companion-rescue-test--touched nil
-  "What a hostile text would set.")
+  "Non-nil once a hostile text was evaluated.")
 
 (defvar diff-mode-hook)
 

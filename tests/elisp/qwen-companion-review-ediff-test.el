@@ -55,7 +55,7 @@
       (directory-files temporary-file-directory nil "\\`[^.]")))
 
 (ert-deftest qwen-companion-review-ediff-test-what-ediff-cannot-show ()
-  "It comes hunk by hunk, with the reason; what is typed goes where it did."
+  "It is shown hunk by hunk, with the reason; keys go where they went before."
   (pcase-dolist (`(,new ,program ,reason)
                  (list '("one\nt\0wo\n" "diff" "NUL")
                        ;; Fails later, with output that is no difference.
@@ -221,7 +221,7 @@
           (qwen-companion-diff-reject))))))
 
 (ert-deftest qwen-companion-review-ediff-test-looks ()
-  "The sides have the colours of a diff, the panel says what it is, from its left."
+  "The sides have the colours of a diff; the panel is labelled from its left."
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
     (let ((said (qwen-companion-test-messages
                   (qwen-companion-review-ediff-test--show
@@ -283,7 +283,7 @@
                                 :text))))))
 
 (ert-deftest qwen-companion-review-ediff-test-another-buffer-beside-it-stays ()
-  "In the window that stayed visible, what the user has switched to."
+  "The buffer that the user switched to stays in the remaining window."
   (dolist (end (list #'qwen-companion-diff-accept #'qwen-companion-diff-bury))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (split-window-right)
@@ -297,7 +297,7 @@
       (should (equal "*second terminal*" (buffer-name (window-buffer)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-windows-of-the-user-stay ()
-  "What the user has put on the screen instead of the review is not undone."
+  "Buffers that the user has shown in place of the review stay."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
     (delete-other-windows)

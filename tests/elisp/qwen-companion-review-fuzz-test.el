@@ -12,7 +12,7 @@
                            (file-name-directory (macroexp-file-name))))
 
 (ert-deftest qwen-companion-review-fuzz-test-invariants ()
-  "What must hold after each step does; `make fuzz' takes many more."
+  "The invariants hold after each random step; `make fuzz' takes many more."
   (pcase-dolist (`(,seed . ,steps) reviews-fuzz-seeds)
     (reviews-fuzz-run seed steps)))
 

@@ -74,7 +74,7 @@
        (not (process-live-p qwen-companion-review-list--process))))))
 
 (ert-deftest qwen-companion-review-list-test-line-ends-count-as-proposed ()
-  "What has CR LF on disk and in the proposal differs only where it does."
+  "A file and a proposal that both have CR LF differ only in changed lines."
   (qwen-companion-review-list-test-with '(("a.txt" "1\r\n2\r\n"))
     (qwen-companion-test-propose "a.txt" "1\r\n3\r\n")
     (qwen-companion-diffs)
@@ -154,7 +154,7 @@
     (should-error (call-interactively (key-binding (kbd "RET"))) :type 'user-error)))
 
 (ert-deftest qwen-companion-review-list-test-marks ()
-  "What is marked is answered after one question, also when the list was updated."
+  "Marked reviews are answered after one question, also in an updated list."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))
     (dolist (file '("a.txt" "b.txt" "c.txt"))
       (qwen-companion-test-propose file "2\n"))
@@ -269,7 +269,7 @@
 ;;; The next one
 
 (defun qwen-companion-review-list-test--reviewed ()
-  "Return the file of the review whose window is selected."
+  "Return the file of the review in the selected window."
   (file-name-nondirectory
    (qwen-companion-proposal-path
     (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))))

@@ -58,14 +58,14 @@ Return the proposal."
     (set-buffer (window-buffer))))
 
 (defun qwen-companion-review-unified-test--body ()
-  "Return what is shown below the header of the file."
+  "Return the visible text below the header of the file."
   (save-excursion
     (goto-char (point-min))
     (forward-line 2)
     (buffer-substring-no-properties (point) (point-max))))
 
 (defun qwen-companion-review-unified-test--count ()
-  "Return what the header line says about the hunks."
+  "Return the header line's text about the hunks."
   (should (string-search qwen-companion-review-unified--status
                          (qwen-companion-review-unified--header)))
   qwen-companion-review-unified--status)
@@ -136,7 +136,7 @@ A text that is nil removes the line."
       (should-error (qwen-companion-review-unified-test--press "u") :type 'user-error))))
 
 (ert-deftest qwen-companion-review-unified-test-line-numbers-follow ()
-  "Those in the headers are right for what is kept."
+  "Line numbers in the hunk headers count the kept hunks only."
   (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n"))
     (qwen-companion-review-unified-test--review
      "1\na\nb\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\nTWELVE\n")
@@ -271,7 +271,7 @@ A text that is nil removes the line."
     (should (looking-at "@@ -1,2 \\+1,2 @@$"))))
 
 (ert-deftest qwen-companion-review-unified-test-in-words ()
-  "Each sign says what it is, and a hunk can be read as a sentence."
+  "Each sign has its meaning as help, and a hunk can be read as a sentence."
   (qwen-companion-review-unified-test-with-joined
     (pcase-dolist (`(,line ,words)
                    '((" 1" "Unchanged") ("-2" "Removed") ("+TWO" "Added")))
@@ -372,7 +372,7 @@ A text that is nil removes the line."
                    (qwen-companion-review-unified-test--text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-context ()
-  "More of it joins hunks, less divides them; what was dropped stays dropped."
+  "More context joins hunks, less divides them; dropped hunks stay dropped."
   (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n"))
     (let* ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n")
            (proposal (qwen-companion-review-unified-test--review text)))
@@ -680,7 +680,7 @@ Its state for editing has the keys n and x, the motion state has k."
               (should-not (kill-buffer)))))))))
 
 (ert-deftest qwen-companion-review-unified-test-to-ediff-and-back ()
-  "By the same key, with what was dropped and what was edited there."
+  "The same key goes both ways and keeps dropped hunks and edits."
   (qwen-companion-review-unified-test-with-three
     (goto-char (point-min))
     (qwen-companion-review-unified-test--press "n" "n" "k" "TAB")
@@ -733,7 +733,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should-not (search-forward "# " nil t))))
 
 (ert-deftest qwen-companion-review-unified-test-the-file-is-written-meanwhile ()
-  "What was dropped is still so, and comes back in its place."
+  "Dropped hunks stay dropped, and come back in their places."
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "n" "k")
     (write-region (concat "new\n" qwen-companion-review-unified-test--old) nil "a.txt" nil 0)
@@ -765,7 +765,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-test-wait-for (string-match-p "^\\+mine" (buffer-string)))))
 
 (ert-deftest qwen-companion-review-unified-test-comparing-takes-its-time ()
-  "It says so; what waits for an outdated comparison is not misled by it."
+  "The header says so; an outdated comparison is not used."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (let* ((qwen-companion-review-unified-test-answers nil)
            (proposal (qwen-companion-review-unified-test--review "two\n")))
@@ -798,7 +798,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (equal "two\n" (plist-get (car (qwen-companion-test-sent 'outcome)) :text))))))
 
 (ert-deftest qwen-companion-review-unified-test-hostile-text ()
-  "What looks like a header is a line; names and lines reorder nothing."
+  "Text that looks like a hunk header is a line; bidi characters reorder nothing."
   (qwen-companion-review-unified-test-with nil
     (let ((proposal (qwen-companion-review-unified-test--review
                      "- a/x\n+ b/x\n@ -1 +1 @@\n\\ No newline\n\u202eevil\nEnd %s %p"
@@ -829,7 +829,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should-not (= 3 fill-column)))))
 
 (ert-deftest qwen-companion-review-unified-test-nothing-runs-for-each-key-and-change ()
-  "Neither what `diff-mode' has for that, but for the colours."
+  "Nothing of `diff-mode' does either, except its colours."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions
@@ -988,7 +988,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))))
 
 (ert-deftest qwen-companion-review-unified-test-the-option-counts-for-what-comes ()
-  "What is shown stays in its front end; nil shows what was offered before."
+  "Open reviews keep their front end; nil offers both as before."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (setq qwen-companion-diff-style nil)
@@ -1000,7 +1000,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal "*Ediff Control Panel*" (buffer-name (window-buffer))))))
 
 (ert-deftest qwen-companion-review-unified-test-header ()
-  "First what is reviewed, then what to beware of, and then the keys."
+  "First the file, then warnings, and then the keys."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (cl-flet ((header () (qwen-companion-review-unified--header)))
@@ -1108,7 +1108,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (should-not (qwen-companion-proposal-edited-p proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
-  "What changes is said, and dropped as on disk."
+  "The change is named, and dropping it gives the text on disk."
   (pcase-dolist (`(,old ,new ,said)
                  '(("one\ntwo\n" "one\r\ntwo\r\n" "Line ends: CR LF proposed, LF on disk")
                    ("one\r\ntwo\r\n" "one\ntwo\n" "Line ends: LF proposed, CR LF on disk")
@@ -1200,7 +1200,7 @@ Its state for editing has the keys n and x, the motion state has k."
 (defconst qwen-companion-review-unified-test--words
   '("one" "two" "three" "" "  two" "- a/x" "-- a/x" "++ b/x" "@ -1 +1 @@"
     "\\ No newline at end of file" "\tü" "# one")
-  "What lines are made of: few, so that they repeat, and some like a patch's.")
+  "Texts for lines: few, so that they repeat, and some that look like a patch.")
 
 (defun qwen-companion-review-unified-test--random-of (list)
   "Return a random element of LIST."
@@ -1260,7 +1260,7 @@ LINE-END is what ends the lines in the file."
     patch))
 
 (defun qwen-companion-review-unified-test--patched (old patch)
-  "Return what the program patch makes of the text OLD with PATCH."
+  "Return the text OLD after the program patch has applied PATCH."
   (let ((one (make-temp-file "old" nil nil)) (other (make-temp-file "patch"))
         (out (make-temp-file "out"))
         (coding-system-for-write 'utf-8-unix))
@@ -1279,7 +1279,7 @@ LINE-END is what ends the lines in the file."
       (mapc #'delete-file (list one other out)))))
 
 (defun qwen-companion-review-unified-test--set-dropped (wanted)
-  "Drop the hunks the numbers of which are in WANTED, and no others, by keys."
+  "Drop the hunks with the numbers WANTED, and no others, by keys."
   (let ((number 0))
     (goto-char (point-min))
     (while (qwen-companion-hunks-view-goto-hunk (point) nil)
@@ -1348,7 +1348,7 @@ LINE-END is what ends the lines in the file."
   (hunks-fuzz-run 1 30))
 
 (ert-deftest qwen-companion-review-unified-test-comments-go-with-the-answer ()
-  "All as one prompt, after the turn; what cannot be sent is copied."
+  "All go as one prompt after the turn; without a way to send, it is copied."
   (qwen-companion-review-unified-test-with '(("a.txt" "1\n2\n3\n"))
     (let ((root (directory-file-name default-directory))
           answer sent)

@@ -93,7 +93,7 @@
         (kill-buffer (car buffers))))))
 
 (ert-deftest qwen-companion-session-list-test-files-and-changes ()
-  "How many files a CLI has changed, and `c' for what."
+  "The number of files that a CLI has changed; `c' opens its changes."
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a")
             (qwen-companion-session-list-test--session "b"))
@@ -173,7 +173,7 @@
         (mapc (lambda (terminal) (kill-buffer (cdr terminal))) terminals)))))
 
 (ert-deftest qwen-companion-session-list-test-end ()
-  "After a question, and not what has gone meanwhile."
+  "It ends after a question, unless it is gone by then."
   (let ((process (start-process "sleep" nil "sleep" "600")))
     (set-process-query-on-exit-flag process nil)
     (unwind-protect

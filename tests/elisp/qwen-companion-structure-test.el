@@ -94,7 +94,7 @@
 ;;; What package-vc compiles
 
 (ert-deftest qwen-companion-structure-test-package-vc-compiles-the-package-only ()
-  "It takes all of a checkout but what .elpaignore names."
+  "It compiles all of a checkout except the files in .elpaignore."
   (let* ((root (file-name-directory (locate-library "qwen-companion")))
          (ignored (with-temp-buffer
                     (insert-file-contents (expand-file-name ".elpaignore" root))

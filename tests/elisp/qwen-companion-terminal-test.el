@@ -21,7 +21,7 @@
   '(("QWEN_COMPANION_TEST_A" "1") ("QWEN_COMPANION_TEST_B" "/x:/y")))
 
 (defun qwen-companion-terminal-test--shell-says (name)
-  "Return what a process started now has in its variable NAME."
+  "Return the environment variable NAME of a process started now."
   (with-temp-buffer
     (call-process "sh" nil t nil "-c" (format "printf %%s \"${%s-unset}\"" name))
     (buffer-string)))
@@ -57,7 +57,7 @@
     (qwen-companion-terminal--setenv "QWEN_COMPANION_TEST_A" nil)))
 
 (ert-deftest qwen-companion-terminal-test-value-set-meanwhile-stays ()
-  "What the user sets while the mode is on is neither lost nor undone."
+  "A value that the user sets while the mode is on is neither lost nor undone."
   (unwind-protect
       (progn
         (qwen-companion-terminal-set-environment
@@ -109,7 +109,7 @@
   (process-send-string (get-buffer-process (current-buffer)) (concat text "\n")))
 
 (defun qwen-companion-terminal-test--ask (run)
-  "Return what a command started by RUN, a function, has in its variables.
+  "Return the environment variables of a command that the function RUN starts.
 RUN is called with the command line in a new window configuration."
   (let ((before (buffer-list))
         (answer (expand-file-name "answer"))
@@ -337,7 +337,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (should (equal "/" (qwen-companion-roots-here)))))))
 
 (ert-deftest qwen-companion-terminal-test-conversations-take-no-keys ()
-  "They are offered at once, and not to who has gone on typing."
+  "They are offered at once, and not if the user has typed meanwhile."
   (let (asked (num-nonmacro-input-events 7))
     (cl-letf (((symbol-function 'qwen-companion-backend-call) #'ignore)
               ((symbol-function 'qwen-companion-state) (lambda () 'ready))
@@ -362,7 +362,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (should-not asked)))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
-  "Its .dir-locals.el does; what is not safe asks nobody and has no effect."
+  "Its .dir-locals.el sets safe values; unsafe ones ask nothing and do nothing."
   (qwen-companion-test-with-files
       '((".dir-locals.el" "((nil . ((qwen-companion-terminal . term)
  (qwen-companion-approval-mode . \"yolo\") (qwen-companion-qwen-command . (\"rm\")))))"))
@@ -458,7 +458,7 @@ ROOT is the directory."
     ("C-c , k" . qwen-companion-diff-reject)
     ("C-c , i" . qwen-companion-terminal-escape)
     ("C-c , l" . qwen-companion-diffs))
-  "What a terminal's keys have to do.")
+  "Alist of a terminal's keys and their commands.")
 
 (defun qwen-companion-terminal-test--bound-p ()
   "Return non-nil when our keys work in the current buffer."
@@ -481,7 +481,7 @@ ROOT is the directory."
              (delete-process (get-buffer-process (current-buffer)))))))))
 
 (ert-deftest qwen-companion-terminal-test-keys-in-term ()
-  "In both modes of term; what was behind C-c is there still."
+  "They work in both modes of term; the other keys behind C-c still do too."
   (qwen-companion-terminal-test-in-term
     (should (qwen-companion-terminal-test--bound-p))
     (should (eq 'term-send-raw (key-binding (kbd "C-c C-c"))))

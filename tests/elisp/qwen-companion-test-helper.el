@@ -41,7 +41,7 @@ The directory is the value of `default-directory' and a git project."
        (delete-directory directory t))))
 
 (defvar qwen-companion-test-calls nil
-  "What was sent to the Python process, newest first: (METHOD . PAYLOAD).")
+  "Messages sent to the Python process, (METHOD . PAYLOAD), newest first.")
 
 (defun qwen-companion-test-server (&rest slots)
   "Return a value for `qwen-companion-backend--server' with SLOTS.
@@ -81,7 +81,7 @@ Calls are collected in `qwen-companion-test-calls'."
 
 (defconst qwen-companion-test-limit
   (string-to-number (or (getenv "QWEN_COMPANION_TEST_LIMIT") "120"))
-  "Seconds to wait for what must happen; see tests/limit.py.")
+  "Seconds to wait for an expected event; see tests/limit.py.")
 
 (defmacro qwen-companion-test-wait-for (condition &optional seconds)
   "Wait until CONDITION is non-nil and return its value.
@@ -147,7 +147,7 @@ MORE are further keys and values of the payload."
     (car (last (qwen-companion-proposals)))))
 
 (defmacro qwen-companion-test-messages (&rest body)
-  "Run BODY and return what it said in the echo area, one string."
+  "Run BODY and return its messages in the echo area, one string."
   (declare (indent 0) (debug t))
   `(let (said)
      (cl-letf (((symbol-function 'message)
