@@ -71,7 +71,7 @@ def main() -> None:
         files = [home.work / f"{number}.txt" for number in range(10)]
         for file in files:
             file.write_text("text\n")
-        backend = servers.enter_context(Backend(home))
+        backend = servers.enter_context(Backend(home, fresh=True))
         backend.greet()
         # Only the roots count, as for most users.
         backend.emacs.call("settings", "(:reviews t)")

@@ -21,6 +21,7 @@ from typing import Any, cast
 import pytest
 from sexpdata import Symbol, dumps, loads
 
+from forked_backend import PYTHON_DIRECTORY, ForkedBackend
 from limit import limit_s
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
@@ -28,7 +29,6 @@ from qwen_companion.ide.proposals import Proposal
 TIMEOUT_S = limit_s()
 """How long a test waits for what must happen; a passing test never waits that long."""
 
-PYTHON_DIRECTORY = Path(__file__).parents[2] / "python"
 SECRET = "a secret of Emacs"
 INITIALIZE = {
     "protocolVersion": "2025-11-25",
@@ -166,21 +166,29 @@ class Home:
         return sorted(path for top in (self.home, self.temporary) for path in top.rglob("*") if path.is_file())
 
 
+def _interpreter(home: Home, settings: str) -> subprocess.Popen[bytes]:
+    """Start a backend as Emacs does; it runs `settings` first, if any."""
+    run = "import runpy; runpy.run_module('qwen_companion', run_name='__main__', alter_sys=True)"
+    return subprocess.Popen(
+        [sys.executable, *(["-c", f"{settings}; {run}"] if settings else ["-m", "qwen_companion"])],
+        cwd=PYTHON_DIRECTORY,
+        env=home.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 class Backend:
     """A backend process."""
 
-    def __init__(self, home: Home, *, settings: str = "", **hello: object) -> None:
-        """Start one with what `hello` has besides the usual; `settings` is Python that it runs first."""
+    def __init__(self, home: Home, *, settings: str = "", fresh: bool = False, **hello: object) -> None:
+        """Start one with what `hello` has besides the usual.
+
+        With `settings`, Python that it runs first, or with `fresh` it is a new interpreter, as for users.
+        """
         self.home = home
-        run = "import runpy; runpy.run_module('qwen_companion', run_name='__main__', alter_sys=True)"
-        self.process = subprocess.Popen(
-            [sys.executable, *(["-c", f"{settings}; {run}"] if settings else ["-m", "qwen_companion"])],
-            cwd=PYTHON_DIRECTORY,
-            env=home.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        self.process = _interpreter(home, settings) if settings or fresh else ForkedBackend(home.environ)
         values: dict[str, object] = {
             "protocol": 1,
             "secret": SECRET,

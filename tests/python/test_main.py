@@ -36,7 +36,7 @@ def context(path: Path, **more: object) -> str:
 
 
 def test_prints_the_port_and_nothing_else_on_standard_output(home: Home) -> None:
-    with Backend(home) as backend:
+    with Backend(home, fresh=True) as backend:
         backend.greet()
         backend.emacs.wait_for("serving")
         backend.emacs.call("stop", "nil")
@@ -222,7 +222,7 @@ def test_a_bad_hello_line_ends_it_with_a_reason_and_no_secret(hello: bytes, reas
 def test_a_private_directory_that_is_gone_ends_it(home: Home) -> None:
     """Not as if the Elisp were another version: Emacs can make a new directory."""
     home.spool.rmdir()
-    with Backend(home) as backend:
+    with Backend(home, fresh=True) as backend:
         assert backend.exit_code() == 7
         assert str(home.spool) in backend.error_text()
 
@@ -230,7 +230,7 @@ def test_a_private_directory_that_is_gone_ends_it(home: Home) -> None:
 def test_a_taken_port_ends_it(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with Backend(home, port=port) as backend:
+        with Backend(home, fresh=True, port=port) as backend:
             assert backend.exit_code() == 5
             assert f"port {port}" in backend.error_text()
 
@@ -264,7 +264,7 @@ def test_a_package_that_cannot_be_imported_is_the_failure_of_the_request(
 ) -> None:
     (tmp_path / "merge3.py").write_text("raise ModuleNotFoundError('broken', name='merge3')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Backend(home) as backend:
+    with Backend(home, fresh=True) as backend:
         backend.greet()
         for number in range(2):
             texts = {key: {"text": key} for key in ("base", "mine", "theirs")}
@@ -287,12 +287,14 @@ def test_what_an_old_python_reads_first_is_readable_by_it(name: str) -> None:
     ast.parse((PYTHON_DIRECTORY / "qwen_companion" / name).read_text(), feature_version=(3, 6))
 
 
-def test_the_token_is_in_no_argument_and_no_environment(backend: Backend) -> None:
-    process = Path(f"/proc/{backend.process.pid}")
-    for name in ("cmdline", "environ"):
-        content = (process / name).read_bytes()
-        assert backend.token.encode() not in content
-        assert backend.emacs.secret.encode() not in content
+def test_the_token_is_in_no_argument_and_no_environment(home: Home) -> None:
+    with Backend(home, fresh=True) as backend:
+        backend.greet()
+        process = Path(f"/proc/{backend.process.pid}")
+        for name in ("cmdline", "environ"):
+            content = (process / name).read_bytes()
+            assert backend.token.encode() not in content
+            assert backend.emacs.secret.encode() not in content
 
 
 def test_a_closed_connection_is_noticed_though_input_stays_open(backend: Backend) -> None:
@@ -470,7 +472,7 @@ def test_a_busy_emacs_has_a_review_queued_and_open(backend: Backend, home: Home)
 
 
 def test_two_starts_at_once_do_not_disturb_each_other(home: Home) -> None:
-    with Backend(home) as one, Backend(home) as two:
+    with Backend(home, fresh=True) as one, Backend(home, fresh=True) as two:
         ports = {one.greet()["port"], two.greet()["port"]}
         assert len(ports) == 2
         one.emacs.wait_for("serving")

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from sexpdata import dumps
 
-from support import INITIALIZE, KNOWN, NO_LIBRARY, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home
+from support import INITIALIZE, KNOWN, SECRET, TIMEOUT_S, Backend, Cli, EpcPeer, Home
 
 ATTACKS_A_ROUND = 60
 
@@ -116,7 +116,7 @@ def test_hostile_requests_and_other_tokens_harm_nobody(backend: Backend, home: H
 
 def test_hostile_frames_keep_emacs_out_no_more_than_they_get_in(home: Home, chance: random.Random) -> None:
     call = f'(call 1 roots ("{SECRET[:-1]}" (:roots nil)))\n'.encode()
-    with Backend(home, settings=NO_LIBRARY) as backend:
+    with Backend(home) as backend:
         assert backend.process.stdout is not None
         port = int(backend.process.stdout.readline())
         for _ in range(ATTACKS_A_ROUND):
@@ -132,7 +132,7 @@ def test_hostile_frames_keep_emacs_out_no_more_than_they_get_in(home: Home, chan
 def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> None:
     # After a moment of chance in the life of a backend; one a round, as each start takes a while.
     moment = chance.randrange(4)
-    with Backend(home, settings=NO_LIBRARY, sessions=[KNOWN]) as backend, ExitStack() as stack:
+    with Backend(home, sessions=[KNOWN]) as backend, ExitStack() as stack:
         backend.greet()
         port, token = backend.port, backend.token
         cli = Cli(port, token, "known")
@@ -142,9 +142,9 @@ def test_kills_at_any_moment_are_survived(home: Home, chance: random.Random) -> 
                 stack.enter_context(cli.stream())
         backend.kill()
     if moment == 0:
-        with Backend(home, settings=NO_LIBRARY, port=port, token=token) as backend:
+        with Backend(home, port=port, token=token) as backend:
             backend.kill()
-    with Backend(home, settings=NO_LIBRARY, port=port, token=token, sessions=[KNOWN]) as backend:
+    with Backend(home, port=port, token=token, sessions=[KNOWN]) as backend:
         assert backend.greet()["port"] == port
         with cli.stream() as stream:
             assert stream.block() == ["retry: 1500"]

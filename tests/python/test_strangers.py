@@ -154,7 +154,7 @@ def test_another_user_is_refused_whatever_token_they_show(besieged: Backend) -> 
 @needs_root
 @needs_linux
 def test_another_user_is_not_taken_for_emacs_and_keeps_it_not_out(home: Home) -> None:
-    with Backend(home, settings=NO_LIBRARY) as backend:
+    with Backend(home) as backend:
         assert backend.process.stdout is not None
         port = int(backend.process.stdout.readline())
         call = f'(call 1 roots ("{SECRET}" (:roots nil)))\n'.encode()
@@ -165,7 +165,7 @@ def test_another_user_is_not_taken_for_emacs_and_keeps_it_not_out(home: Home) ->
 
 
 def test_silent_programs_of_the_user_do_not_keep_emacs_out(home: Home) -> None:
-    with Backend(home, settings=NO_LIBRARY) as backend:
+    with Backend(home) as backend:
         assert backend.process.stdout is not None
         port = int(backend.process.stdout.readline())
         with flood(port, by_other=False, count=100):

@@ -15,7 +15,7 @@ def imported(home: Home, *, asked: bool) -> str:
     """Return what a backend imports that serves, is perhaps `asked` for a daemon, and ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-        backend = Backend(home)
+        backend = Backend(home, fresh=True)
     with backend:
         backend.greet()
         backend.emacs.wait_for("serving")

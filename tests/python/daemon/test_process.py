@@ -79,7 +79,7 @@ def test_what_is_missing_is_said_in_answer_to_each_call(
     modules.mkdir()
     (modules / "httpx2.py").write_text("raise ModuleNotFoundError('No module named httpx2', name='httpx2')")
     monkeypatch.setenv("PYTHONPATH", str(modules))
-    with Backend(home) as process:
+    with Backend(home, fresh=True) as process:
         process.greet()
         for request, payload in (("1", '(:request "1" :root "/r" :program ("q"))'), ("2", '(:request "2" :root 5)')):
             process.emacs.call("daemon-start", payload)
