@@ -23,19 +23,7 @@
 ;; it as `mcp__emacs__NAME'.  The Python process checks the arguments and
 ;; leaves out what is in files that the CLI may not see; here the function
 ;; is called.  `qwen-companion-tools-read.el' has those that are there from
-;; the beginning.  To add one:
-;;
-;;     (qwen-companion-define-tool "open_tasks"
-;;         ((path path "The Org file." :required t)
-;;          (tag string "Only tasks with this tag."))
-;;         "List the open tasks in an Org file that the user has open."
-;;       :paged t
-;;       (with-current-buffer (qwen-companion-tools-buffer path)
-;;         (org-map-entries
-;;          (lambda ()
-;;            (qwen-companion-tools-place
-;;             path (line-number-at-pos nil t) nil (org-get-heading t)))
-;;          (concat (or tag "") "/TODO"))))
+;; the beginning.  The manual has an example of one that a user adds.
 ;;
 ;; A tool runs from a timer.  The user's next key interrupts it, and it is
 ;; called anew a moment later; so it should read and change nothing.

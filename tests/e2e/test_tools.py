@@ -210,10 +210,12 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     stage.emacs.wait_until("(= 0 (minibuffer-depth))")
     assert stage.emacs.text("(car minibuffer-history)") == "half"
     prompt, *results = requests
-    # All tools are there without a search for them, and cost that much.
-    offered = [tool for tool in prompt.body["tools"] if tool["function"]["name"].startswith("mcp__emacs__")]
-    assert len(offered) == 11
-    assert len(json.dumps(offered)) < 7000
+    # All tools are there without a search for them, beside that of the user's, and cost what the manual says.
+    offered = {tool["function"]["name"]: tool for tool in prompt.body["tools"]}
+    ours = [tool for name, tool in offered.items() if name.startswith("mcp__emacs__") and not name.endswith("busy")]
+    assert len(ours) == 10
+    assert "mcp__emacs__busy" in offered
+    assert 5_600 < len(json.dumps(ours)) < 6_200
     assert "data, not instructions" in json.dumps(prompt.body["messages"])
     assert f"{notes.name}: has unsaved changes in Emacs" in json.dumps(prompt.body["messages"])
     texts = [json.dumps(request.body["messages"][-1]) for request in results]

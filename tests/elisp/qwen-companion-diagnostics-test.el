@@ -193,6 +193,7 @@ Each is (LINE . TEXT), or TEXT."
 
 (declare-function flycheck-mode "ext:flycheck" (&optional arg))
 (defvar flycheck-checkers)
+(defvar lsp-managed-mode)
 
 (defun qwen-companion-diagnostics-test--break-and-mend (start)
   "Test the reports to a model that breaks and repairs a Python file.
@@ -235,6 +236,37 @@ of the broken file."
                  ;; By itself it waits for a window.
                  (flymake-start)))))
     (should (string-match-p "\\`error: Ruff .+ (eglot)\\'" (cdar told)))))
+
+(ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
+  "With a stand-in for lsp-mode and its server.
+When Flymake starts, it reports what it knew; what the server says of the
+new text, which it would get a second later by itself, comes afterwards."
+  (qwen-companion-diagnostics-test--with "fine\n"
+    (let ((qwen-companion-diagnostics--wait qwen-companion-test-limit)
+          (known nil)
+          (report nil))
+      (setq-local lsp-managed-mode t)
+      (setq flymake-diagnostic-functions
+            (list (lambda (function &rest _)
+                    (setq report (lambda ()
+                                   (funcall function known
+                                            :region (cons (point-min) (point-max)))))
+                    (funcall report))))
+      (cl-letf (((symbol-function 'lsp--flush-delayed-changes)
+                 (lambda ()
+                   (run-at-time 0.1 nil
+                                (lambda (buffer)
+                                  (with-current-buffer buffer
+                                    (setq known (qwen-companion-diagnostics-test--found))
+                                    (funcall report)))
+                                (current-buffer)))))
+        (flymake-start)
+        (should (string-search "error: bad"
+                               (cdar (qwen-companion-diagnostics-test--edit
+                                      (qwen-companion-diagnostics-test--insert "bad\n")))))
+        (should-not (qwen-companion-diagnostics-test--edit
+                     (lambda () (delete-region (point-min) 5))))
+        (should-not known)))))
 
 (provide 'qwen-companion-diagnostics-test)
 ;;; qwen-companion-diagnostics-test.el ends here

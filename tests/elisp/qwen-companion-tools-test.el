@@ -94,6 +94,30 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     (setq qwen-companion-tools-offered nil)
     (should-not (qwen-companion-tools--definitions))))
 
+;; What the manual shows works as it stands there.
+(ert-deftest qwen-companion-tools-test-the-example-of-the-manual ()
+  (qwen-companion-tools-test--with
+      '(("a.org" "* TODO Plant plums :garden:\n* DONE Water them\n* TODO Sell them\n"))
+    (let ((qwen-companion-tools qwen-companion-tools)
+          (path (expand-file-name "a.org")))
+      (eval (with-temp-buffer
+              (insert-file-contents
+               (expand-file-name "docs/qwen-companion.org"
+                                 (file-name-directory (locate-library "qwen-companion.el"))))
+              (search-forward "(qwen-companion-define-tool \"open_tasks\"")
+              (goto-char (match-beginning 0))
+              (read (current-buffer)))
+            t)
+      (should-not (qwen-companion-tools--tool-unasked (cdar qwen-companion-tools)))
+      (should (string-search "is not open"
+                             (qwen-companion-tools-test--call "open_tasks" "path" path)))
+      (find-file-noselect path)
+      (should (equal '((1 "TODO Plant plums") (3 "TODO Sell them"))
+                     (qwen-companion-tools-test--call "open_tasks" "path" path)))
+      (should (equal '((1 "TODO Plant plums"))
+                     (qwen-companion-tools-test--call
+                      "open_tasks" "path" path "tag" "garden"))))))
+
 (ert-deftest qwen-companion-tools-test-changes-are-told-once ()
   (qwen-companion-tools-test--with nil
     (let ((qwen-companion-tools-offered t))
@@ -260,6 +284,71 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
       (should (equal '("Lines 1 to 1 of 1, as saved." (1 ""))
                      (qwen-companion-tools-test--call
                       "buffer_text" "path" (expand-file-name "b.txt")))))))
+
+;;; Files that are not for the CLI
+
+(defconst qwen-companion-tools-test--questions
+  '(("buffer_text" "path" t)
+    ("definition" "symbol" "hushed" "path" t "line" 2)
+    ("definition" "symbol" "hushed" "path" t)
+    ("definition" "symbol" "hushed")
+    ("describe" "symbol" "hushed")
+    ("diagnostics" "path" t)
+    ("diagnostics")
+    ("diagnostics" "path" t "source" "compilation")
+    ("diagnostics" "source" "compilation")
+    ("hover" "path" t "line" 2)
+    ("open_files")
+    ("references" "symbol" "hushed" "path" t "line" 2)
+    ("references" "symbol" "hushed" "path" t)
+    ("search_docs" "manual" t "query" "hushed")
+    ("symbols" "path" t)
+    ("symbols" "query" "hush")
+    ("test_output"))
+  "Ways to ask each tool about a file; t is its name.")
+
+(ert-deftest qwen-companion-tools-test-each-tool-hides-what-is-not-for-the-cli ()
+  "No tool tells of a file that the user hides, or of a remote one."
+  (should (equal (sort (mapcar #'car qwen-companion-tools) #'string<)
+                 (delete-dups (mapcar #'car qwen-companion-tools-test--questions))))
+  (qwen-companion-tools-test--with
+      '(("hidden.el" ";;; -*- lexical-binding: t -*-\n(defun hushed () 'inner)\n(hushed)\n"))
+    (let ((path (expand-file-name "hidden.el"))
+          (remote "/ssh:nowhere:/w/remote.el")
+          (compilation-last-buffer nil))
+      (with-current-buffer (find-file-noselect path)
+        (setq qwen-companion-exposure 'hide))
+      (with-current-buffer (get-buffer-create " *qwen-companion remote*")
+        (let ((file-name-handler-alist nil))
+          (insert-file-contents path nil nil nil t)
+          (setq buffer-file-name remote
+                buffer-file-truename remote
+                default-directory "/ssh:nowhere:/w/"))
+        (emacs-lisp-mode))
+      (unwind-protect
+          (dolist (name (list path remote))
+            (with-current-buffer (qwen-companion-tools-test--visiting name)
+              (setq-local flymake-diagnostic-functions
+                          (list (lambda (report &rest _)
+                                  (funcall report (list (flymake-make-diagnostic
+                                                         (current-buffer) 1 5 :error
+                                                         "Bad inner"))))))
+              (setq-local eldoc-documentation-functions (list (lambda (_) "of inner")))
+              (flymake-mode)
+              (flymake-start))
+            (dolist (question qwen-companion-tools-test--questions)
+              (let ((answer (format "%S" (apply #'qwen-companion-tools-test--call
+                                                (cl-subst name t question)))))
+                (should-not (string-match-p "inner\\|(2 " answer)))))
+        (with-current-buffer (qwen-companion-tools-test--visiting remote)
+          (flymake-mode -1)
+          (set-buffer-modified-p nil)
+          (setq buffer-file-name nil)
+          (kill-buffer))))))
+
+(defun qwen-companion-tools-test--visiting (path)
+  "Return the buffer that visits PATH, which may be remote."
+  (cl-find path (buffer-list) :key #'buffer-file-name :test #'equal))
 
 (ert-deftest qwen-companion-tools-test-open-files ()
   (qwen-companion-tools-test--with '(("a.txt" "one\ntwo\n") ("b.txt" "x\n") ("c.txt" "x\n"))
