@@ -237,11 +237,18 @@ class Bridge:
     def _write(self, handler: _Handler) -> None:
         """Body of the writer thread: the only one that writes to the connection."""
         with suppress(OSError):  # The reader sees the end of the connection too, and tells.
-            while (item := self._unwritten.get()) is not None:
-                if isinstance(item, _Reply):
-                    handler.send_message(item.kind, item.uid, item.value)
-                elif not item.abandoned:
-                    self._write_call(handler, item)
+            while self._write_next(handler):
+                pass
+
+    def _write_next(self, handler: _Handler) -> bool:
+        """Wait for something to write and write it; return False for the end."""
+        # A local of this call, not of the thread: while there is nothing to write, no text stays in memory for it.
+        item = self._unwritten.get()
+        if isinstance(item, _Reply):
+            handler.send_message(item.kind, item.uid, item.value)
+        elif item is not None and not item.abandoned:
+            self._write_call(handler, item)
+        return item is not None
 
     def _write_call(self, handler: _Handler, call: _Call[Any]) -> None:
         def returned(reply: Sexp) -> None:
