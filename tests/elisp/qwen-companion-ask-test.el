@@ -148,7 +148,7 @@ The function `typed' returns what a terminal has got."
                          (ask-at 'commit "1234567" "1234567 Mend it\n"))))))))
 
 (ert-deftest qwen-companion-ask-test-quotes-results-of-tests ()
-  "Those of ERT, and an error in a shell that knows errors."
+  "Failures of ERT are quoted, and errors in a shell that recognises errors."
   (qwen-companion-ask-test--with
     (with-temp-buffer
       (insert "F one-test\n    (ert-test-failed)\n")
@@ -297,7 +297,7 @@ The function `typed' returns what a terminal has got."
         (kill-buffer "*one*")))))
 
 (ert-deftest qwen-companion-ask-test-completes-files ()
-  "By any part of their names."
+  "File names are completed by any part of them."
   (qwen-companion-ask-test--with
     (find-file "a.py")
     (cl-letf (((symbol-function 'project-files)
@@ -312,7 +312,7 @@ The function `typed' returns what a terminal has got."
       (should-not (qwen-companion-ask--complete)))))
 
 (ert-deftest qwen-companion-ask-test-completes-slash-commands ()
-  "At the beginning only: built-in ones, the user's and the project's."
+  "Built-in, user and project commands are completed, at the beginning only."
   (qwen-companion-ask-test--with
     (let ((process-environment
            (cons (concat "QWEN_HOME=" (expand-file-name "home")) process-environment)))

@@ -69,7 +69,7 @@ A directory that the process removes meanwhile is no error."
      (null (qwen-companion-backend-test--files)))))
 
 (ert-deftest qwen-companion-backend-test-no-secret-is-visible ()
-  "Not in the process list, the environment, messages or the log."
+  "No secret is in the process list, the environment, messages or the log."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
@@ -86,7 +86,7 @@ A directory that the process removes meanwhile is no error."
         (should-not (string-match-p secret (format "%S" places)))))))
 
 (ert-deftest qwen-companion-backend-test-no-secret-in-a-buffer ()
-  "Not even in those in which Emacs decodes a text that is not all ASCII."
+  "Internal buffers for decoding text that is not ASCII hold no secret either."
   (qwen-companion-test-with-process
     (make-directory "naïve 雪 😀/.git" t)
     (qwen-companion-mode 1)
@@ -284,7 +284,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
       (should (file-directory-p (qwen-companion-backend-spool))))))
 
 (ert-deftest qwen-companion-backend-test-dying-before-it-is-ready ()
-  "That counts no more than dying after it."
+  "A death before it is ready counts like one after it."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-backend-test--wait-ready)
@@ -385,7 +385,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
           (should (equal port (qwen-companion-backend--server-port qwen-companion-backend--server))))))))
 
 (ert-deftest qwen-companion-backend-test-a-busy-emacs-kills-no-process ()
-  "Neither when it is deaf, nor when it hears one other process only."
+  "An Emacs that reads no process, or only another one, kills none."
   (qwen-companion-test-with-process
     (let ((qwen-companion-backend--ping-limit '(0.2 . 4))
           (other (make-pipe-process :name "other" :noquery t)))
@@ -406,7 +406,7 @@ runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
         (kill-buffer (process-buffer other))))))
 
 (ert-deftest qwen-companion-backend-test-the-clock-is-set ()
-  "Neither does a start count as failed, nor is a process that hangs missed."
+  "No start counts as failed, and a process that hangs is still noticed."
   (qwen-companion-test-with-process
     (let ((qwen-companion-backend--ping-limit '(0.1 . 4)))
       (qwen-companion-mode 1)

@@ -479,7 +479,7 @@ A text that is nil removes the line."
       (delete-directory outside t))))
 
 (ert-deftest qwen-companion-changes-test-writes-nothing-into-git ()
-  "Whatever the journal says: not below `.git', which may be a file."
+  "Files below `.git', which may be a file, are refused, whatever the journal says."
   (dolist (name '(".git/hooks/post-checkout" "sub/.git/config" "worktree/.git"))
     (qwen-companion-changes-test-with (list (list name "old\n"))
       (qwen-companion-changes-test-turn "one" (list (list name "new\n")))
@@ -650,7 +650,7 @@ A text that is nil removes the line."
     (should-error (qwen-companion-changes-test-press "C-c C-c") :type 'user-error)))
 
 (ert-deftest qwen-companion-changes-test-comments-are-pasted-and-sent ()
-  "As one bracketed paste that nothing in the text can end, then return."
+  "They go as one bracketed paste, which no text can end, and a return."
   (qwen-companion-changes-test--with-hunks
     (let* ((terminal (generate-new-buffer "*terminal*"))
            (sent nil)
@@ -709,7 +709,7 @@ A text that is nil removes the line."
                      (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "b/new" "gone")))))))
 
 (ert-deftest qwen-companion-changes-test-in-a-buffer-that-follows-the-disk ()
-  "With the real merging and following: one undo step, saved, no question."
+  "With real merging and following, undoing is one step, saved, without questions."
   (qwen-companion-changes-test-with-process
     (qwen-companion-changes-test-write "a.txt" qwen-companion-changes-test--old)
     (let ((buffer (find-file-noselect "a.txt")))

@@ -163,7 +163,7 @@ A list of the prompt and, for each that was offered, what the line says."
 ;;; What is refused
 
 (ert-deftest qwen-companion-chat-choices-test-what-is-in-use-already ()
-  "Also as the default, and nothing chosen where there is no default."
+  "Choosing the current one is refused; with no default, \"\" chooses nothing."
   (qwen-companion-chat-choices-test-with
     (dolist (name '("scripted" ""))
       (qwen-companion-chat-choices-test-choosing name

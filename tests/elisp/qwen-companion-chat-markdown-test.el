@@ -53,7 +53,7 @@
                            (progn (qwen-companion-chat-markdown-test--find "gone") (point)) 'face))))))
 
 (ert-deftest qwen-companion-chat-markdown-test-files-with-lines-are-links ()
-  "Only to files of the workspace that exist, of a daemon on this machine."
+  "They link to existing files in the workspace of a daemon on this machine."
   (dolist (size '(1 1000000))
     (qwen-companion-chat-test-with
       (make-directory "project/src" t)
@@ -183,7 +183,7 @@
     (apply #'concat (nreverse seen))))
 
 (ert-deftest qwen-companion-chat-markdown-test-the-rest-of-a-long-line-is-folded ()
-  "However it comes; and it is opened, copied and searched like any text."
+  "It is folded in any number of pieces, and can be opened, copied and searched."
   (dolist (size '(777 1000000))
     (qwen-companion-chat-test-with
       (let ((line (concat (make-string 5000 ?a) (make-string 2000 ?b) "c")))

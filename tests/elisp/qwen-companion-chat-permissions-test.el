@@ -95,7 +95,7 @@
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-options-are-the-daemons ()
-  "Whatever there are and whatever they are called; d dismisses."
+  "Any options with any names are offered; d dismisses."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask
@@ -116,7 +116,7 @@
                    (qwen-companion-chat-permissions-test--sent)))))
 
 (ert-deftest qwen-companion-chat-permissions-test-more-options-than-keys ()
-  "Those without a key are chosen on their line, which no label can imitate."
+  "Options without a key are chosen on their lines, which no label can imitate."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask
@@ -453,7 +453,7 @@
     (should (= 1 (length (qwen-companion-test-sent 'daemon-fetch))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-no-room-to-compare ()
-  "That is said in the place of the change, which can be shown later."
+  "A message takes the place of the change, which can be shown later."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool
      :diffs '((:index 0 :path "/project/a.txt" :old-size nil :new-size 4)))
@@ -625,7 +625,7 @@
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
 (ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-seen-anew ()
-  "Also where its size has not; and no text of before counts for it."
+  "A change of the same size counts too; earlier fetched text does not."
   (qwen-companion-chat-permissions-test-with
     (let ((diffs '((:index 0 :path "/project/a.txt" :old-size 4 :new-size 4))))
       (qwen-companion-chat-permissions-test--tool :revision 1 :diffs diffs)

@@ -299,7 +299,7 @@ folded, indented, an option or a choice, and whether a button is in them."
     (should (eq 'new (plist-get (car (last (qwen-companion-test-sent 'daemon-fetch))) :part)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-file-made-by-an-edit ()
-  "Here the daemon says that it is new."
+  "For this tool the daemon's message says that the file is new."
   (qwen-companion-chat-recorded-test-with
     (qwen-companion-chat-recorded-test--play
      "create" #'qwen-companion-chat-recorded-test--asks)

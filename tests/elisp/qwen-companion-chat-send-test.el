@@ -169,7 +169,7 @@ It is the value of `default-directory' there."
     (should-not (qwen-companion-chat-send--referenced-files "who is @?"))))
 
 (ert-deftest qwen-companion-chat-send-test-files-of-another-machine ()
-  "Neither a remote file nor a workspace that looks remote is looked for."
+  "No remote file, and no file of a workspace with a remote name, is looked for."
   (qwen-companion-chat-send-test-with nil
     (should (string-match-p "another machine"
                             (cadr (should-error
@@ -234,7 +234,7 @@ It is the value of `default-directory' there."
      (sort (all-completions (buffer-substring start end) table) #'string<))))
 
 (ert-deftest qwen-companion-chat-send-test-completes-files ()
-  "Of the daemon's workspace, whatever the directory of the chat is."
+  "Files of the daemon's workspace, in a chat with any directory."
   (qwen-companion-chat-send-test-with '(("src/alpha.el" "") ("src/beta.el" ""))
     (let ((default-directory "/"))
       (should (equal '("src/") (qwen-companion-chat-send-test--complete "look at @sr")))

@@ -76,7 +76,7 @@
     (should (equal "s" (tabulated-list-get-id)))))
 
 (ert-deftest qwen-companion-chat-sessions-test-asks-when-a-session-changes ()
-  "Whoever changes its state, when it changed and its clients are listed anew."
+  "After any change of a session, the list asks again for times and clients."
   (qwen-companion-chat-sessions-test-with
     (cl-flet ((asked () (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-sessions-test--tell '(:id "s" :title "Here" :clients 1))

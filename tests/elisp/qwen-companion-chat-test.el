@@ -219,7 +219,7 @@
       (should (equal "55" (buffer-substring (- (window-point away) 2) (window-point away)))))))
 
 (ert-deftest qwen-companion-chat-test-a-window-that-begins-with-the-prompt-shows-what-comes ()
-  "But not one that has been scrolled inside of a long prompt."
+  "A window scrolled inside a long prompt stays where it is."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One.\n"))
     (set-window-start nil qwen-companion-chat-blocks-prompt-start)
@@ -445,7 +445,7 @@
 ;;; Help
 
 (ert-deftest qwen-companion-chat-test-help-names-keys-that-work ()
-  "And says where files and tools are."
+  "The help also says how to reach files and tools."
   (let ((help (substring-no-properties
                (substitute-command-keys (documentation 'qwen-companion-chat-mode)))))
     (should (string-search "those of the\ndaemon" help))
@@ -465,7 +465,7 @@
           (should (commandp (key-binding (kbd key)))))))))
 
 (ert-deftest qwen-companion-chat-test-menu-has-commands ()
-  "Those that need something of the daemon only while there is that."
+  "Commands that need a feature of the daemon are there only with that feature."
   (qwen-companion-chat-test-with
     (let (commands)
       (map-keymap (lambda (_ item)
@@ -715,7 +715,7 @@
     (should (equal "precious" (qwen-companion-chat-send--text)))))
 
 (ert-deftest qwen-companion-chat-test-the-daemon-is-had-again-as-before ()
-  "In its own way and place, wherever the user is by now."
+  "It reconnects in the same way and directory, whatever buffer is current."
   (qwen-companion-chat-test-with
     (let ((root (plist-get (car (qwen-companion-test-sent 'daemon-connect)) :root)))
       (qwen-companion-daemon-stop)
@@ -787,7 +787,7 @@
       (should (equal "*qwen chat*" (buffer-name))))))
 
 (ert-deftest qwen-companion-chat-test-exit-with-an-unsent-prompt-asks ()
-  "Only while there is a chat is anything on the hook."
+  "The hook has a function of ours only while there is a chat."
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
     (should (run-hook-with-args-until-failure 'kill-emacs-query-functions))
@@ -803,7 +803,7 @@
     (should-not (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))))
 
 (ert-deftest qwen-companion-chat-test-the-last-chat-leaves-nothing ()
-  "But while a session is being opened, its reply is waited for."
+  "While a session is being opened, its reply is still awaited."
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
     (kill-buffer)
@@ -839,7 +839,7 @@
       (qwen-companion-chat-send--set-text ""))))
 
 (ert-deftest qwen-companion-chat-test-nothing-runs-for-each-key-and-change ()
-  "But the colours."
+  "Only jit-lock, for the colours, runs there."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "So."))
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions

@@ -164,7 +164,7 @@
   (get-text-property (point) 'mouse-face))
 
 (ert-deftest qwen-companion-chat-tools-test-a-file-is-visited-at-its-line ()
-  "In another window; a narrowed buffer is widened only if it has to be."
+  "It is shown in another window; a narrowing is kept if the line is inside."
   (qwen-companion-chat-test-with
     (let ((file (expand-file-name "a.txt"))
           (chat (current-buffer)))
@@ -225,7 +225,7 @@
       (should-not handled))))
 
 (ert-deftest qwen-companion-chat-tools-test-files-of-another-machine ()
-  "Of a daemon that may be elsewhere no file is looked for here."
+  "Files of a daemon that may be elsewhere are not looked for on this machine."
   (qwen-companion-chat-test-with
     (let ((file (expand-file-name "a.txt")))
       (write-region "one\n" nil file nil 'silent)

@@ -88,7 +88,7 @@
     (should (= 5 (qwen-companion-context-character (point))))))
 
 (ert-deftest qwen-companion-context-test-line-ends-are-no-characters ()
-  "Neither where Emacs hides them nor where it shows them as ^M."
+  "They are none where Emacs hides them, and none where it shows them as ^M."
   (pcase-dolist (`(,bytes ,search ,line ,character)
                  '(("one\r\ntwo\r\n" "tw" 2 3)
                    ("one\r\ntwo\r\n" "two" 2 4)

@@ -295,7 +295,7 @@ token for the URL, which is the value of the option."
       (should-error (qwen-companion-daemon-stop) :type 'user-error))))
 
 (ert-deftest qwen-companion-daemon-test-left-and-connected-at-once ()
-  "That the connection before is off is reported late."
+  "The end of the previous connection is reported late, and changes nothing."
   (qwen-companion-daemon-test-with
     (call-interactively #'qwen-companion-daemon-connect)
     (qwen-companion-daemon-stop)
@@ -312,7 +312,7 @@ token for the URL, which is the value of the option."
     (should (= 1 (length (qwen-companion-test-sent 'daemon-disconnect))))))
 
 (ert-deftest qwen-companion-daemon-test-the-token-is-shown-nowhere ()
-  "Not in messages, the log, or an error while it is looked up and sent."
+  "It is in no message, log or error while it is looked up and sent."
   (qwen-companion-daemon-test-with
     (let ((said (qwen-companion-test-messages
                   (call-interactively #'qwen-companion-daemon-connect)

@@ -159,7 +159,7 @@
     (set-file-times file (time-add nil 2))))
 
 (ert-deftest qwen-companion-disk-test-holds-a-text-in-any-encoding ()
-  "Also one that Emacs would take for another, as it takes Latin-2 for Latin-1."
+  "It holds text that Emacs would decode wrongly, such as Latin-2 as Latin-1."
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
       (dolist (case '(("caf\u00e9\npommes\n\u00e0 la carte\n"
@@ -196,7 +196,7 @@
         (should-not (qwen-companion-disk-holds-p path text))))))
 
 (ert-deftest qwen-companion-disk-test-a-file-of-another-size-is-not-read ()
-  "That takes long when it is large, and Emacs waits."
+  "Reading a large file would block Emacs."
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
       (dolist (coding '(utf-8-unix utf-8-dos utf-16le-with-signature-dos))

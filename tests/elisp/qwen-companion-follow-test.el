@@ -181,7 +181,7 @@ visits and that has changed."
 ;;; Unmodified buffers
 
 (ert-deftest qwen-companion-follow-test-the-clock-is-set-back ()
-  "Between an event and the look at the file."
+  "The clock is set back between an event and the check of the file."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (qwen-companion-follow-test--visit "a.txt")
     (with-current-buffer (find-buffer-visiting "a.txt")
@@ -208,7 +208,7 @@ visits and that has changed."
                      (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-undo-and-redo ()
-  "Across a change of the user's, one of the CLI's, and back."
+  "Undo and redo cross changes of the user and of the CLI."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (goto-char (point-max))
@@ -233,7 +233,7 @@ visits and that has changed."
         (should-not (buffer-modified-p))))))
 
 (ert-deftest qwen-companion-follow-test-undo-only-and-undo-redo ()
-  "As with undo and redo on keys of their own, or in a tree."
+  "Separate undo and redo commands work across changes of the CLI."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (goto-char (point-max))
@@ -370,7 +370,7 @@ visits and that has changed."
           (should (equal "three\n" (buffer-string))))))))
 
 (ert-deftest qwen-companion-follow-test-300-files-written-at-once ()
-  "As a branch switch does: all end in step, and the directory is watched again."
+  "All buffers follow, as after a branch switch; the watch is back afterwards."
   (let* ((write-region-inhibit-fsync t)
          (vc-handled-backends nil)
          (names (cl-loop for n from 1 to 300 collect (format "%d.txt" n)))
@@ -476,7 +476,7 @@ visits and that has changed."
         (should-not (verify-visited-file-modtime))))))
 
 (ert-deftest qwen-companion-follow-test-with-global-auto-revert ()
-  "Whoever comes first, the other one finds nothing to do."
+  "The first of the two to notice a change leaves the other nothing to do."
   (dolist (first '(follow auto-revert))
     (qwen-companion-follow-test-with '(("a.txt" "one\n"))
       (let ((reverts 0) (qwen-companion-disk-quiet
@@ -559,7 +559,7 @@ visits and that has changed."
       (should (equal "mine\n" (qwen-companion-test-file-text "a.txt"))))))
 
 (ert-deftest qwen-companion-follow-test-an-expected-write-asks-nothing ()
-  "Between acceptance and write, and between that and our noticing."
+  "No key asks between acceptance and write, or between write and its event."
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (let ((path (expand-file-name "a.txt"))
@@ -602,7 +602,7 @@ visits and that has changed."
         (should-not (memq 'qwen-companion-follow--before-save before-save-hook))))))
 
 (ert-deftest qwen-companion-follow-test-a-key-before-the-event-asks-nothing ()
-  "Not the first key, nor the first one after saving; nothing is lost."
+  "The first key and the first after saving ask nothing; no text is lost."
   (qwen-companion-follow-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (let ((create-lockfiles t))
@@ -726,7 +726,7 @@ visits and that has changed."
   (cadr (should-error (funcall (or command #'save-buffer)) :type 'user-error)))
 
 (ert-deftest qwen-companion-follow-test-conflict-markers-are-not-saved ()
-  "By no command, in any mode, until they are resolved; undo brings them back."
+  "No command in any mode saves unresolved markers; undo brings them back."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
     (dolist (command (list #'save-buffer (lambda () (save-some-buffers t))))
       (should (string-match-p "1 conflict .*C-c ^ n .*C-u C-x C-s"
@@ -745,7 +745,7 @@ visits and that has changed."
     (should (qwen-companion-follow-test--save-error))))
 
 (ert-deftest qwen-companion-follow-test-conflict-markers-are-saved-on-demand ()
-  "And after that like any other text."
+  "Saved once on demand, they are saved like any other text."
   (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
     (let ((current-prefix-arg '(4))
           (this-command #'save-some-buffers))
@@ -760,7 +760,7 @@ visits and that has changed."
     (should (string-search "more" (qwen-companion-test-file-text "a.txt")))))
 
 (ert-deftest qwen-companion-follow-test-conflict-markers-stay-guarded ()
-  "Also when the CLI has gone and the mode is off, and the file was renamed."
+  "They are guarded after the CLI's end, with the mode off, and in a renamed file."
   (qwen-companion-follow-test-with-conflict "mine\n" "theirs\n"
     (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server) nil)
     (qwen-companion-follow-update)
@@ -993,7 +993,7 @@ visits and that has changed."
         (should (equal text (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-a-writer-that-rests-is-followed ()
-  "As one that keeps its file open, such as a log's."
+  "A writer that keeps its file open, as of a log, is followed between writes."
   (skip-unless (featurep 'inotify))
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -1005,7 +1005,7 @@ visits and that has changed."
         (delete-process writer)))))
 
 (ert-deftest qwen-companion-follow-test-the-same-size-and-time ()
-  "As `touch -r' and `rsync -t' leave them; the next save overwrites nothing."
+  "After `touch -r' or `rsync -t' the next save still overwrites no other text."
   (dolist (command '("printf 'two\\n' >a.txt; touch -r stamp a.txt"
                      "printf 'two\\n' >new; touch -r stamp new; mv new a.txt"))
     (qwen-companion-follow-test-with '(("a.txt" "one\n") ("stamp" ""))
@@ -1059,7 +1059,7 @@ visits and that has changed."
         (should (equal "two\n" (buffer-string)))))))
 
 (ert-deftest qwen-companion-follow-test-the-new-name-is-offered ()
-  "Of a file that the shell has moved, also to where nothing was watched."
+  "A file moved by the shell is found, also in a directory without a watch."
   (dolist (command '("mv a.txt b.txt" "mkdir d && mv a.txt d/b.txt"))
     (qwen-companion-follow-test-with '(("a.txt" "one\n"))
       (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
@@ -1089,7 +1089,7 @@ visits and that has changed."
       (should-not (buffer-modified-p)))))
 
 (ert-deftest qwen-companion-follow-test-written-by-renaming ()
-  "As programs do that never leave half a file."
+  "A file replaced by renaming another one to it is followed."
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (qwen-companion-follow-test--visit "a.txt")
       (dolist (text '("two\n" "three\n"))

@@ -320,7 +320,7 @@ MORE are keys and values that come first."
 ;;; Keys
 
 (ert-deftest qwen-companion-inspector-test-the-exact-json-is-copied ()
-  "Also when it came by file, which is then gone."
+  "JSON that arrived by file is copied exactly, and its file is deleted."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)
@@ -562,7 +562,7 @@ MORE are keys and values that come first."
         (advice-remove 'qwen-companion-inspector--draw 'count)))))
 
 (ert-deftest qwen-companion-inspector-test-ages-follow-the-clock ()
-  "While it is shown, and only then."
+  "A timer updates the ages only while the inspector is shown."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1")
     (qwen-companion-context)

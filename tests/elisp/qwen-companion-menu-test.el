@@ -121,7 +121,7 @@
     (should (eq #'qwen-companion-chats (lookup-key menu [Chat List])))))
 
 (ert-deftest qwen-companion-menu-test-commands-without-a-package ()
-  "In a clone, where `require' is all there is, they are there too.
+  "A clone, loaded by `require' only, has the commands too.
 A chat has to be required."
   (let ((commands (cl-remove-if
                    (lambda (command)

@@ -285,7 +285,7 @@ Check that the text is then what it should be, and return it."
         (should (eq t buffer-undo-list))))))
 
 (ert-deftest qwen-companion-merge-test-nothing-is-asked-about-the-file ()
-  "Also when it has been written meanwhile, or another Emacs has it."
+  "No question comes up about a file written meanwhile or locked by another Emacs."
   (qwen-companion-test-with-files '(("f.txt" "one\n"))
     (let ((create-lockfiles t))
       (with-current-buffer (find-file-noselect "f.txt")
@@ -300,7 +300,7 @@ Check that the text is then what it should be, and return it."
         (should buffer-file-truename)))))
 
 (ert-deftest qwen-companion-merge-test-change-hooks-hear-of-all ()
-  "Of each change when they are few, else of one that holds them all."
+  "They run for each of a few changes, and once for many changes together."
   (dolist (count (list 3 (1+ qwen-companion-merge--single-changes)))
     (pcase-let ((`(,text ,changes) (qwen-companion-merge-test--lines count)))
       (qwen-companion-merge-test--with text
@@ -357,7 +357,7 @@ Check that the text is then what it should be, and return it."
   (should-not qwen-companion-merge--requests))
 
 (ert-deftest qwen-companion-merge-test-what-is-not-unicode-fails ()
-  "And the connection lives on."
+  "Text that is not Unicode fails, and the connection lives on."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))

@@ -178,7 +178,7 @@ The function `become' gives it another activity, since now or TIME."
       (should (member "one" (qwen-companion-prompts-of "/root"))))))
 
 (ert-deftest qwen-companion-prompts-test-savehist-keeps-the-history ()
-  "Also over a session of Emacs in which nothing is asked."
+  "The history survives an Emacs session without a prompt."
   (qwen-companion-test-with-files nil
     (let ((savehist-file (expand-file-name "history"))
           (savehist-additional-variables nil)

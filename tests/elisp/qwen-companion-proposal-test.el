@@ -216,7 +216,7 @@ is kept."
 ;;; Which proposal
 
 (ert-deftest qwen-companion-proposal-test-each-proposal-can-be-chosen ()
-  "Also where two sessions of one CLI propose a change of one file."
+  "Two sessions of one CLI with proposals for one file can be told apart."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (let ((first (qwen-companion-test-propose "a.txt" "two\n"))
           (second (qwen-companion-test-propose "a.txt" "three\n" :session "session-2"))
@@ -352,7 +352,7 @@ is kept."
       (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-line-ends-on-disk-are-as-they-are ()
-  "Whatever line ends the user has named for the buffer that visits the file."
+  "The user's choice of line ends for the visiting buffer does not matter."
   (pcase-dolist (`(,disk ,named ,shown)
                  '(("one\r\ntwo\r\n" utf-8-unix "one\ntwo\n")
                    ("one\r\ntwo\r\n" utf-8-dos "one\ntwo\n")
@@ -693,7 +693,7 @@ that of the unified review."
                                       #x202e))))))
 
 (ert-deftest qwen-companion-proposal-test-a-mode-cannot-take-its-time-over-the-text ()
-  "At its start it sees no text; long lines and long texts get none."
+  "A mode starts in an empty buffer; long lines and long texts get no mode."
   (require 'python)
   (qwen-companion-proposal-test-with '(("a.py" "x = 1\n"))
     (let ((text (apply #'concat (cl-loop for i to 9000 collect
@@ -722,7 +722,7 @@ that of the unified review."
           (qwen-companion-diff-reject))))))
 
 (ert-deftest qwen-companion-proposal-test-sizes-above-the-limit-are-refused ()
-  "Of the text and of the file; the CLI is told where to decide."
+  "A large text or file is refused; the CLI is told to ask in its terminal."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n") ("big.txt" "0123456789\n"))
     (let ((qwen-companion-diff-size-limit 10)
           (spooled (expand-file-name "long" (qwen-companion-backend-spool))))
@@ -855,7 +855,7 @@ The CLI writes both one after the other, and nothing is amiss."
     (should-not (qwen-companion-proposal-test--kept))))
 
 (ert-deftest qwen-companion-proposal-test-the-second-change-fails-with-edits ()
-  "That it may is said before, and afterwards the text is kept with the first."
+  "A warning says so before; afterwards the text is kept beside the first one."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n"))
     (qwen-companion-proposal-test--accept (qwen-companion-test-propose "a.txt" "ONE\n2\n"))
     (let ((second (qwen-companion-test-propose "a.txt" "1\nTWO\n")))
@@ -876,7 +876,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal '("ONE\nTWO\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-a-whole-text-replaces-the-one-before ()
-  "Of the one before only edits are kept: the user accepted its replacement."
+  "Only edits of the earlier text are kept: the user accepted its replacement."
   (dolist (edits '("" "mine\n"))
     (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n"))
       (let ((first (qwen-companion-test-propose "a.txt" "2\n")) second)
@@ -953,7 +953,7 @@ The CLI writes both one after the other, and nothing is amiss."
           (should-not (qwen-companion-proposal-test--kept)))))))
 
 (ert-deftest qwen-companion-proposal-test-missing-edits-are-said-once-and-when-true ()
-  "Not while the CLI is still writing, nor at writes that come later."
+  "No message while the CLI is still writing, and none at later writes."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-proposal-test--edit proposal "mine\n")
@@ -996,7 +996,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
 (ert-deftest qwen-companion-proposal-test-what-equals-the-disk-is-not-kept ()
-  "However the review ends."
+  "A text that equals the file is not kept, in whatever way the review ends."
   (dolist (end (list #'qwen-companion-proposal-on-close #'qwen-companion-proposal-on-orphan
                      (lambda (_) (qwen-companion-proposal-end-all))
                      (lambda (_) (qwen-companion-test-propose "a.txt" "three\n"))))

@@ -109,7 +109,7 @@ Return the buffer with the kept text, and what was said."
         (should (buffer-modified-p))))))
 
 (ert-deftest qwen-companion-rescue-test-other-changes-are-shown-beside-it ()
-  "In the file since, or in its buffer: neither is overwritten."
+  "Later changes of the file or of its buffer are shown, not overwritten."
   (dolist (change (list (lambda ()
                           (qwen-companion-rescue-test--write "a.txt" "other\n"))
                         (lambda ()
@@ -187,7 +187,7 @@ Wait until the companion has found out, and return what it says."
        (null (get-process "qwen-companion-diff"))))))
 
 (ert-deftest qwen-companion-rescue-test-disk-is-not-what-was-accepted ()
-  "That is said, the text is kept, and the difference shown, not selected."
+  "A message says so; the text is kept, and the difference is shown beside."
   (dolist (busy '(nil t))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
       (cl-letf (((symbol-function 'qwen-companion-review--busy-p)

@@ -111,7 +111,7 @@
         (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-belongs-beside-its-own-terminal ()
-  "Where that is not known, beside any that was started in the project."
+  "If its terminal is unknown, it is shown beside any terminal of the project."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
            (here (get-buffer-create "*here*"))
@@ -186,7 +186,7 @@
         (should (equal dedicated (window-dedicated-p)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-small-frame ()
-  "Where there is no room for both, the review has the frame for a while."
+  "In a frame too small for both, the review has the frame until it ends."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (set-frame-size (selected-frame) 80 10)
     (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n"))
@@ -306,7 +306,7 @@
     (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers)))))
 
 (ert-deftest qwen-companion-review-ediff-test-opening-again-is-the-same-session ()
-  "Also after the windows were changed by hand."
+  "It is the same session after the user changed the windows."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-review-ediff-test--show proposal)
@@ -413,7 +413,7 @@
           (ediff-really-quit nil))))))
 
 (ert-deftest qwen-companion-review-ediff-test-long-help-names-our-keys ()
-  "And the panel has room for all of it."
+  "The long help names our keys, and the panel has room for all of it."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-ediff-test--show (qwen-companion-test-propose "a.txt" "two\n") t)
     (should (string-match-p "C-c C-c accept" (buffer-string)))
@@ -459,7 +459,7 @@
       (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers))))))
 
 (ert-deftest qwen-companion-review-ediff-test-comes-again-when-its-frame-is-gone ()
-  "By itself and with its edits; one that is put aside stays there."
+  "A review comes back with its edits; one put aside does not."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
           (qwen-companion-diff-arrival 'now))
@@ -573,7 +573,7 @@
         (should (equal "*terminal*" (funcall name)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-arrival-when-idle ()
-  "Not before half a second without input has passed."
+  "It opens only after half a second without input."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((qwen-companion-diff-arrival 'idle)
            (proposal (qwen-companion-test-propose "a.txt" "two\n")))
@@ -694,7 +694,7 @@
           (should (equal '("*other*") (qwen-companion-review-ediff-test--buffers))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-restores-the-tab-it-was-in ()
-  "Whichever tab is selected when it ends, and in whatever order."
+  "Each tab gets its windows back, in any order and with any tab selected."
   (dolist (end (list (lambda (proposal) (qwen-companion-diff-reject proposal))
                      (lambda (proposal)
                        (qwen-companion-proposal-on-close
@@ -825,7 +825,7 @@
           (should (eq selected (selected-window))))))))
 
 (ert-deftest qwen-companion-review-ediff-test-parts-of-a-review-left-in-windows ()
-  "Whichever of its windows the user has closed, the end restores all."
+  "Its end restores all windows, whichever of its own the user has closed."
   (dolist (gone '("*Ediff Control Panel*" "*qwen-companion disk: a.txt*"
                   "*terminal*"))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
@@ -843,7 +843,7 @@
     (current-buffer)))
 
 (ert-deftest qwen-companion-review-ediff-test-unsaved-text-is-said-as-long-as-it-is ()
-  "In both header lines, in the control panel, and in the list."
+  "Both header lines, the control panel and the list mention unsaved text."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let* ((said (lambda (proposal)
                    (qwen-companion-review-check-unsaved)
@@ -1020,7 +1020,7 @@
 ;;; Where it opens, and what is left
 
 (ert-deftest qwen-companion-review-ediff-test-by-command-from-the-minibuffer ()
-  "As with recursive minibuffers: it takes windows of the frame."
+  "With a recursive minibuffer, the command takes windows of the frame."
   (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
     (let ((before (current-window-configuration)))
       (dolist (style '(ediff unified))
@@ -1100,7 +1100,7 @@
       (should (eq proposal (qwen-companion-review-shown))))))
 
 (ert-deftest qwen-companion-review-ediff-test-keys-that-come-too-late ()
-  "Those of a review that has just ended by itself do nothing elsewhere."
+  "Keys typed for a review that has just ended do nothing elsewhere."
   (dolist (end (list #'qwen-companion-proposal-on-orphan #'qwen-companion-proposal-on-close))
     (dolist (key '("C-c C-c" "C-c C-k" "x"))
       (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))

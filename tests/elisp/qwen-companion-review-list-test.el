@@ -120,7 +120,7 @@
       (should (equal "*qwen-companion hunks: b.txt*" (buffer-name (window-buffer)))))))
 
 (ert-deftest qwen-companion-review-list-test-keeps-point-on-its-line ()
-  "Also where the list is not in the selected window."
+  "Point stays on its line in a window that is not selected, too."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (let ((a (qwen-companion-test-propose "a.txt" "2\n")))
       (qwen-companion-test-propose "b.txt" "2\n")

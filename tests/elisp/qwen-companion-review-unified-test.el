@@ -200,7 +200,7 @@ A text that is nil removes the line."
       (should-error (qwen-companion-review-unified-test--press "k") :type 'user-error))))
 
 (ert-deftest qwen-companion-review-unified-test-undo ()
-  "Of everything that was done in the review, step by step, as it was shown."
+  "Every step in the review can be undone, one after the other."
   (qwen-companion-review-unified-test-with-joined
     (let (seen)
       (cl-flet ((do (line &rest keys)
@@ -254,7 +254,7 @@ A text that is nil removes the line."
     (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)))
 
 (ert-deftest qwen-companion-review-unified-test-hunks-say-what-they-are-in ()
-  "By the major mode where that is cheap, else as git does."
+  "The major mode names it if that is cheap; otherwise git's rule does."
   (qwen-companion-review-unified-test-with
       '(("a.el" "(defun one ()\n  \"Text.\"\n  1)\n") ("b.txt" "One\n two\n"))
     (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el")
@@ -408,7 +408,7 @@ A text that is nil removes the line."
       (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count))))))
 
 (ert-deftest qwen-companion-review-unified-test-split-inside-a-change ()
-  "At each line; each of the parts is dropped by itself, and comes back."
+  "It can be split at each line; each part is dropped and restored by itself."
   (let ((old "0\na\nb\n1\n") (new "0\nA\nB\nC\n1\n"))
     (pcase-dolist (`(,line ,without-first ,without-second)
                    '(("-b" "0\na\nA\nB\nC\n1\n" "0\nb\n1\n")
@@ -645,7 +645,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (string-prefix-p "1\nall\n9\n" (qwen-companion-review-unified-test--text proposal)))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-of-lines-that-have-changed ()
-  "Nothing is lost on either side."
+  "No text of the edit or of the file is lost."
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-review-unified-test--press "e")
     (let ((edit (current-buffer)))
@@ -663,7 +663,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should-not (string-match-p "^other$" (qwen-companion-review-unified-test--text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-edit-outlives-the-proposal ()
-  "But only where there is something to lose."
+  "A changed edit is kept after the proposal's end; an unchanged one is not."
   (dolist (change '(nil t))
     (qwen-companion-review-unified-test-with-three
       (qwen-companion-review-unified-test--press "e")
@@ -818,7 +818,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (string-prefix-p "- a/x" (qwen-companion-review-unified-test--text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-no-hook-acts-on-it ()
-  "Neither those of the modes nor the settings of the project."
+  "No hook of a mode and no setting of the project acts on it."
   (qwen-companion-review-unified-test-with
       '(("a.txt" "one\n") (".dir-locals.el" "((nil . ((eval . (error \"Evaluated\")) (fill-column . 3))))"))
     (let* (ran
@@ -829,7 +829,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should-not (= 3 fill-column)))))
 
 (ert-deftest qwen-companion-review-unified-test-nothing-runs-for-each-key-and-change ()
-  "Nothing of `diff-mode' does either, except its colours."
+  "Nothing of `diff-mode' runs there either, except for its colours."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")
     (dolist (hook '(pre-command-hook post-command-hook before-change-functions
@@ -946,7 +946,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (search-forward "\\ 1 more line: RET here shows it\n"))))
 
 (ert-deftest qwen-companion-review-unified-test-windows-and-ends ()
-  "As in the other front end, whatever ends the review."
+  "Windows come back as in Ediff, whatever ends the review."
   (dolist (end (list #'qwen-companion-diff-accept
                      #'qwen-companion-diff-reject
                      #'qwen-companion-diff-bury
@@ -1037,7 +1037,7 @@ Its state for editing has the keys n and x, the motion state has k."
             (should (string-search warning header))))))))
 
 (ert-deftest qwen-companion-review-unified-test-header-warns ()
-  "Of text that would be lost, and of a file that was written meanwhile."
+  "It warns of text that would be lost, and of a file written meanwhile."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (let ((coding-system-for-write 'iso-latin-1-unix))
       (write-region "caf\u00e9\n" nil "a.txt" nil 'silent))

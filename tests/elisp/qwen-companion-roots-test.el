@@ -174,7 +174,7 @@ Only what BODY opens counts as open."
     (should (equal '(" Qwen:no-root" " Qwen") redrawn))))
 
 (ert-deftest qwen-companion-roots-test-a-connected-cli-keeps-its-root ()
-  "Also when the last file of its project is closed, until it goes."
+  "Its root stays after the last file of the project is closed, until it ends."
   (qwen-companion-roots-test--with-files '(("one/a.txt" "") ("two/deep/b.txt" ""))
     (dolist (name '("one" "two"))
       (make-directory (concat name "/.git")))

@@ -151,7 +151,7 @@
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
 (ert-deftest qwen-companion-session-list-test-next-waiting ()
-  "Each in turn, whatever it waits for; an error where none does."
+  "It visits each waiting CLI in turn; without one it signals an error."
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a" :state '(:activity asking))
             (qwen-companion-session-list-test--session "b" :state '(:activity working))

@@ -33,7 +33,7 @@
       (delete-directory directory t))))
 
 (ert-deftest qwen-companion-structure-test-circles-are-found ()
-  "Also where one file is only declared or autoloaded."
+  "A circle is found through declarations and autoloads, too."
   (dolist (door '((declare-function qwen-companion-a-do "qwen-companion-a" ())
                   (require 'qwen-companion-a)
                   (defun qwen-companion-c () (require 'qwen-companion-a))

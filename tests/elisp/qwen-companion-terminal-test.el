@@ -376,7 +376,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
                      (qwen-companion-terminal--options default-directory))))))
 
 (ert-deftest qwen-companion-terminal-test-emacs-is-the-editor ()
-  "While its server runs, unless that is not wanted."
+  "Emacs is the CLI's editor while the Emacs server runs, if the option says so."
   (require 'server)
   (let ((server-process nil)
         (server-use-tcp nil)
@@ -408,7 +408,7 @@ ROOT is the directory."
        ,@body)))
 
 (ert-deftest qwen-companion-terminal-test-outside-of-emacs ()
-  "By a template of the command, in the directory."
+  "The command template starts a terminal in the directory."
   (qwen-companion-terminal-test--with-external
       '("sh" "-c" "echo \"$0\" >half && mv half answer" "a b")
     (qwen-companion-test-wait-for (file-exists-p "answer"))
@@ -495,7 +495,7 @@ ROOT is the directory."
     (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))))
 
 (ert-deftest qwen-companion-terminal-test-keys-leave-c-c-to-the-program ()
-  "Where C-c itself goes to the program, it still does."
+  "C-c goes to the program where it did before."
   (qwen-companion-terminal-test-in-term
     (let ((map (make-sparse-keymap)))
       (define-key map (kbd "C-c") #'term-send-raw)
