@@ -53,7 +53,7 @@
   "Characters of a compilation or a section of Magit that are quoted at most.")
 
 (defun qwen-companion-ask--quotation (root)
-  "Return what is at point in the current buffer as text for a prompt.
+  "Return the code, error or region at point as text for a prompt.
 Files are named relative to ROOT.  Return nil where there is nothing to
 quote."
   (cond
@@ -145,7 +145,7 @@ NAME says what it is."
   (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim (buffer-string))))
 
 (defun qwen-companion-ask--keep-drafts ()
-  "Keep what is in all prompt buffers in the history: Emacs is ending."
+  "Save the texts of all prompt buffers in the history, as Emacs is exiting."
   (dolist (buffer (buffer-list))
     (when (buffer-local-value 'qwen-companion-ask--root buffer)
       (with-current-buffer buffer
@@ -201,7 +201,7 @@ beginning the slash commands of Qwen Code.
 
 ;;;###autoload
 (defun qwen-companion-ask (&optional bare)
-  "Write a prompt for a CLI about what is at point.
+  "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the
 section of Magit, the message of a compilation or the diagnostics at
 point, else name the line.  In a compilation but on no message, and in the
@@ -237,7 +237,7 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
 
 ;;;###autoload
 (defun qwen-companion-ask-send (prompt)
-  "Send PROMPT to a CLI, with what is at point quoted above it.
+  "Send PROMPT to a CLI, with the code, error or region at point quoted above.
 See `qwen-companion-ask' for what is quoted."
   (interactive
    (let ((root (qwen-companion-ask--current-root)))

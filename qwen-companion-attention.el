@@ -100,7 +100,7 @@ A buffer that stands for a terminal outside of Emacs tells nothing."
                           (file-name-nondirectory (directory-file-name directory))))))))
 
 (defun qwen-companion-attention--tell (kind session text &rest slots)
-  "Make an event of KIND about SESSION, where TEXT is what it does.
+  "Make an event of KIND about SESSION; TEXT describes its activity.
 SLOTS are further ones of `qwen-companion-event'."
   (qwen-companion-attention--call
    (apply #'make-qwen-companion-event
@@ -110,7 +110,7 @@ SLOTS are further ones of `qwen-companion-event'."
           slots)))
 
 (defun qwen-companion-attention-tell-of-chat (chat kind text &optional seconds)
-  "Make an event of KIND about CHAT, a buffer, where TEXT is what it does.
+  "Make an event of KIND about CHAT, a buffer; TEXT describes its activity.
 SECONDS is how long the turn took; one that was short is not told when it
 is `done'."
   (unless (and (eq kind 'done)
@@ -127,7 +127,7 @@ is `done'."
        (not (process-attributes (qwen-companion-session-pid session)))))
 
 (defun qwen-companion-attention-sessions-changed (before after)
-  "Tell of what has changed from BEFORE to AFTER, two lists of sessions."
+  "Report each difference between BEFORE and AFTER, two lists of sessions."
   ;; Those that are the same object have not changed.
   (dolist (old (cl-remove-if (lambda (session) (memq session after)) before))
     (let* ((state (qwen-companion-session-state old))
@@ -143,7 +143,7 @@ is `done'."
          new state (qwen-companion-session-state new)))))))
 
 (defun qwen-companion-attention--state-changed (session before after)
-  "Tell of what SESSION does, whose state was BEFORE and is AFTER."
+  "Report the change of SESSION from the state BEFORE to AFTER."
   (let ((was (qwen-companion-cli-state-activity before))
         (question (qwen-companion-cli-state-question after)))
     (pcase (qwen-companion-cli-state-activity after)

@@ -64,7 +64,7 @@ Pending requests will not be answered.")
 Each function gets the method and the payload of the call.")
 
 (defvar qwen-companion-backend-environment-function #'ignore
-  "Function that returns what differs in the environment of the process.
+  "Function that returns changes to the environment of the process.
 Its value is a list of elements like those of `process-environment'.")
 
 (defvar qwen-companion-backend-proposals-function #'ignore
@@ -124,7 +124,7 @@ names of the discovery files."
 (defvar qwen-companion-backend--connection nil
   "The Python process and the connection to it, nil when there is none.")
 (defvar qwen-companion-backend--server (qwen-companion-backend--make-server)
-  "What outlives a process; a new value forgets it.")
+  "The state that is kept between processes; a new value resets it.")
 ;; Not in the structs: what a struct is passed to shows it in backtraces.
 (defvar qwen-companion-backend--secret nil
   "The secret in each call between Emacs and this process.")
@@ -135,7 +135,7 @@ names of the discovery files."
 (defvar qwen-companion-backend--restarts nil
   "Times of the latest restarts, newest first.")
 (defvar qwen-companion-backend--noticed nil
-  "What `qwen-companion-backend-notice-once' has shown since the start.")
+  "Texts that `qwen-companion-backend-notice-once' has shown since the start.")
 
 (defun qwen-companion-state ()
   "Return the state of the companion as a symbol.

@@ -43,7 +43,7 @@
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-changes-file (:copier nil))
-  "What was changed in a file in a stretch of the journal.
+  "The changes of one file in a part of the journal.
 ROOT is the workspace root and PATH the file.  SCOPE, TURN and SESSION
 are what the journal is asked for.  STATE is nil at first, then
 `loading', and finally `ready', `binary' (not a text) or `failed', with
@@ -59,7 +59,7 @@ asked for, GENERATION the differences there have been."
   after-mode from difference present mixed undone (asked 0) (generation 0))
 
 (defun qwen-companion-changes-file-forget (file)
-  "Kill the buffers of FILE; what is still being computed is dropped."
+  "Kill the buffers of FILE, and cancel pending comparisons."
   (when-let* ((difference (qwen-companion-changes-file-difference file)))
     (dolist (buffer (list (qwen-companion-hunks-old difference)
                           (qwen-companion-hunks-new difference)))
@@ -72,7 +72,7 @@ asked for, GENERATION the differences there have been."
 ;;; Loading
 
 (defun qwen-companion-changes-file-request (file)
-  "Return what to ask the journal for about FILE, a property list."
+  "Return the journal request for FILE, a property list."
   (list :root (qwen-companion-changes-file-root file)
         :path (qwen-companion-changes-file-path file)
         :scope (qwen-companion-changes-file-scope file)
@@ -126,7 +126,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
         (qwen-companion-changes-file--compare file callback))))))
 
 (defun qwen-companion-changes-file--compare-again (file callback)
-  "Find out again what is undone of FILE, whose texts have not changed.
+  "Compute again which parts of FILE are undone; its texts are unchanged.
 CALLBACK is as in `qwen-companion-changes-file-load'.  Changes that the
 user has split stay so."
   (let ((difference (qwen-companion-changes-file-difference file)))
@@ -272,7 +272,7 @@ CODING is how the file is decoded; CALLBACK is as in
          (kill-buffer present))))))
 
 (defun qwen-companion-changes-file--present (file coding)
-  "Return a new buffer with what is in FILE now, unsaved text included.
+  "Return a new buffer with the current text of FILE, unsaved text included.
 CODING is how its bytes are decoded."
   (let* ((path (qwen-companion-changes-file-path file))
          (from (qwen-companion-changes-file-from file))
@@ -365,7 +365,7 @@ These are changes of DIFFERENCE, none of which is dropped."
 ;;; Undoing
 
 (defun qwen-companion-changes-file-change-at (file line)
-  "Return the change of FILE at LINE of what is in the file now, or nil.
+  "Return the change of FILE at LINE of its current text, or nil.
 Where lines were removed, that is the line before or after them."
   (let ((shift 0))
     (cl-loop

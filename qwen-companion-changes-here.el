@@ -152,7 +152,7 @@ With COUNT, go on by so many; a negative one goes back."
 
 ;;;###autoload
 (defun qwen-companion-changes-undo-here ()
-  "Undo the agent's hunk at point; what you have changed since stays."
+  "Undo the agent's hunk at point, keeping your later edits."
   (interactive)
   (qwen-companion-changes-here--call #'qwen-companion-changes-undo))
 

@@ -261,7 +261,7 @@ A run of marked lines is one place."
             (qwen-companion-changes-signs--show nil)))))))
 
 (defun qwen-companion-changes-signs-enable ()
-  "Begin to mark what agents write."
+  "Start marking lines that agents have written."
   (setq qwen-companion-changes-signs--on t)
   (qwen-companion-changes-signs-update))
 

@@ -59,7 +59,7 @@
 
 (defface qwen-companion-changes-label
   '((t :inherit shadow))
-  "Face of what is said about a turn or a file."
+  "Face of notes about a turn or a file."
   :group 'qwen-companion)
 
 (defconst qwen-companion-changes--buffer-name "*qwen-companion changes*")
@@ -92,13 +92,13 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   group path root source line text)
 
 (defvar-local qwen-companion-changes--scope 'turns
-  "What is shown: `turns', `look', `commit', (since TURN) or (session ID).")
+  "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).")
 (defvar-local qwen-companion-changes--client nil
   "The client whose turns are shown, a string, or nil for all.")
 (defvar-local qwen-companion-changes--all nil
-  "Non-nil to show also what was seen when the buffer was opened.")
+  "Non-nil to include changes that were already seen when the buffer was opened.")
 (defvar-local qwen-companion-changes--seen nil
-  "Hash table of what was seen then: (TURN . PATH) to t or a list of keys.")
+  "Hash table of changes seen then: (TURN . PATH) to t or a list of keys.")
 (defvar-local qwen-companion-changes--unfolded nil
   "Keys of the headings that are unfolded.")
 (defvar-local qwen-companion-changes--fresh nil
@@ -164,7 +164,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
      qwen-companion-changes--nets)))
 
 (defun qwen-companion-changes--turn-group (turn)
-  "Return the group of TURN without what was seen, or nil if that is all."
+  "Return the unseen part of the group of TURN, or nil if all is seen."
   (let* ((id (qwen-companion-turn-id turn))
          (files (qwen-companion-turn-files turn))
          (shown (cl-remove-if
@@ -179,7 +179,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
        :root (qwen-companion-turn-root turn) :files shown))))
 
 (defun qwen-companion-changes--note-seen ()
-  "Remember what has been seen: it is not shown from now on."
+  "Hide each change that is marked as seen by now."
   (setq qwen-companion-changes--seen (make-hash-table :test #'equal))
   (dolist (turn (qwen-companion-journal-turns))
     (dolist (file (qwen-companion-turn-files turn))
@@ -320,7 +320,7 @@ With NOW non-nil, return those seen by now."
        (qwen-companion-changes--label "  seen")))))
 
 (defun qwen-companion-changes--scope-words ()
-  "Return what is shown, in words."
+  "Return the name of the visible scope."
   (pcase qwen-companion-changes--scope
     ('turns "Turns")
     ('look "Not seen yet")
@@ -399,7 +399,7 @@ With NOW non-nil, return those seen by now."
      "\n")))
 
 (defvar qwen-companion-changes--drawn nil
-  "What is being drawn: (VIEW . KEYS), with those of the hunks that are seen.")
+  "The file being drawn, (VIEW . KEYS); KEYS identify its seen hunks.")
 
 (defun qwen-companion-changes--hunk-note (difference hunk)
   "Return a note for the header of HUNK of DIFFERENCE, or nil."
@@ -741,7 +741,7 @@ it is the nearest one."
             (point-min)))))))
 
 (defun qwen-companion-changes--changed (paths)
-  "Update what is shown of PATHS, files, or all if that is t."
+  "Update the visible part of PATHS, a list of files, or of all files if t."
   (when-let* ((buffer (qwen-companion-changes--buffer)))
     (with-current-buffer buffer
       (when (and (eq paths t) (hash-table-empty-p qwen-companion-changes--seen))
@@ -751,7 +751,7 @@ it is the nearest one."
       (qwen-companion-changes--update-soon))))
 
 (defun qwen-companion-changes--reload (paths)
-  "Load what is shown of PATHS again, all if that is t; forget what is not shown."
+  "Reload the visible part of PATHS, or of all if t; forget the hidden part."
   (maphash
    (lambda (place view)
      (when (or (eq paths t) (member (cdr place) paths))
@@ -811,8 +811,8 @@ If it is being loaded, wait for that, unless ANY is non-nil."
       (user-error "Still comparing; try again in a moment"))))
 
 (defun qwen-companion-changes--current-view (view)
-  "Return VIEW unless what is drawn of it at point is out of date.
-Signal a `user-error' then, having updated the buffer."
+  "Return VIEW if its text at point is current; otherwise signal an error.
+The error is a `user-error'; the buffer is updated before it."
   (unless (eq (qwen-companion-hunks-view-difference-at (point))
               (qwen-companion-changes-file-difference view))
     (qwen-companion-changes--update)
@@ -907,7 +907,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
                         (qwen-companion-hunks-hunk-changes hunk) "  "))))
 
 (defun qwen-companion-changes-visit-clicked (event)
-  "Fold, unfold or visit what was clicked with EVENT."
+  "Fold, unfold or visit the item clicked with EVENT."
   (interactive "e" qwen-companion-changes-mode)
   (mouse-set-point event)
   (if (memq (car-safe (qwen-companion-changes--key-at (point))) '(file note))
@@ -965,29 +965,29 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   (qwen-companion-changes--show 'turns))
 
 (defun qwen-companion-changes-show-since ()
-  "Show what was changed since the turn at point began, or the newest one."
+  "Show each change since the turn at point began, or the newest one."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show
    (list 'since (qwen-companion-turn-id (qwen-companion-changes--turn-at-point)))))
 
 (defun qwen-companion-changes-show-session ()
-  "Show what was changed in the session of the turn at point, or the newest one."
+  "Show each change in the session of the turn at point, or the newest one."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show
    (list 'session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point)))))
 
 (defun qwen-companion-changes-show-unseen ()
-  "Show what was changed since you looked last: all that is not seen."
+  "Show each change that is not marked as seen."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show 'look))
 
 (defun qwen-companion-changes-show-since-commit ()
-  "Show what is different from the last commit, whoever changed it."
+  "Show all differences from the last commit, the user's included."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes--show 'commit))
 
 (defun qwen-companion-changes-toggle-seen ()
-  "Show also what has been seen, or only the rest."
+  "Toggle the display of each change that is marked as seen."
   (interactive nil qwen-companion-changes-mode)
   (setq qwen-companion-changes--all (not qwen-companion-changes--all))
   (unless qwen-companion-changes--all
@@ -1020,7 +1020,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   (qwen-companion-changes-more-context (- (or count 1))))
 
 (defun qwen-companion-changes--revert (&rest _)
-  "Load everything again; what has been seen is not shown any more."
+  "Reload everything, and hide each change seen so far."
   (qwen-companion-changes--note-seen)
   (qwen-companion-changes--reload t)
   (qwen-companion-changes--request-nets)
@@ -1041,7 +1041,7 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
   (qwen-companion-changes--act nil))
 
 (defun qwen-companion-changes--act (undo)
-  "Undo what is at point or in the region; bring it back if UNDO is nil."
+  "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (eq 'commit qwen-companion-changes--scope)
     (user-error "The journal has no turn for this; v t shows the turns"))
   (cond
@@ -1105,7 +1105,7 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
       (qwen-companion-changes--report (list (cons path result)) undo))))
 
 (defun qwen-companion-changes--act-on-files (group path undo)
-  "Undo what was done to PATH in GROUP, or bring it back if UNDO is nil.
+  "Undo each change of PATH in GROUP, or restore it if UNDO is nil.
 PATH nil means all files of GROUP."
   (let* ((files (if path
                     (list (cl-find path (qwen-companion-changes--group-files group)
@@ -1247,7 +1247,7 @@ These are turns.  Of a renamed file, only see whether they touch it."
    (not undo)))
 
 (defun qwen-companion-changes--report (results undo)
-  "Say what has become of the files, RESULTS of `qwen-companion-undo-run'.
+  "Display a message about RESULTS of `qwen-companion-undo-run'.
 UNDO is non-nil if they were to be undone.  Show a buffer with conflicts."
   (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
@@ -1378,7 +1378,7 @@ UNSEEN, mark it as not seen."
         (qwen-companion-changes--skip-item group path hunk)))))
 
 (defun qwen-companion-changes--skip-item (group path hunk)
-  "Go to what follows PATH of GROUP, or its HUNK, at the same level."
+  "Move point to the next item after PATH of GROUP, or after its HUNK."
   (cond
    (hunk (qwen-companion-changes-next))
    (t
@@ -1780,7 +1780,7 @@ Ask which one if it cannot be told."
       :style toggle :selected qwen-companion-changes--client])))
 
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
-  "Major mode of the buffer of what agents have changed.
+  "Major mode for the list of agents' changes.
 
 \\{qwen-companion-changes-mode-map}"
   :group 'qwen-companion
@@ -1892,7 +1892,7 @@ shown, and gone after that."
         (kill-buffer buffer)))))
 
 (defun qwen-companion-changes-note-comment (root path line text comment)
-  "Note COMMENT on LINE of the file PATH below ROOT, whose text is TEXT.
+  "Add COMMENT on LINE, with the text TEXT, of the file PATH below ROOT.
 It is sent with the others."
   (with-current-buffer (qwen-companion-changes--open)
     (setq qwen-companion-changes--comments
@@ -1918,7 +1918,7 @@ It is sent with the others."
 
 ;;;###autoload
 (defun qwen-companion-changes ()
-  "Show what CLIs have changed, turn by turn, the newest one first.
+  "Show each change by CLIs, turn by turn, the newest turn first.
 Whatever mode a CLI worked in and whoever approved, edits and shell
 commands alike.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
 hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  What you have
@@ -1933,7 +1933,7 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
     (qwen-companion-changes--update)))
 
 (defun qwen-companion-changes-of-session (turn)
-  "Show what was changed in the conversation to which TURN belongs."
+  "Show each change in the conversation of TURN."
   (qwen-companion-changes)
   (qwen-companion-changes--show (list 'session (qwen-companion-turn-session turn))))
 

@@ -47,7 +47,7 @@
           :in-use qwen-companion-daemon-session-mode
           :match-by qwen-companion-daemon-choice-id
           :method daemon-mode :key :mode))
-  "What can be chosen: an alist (KIND . PLIST).
+  "Alist (KIND . PLIST) of the settings of a chat with a list of choices.
 In PLIST, :title is its name in messages and :category the completion
 category.  The function :all returns the choices that the daemon offers,
 :in-use the current one of a session, as the value of the function

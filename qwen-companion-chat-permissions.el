@@ -112,7 +112,7 @@ answer has failed."
 
 (defconst qwen-companion-chat-permissions--keys
   '((no . ?n) (once . ?y) (session . ?!) (project . ?W) (user . ?U))
-  "Alist (EFFECT . KEY) of what an option does, the safest first.
+  "Alist (EFFECT . KEY) of the effects of options, the safest first.
 `project' and `user' write a rule into the settings of the workspace or
 the user.  Other options, and further ones with the same effect, have
 digits.")
@@ -121,7 +121,7 @@ digits.")
   "Key that dismisses a question.")
 
 (defun qwen-companion-chat-permissions--effect (option)
-  "Return what OPTION does, a symbol.
+  "Return the effect of OPTION, a symbol.
 It is one in `qwen-companion-chat-permissions--keys', or `unknown'."
   (let ((writes (qwen-companion-daemon-option-writes option)))
     (cond (writes)
@@ -444,7 +444,7 @@ If its revision has changed, the user has to see it again."
               :key #'qwen-companion-daemon-option-label :test #'equal))))
 
 (defun qwen-companion-chat-permissions--allowed-changes (item)
-  "Return what ITEM has allowed to change, as lines, or \"\"."
+  "Return lines about each change that ITEM has allowed, or \"\"."
   (mapconcat
    (lambda (diff)
      (let ((lines (alist-get (qwen-companion-daemon-diff-index diff)
@@ -469,7 +469,7 @@ If its revision has changed, the user has to see it again."
 ;;; Showing all of it
 
 (defun qwen-companion-chat-permissions--fetch-changes (item)
-  "Show ITEM, fetch what its tool does to files, and show that, too."
+  "Show ITEM, then fetch each file change of its tool and show it, too."
   (let* ((tool (qwen-companion-chat-permissions--tool item))
          (revision (qwen-companion-daemon-tool-revision tool)))
     (setf (qwen-companion-chat-permissions--item-revision item) revision
@@ -599,9 +599,9 @@ REASON is for the model, nil for none."
            (qwen-companion-chat-send-text reason)))))))
 
 (defun qwen-companion-chat-permissions--choose-option (item option)
-  "Answer ITEM with OPTION, after asking for what belongs to it.
-That is the reason of a rejection, and consent to what outlives the
-session."
+  "Answer ITEM with OPTION, after asking for a reason or consent it needs.
+A rejection may have a reason; an effect that outlives the session needs
+consent."
   (qwen-companion-chat-permissions--check item)
   (let ((revision (qwen-companion-chat-permissions--item-revision item))
         (effect (qwen-companion-chat-permissions--effect option))
@@ -793,7 +793,7 @@ of the answer, nil for an answer of the user's own."
                questions "")))
 
 (defun qwen-companion-chat-permissions--form-question (number question chosen active)
-  "Return the text of QUESTION with NUMBER, whose CHOSEN answers are marked.
+  "Return the text of QUESTION with NUMBER, with its CHOSEN answers marked.
 ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
   (let* ((multiple (qwen-companion-daemon-question-multiple question))
          (own (qwen-companion-chat-permissions--form-own-answers question chosen))

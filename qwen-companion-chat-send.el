@@ -308,7 +308,7 @@ buffer.  The chat is the one used last; with a prefix argument, choose."
 ;;; The prompt
 
 (defcustom qwen-companion-chat-return 'newline
-  "What RET does in the prompt: `newline' inserts one, `send' sends.
+  "The effect of RET in the prompt: `newline' inserts one, `send' sends.
 With `send', `electric-newline-and-maybe-indent' inserts a newline."
   :group 'qwen-companion
   :type '(choice (const :tag "Begins a new line" newline)
@@ -389,7 +389,7 @@ prompt that is not accepted comes back."
       (goto-char (point-max)))))
 
 (defun qwen-companion-chat-send-kept ()
-  "Send what waits here, or give it back if it cannot be sent."
+  "Send each prompt that waits here, or return it to the input if unsendable."
   (when qwen-companion-chat-send--kept
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
       ((and (or 'idle 'busy 'waiting 'cancelling) (guard qwen-companion-chat-session-id))
@@ -404,13 +404,13 @@ prompt that is not accepted comes back."
        (qwen-companion-chat-send--give-back)))))
 
 (defun qwen-companion-chat-send--give-back ()
-  "Put what waits here back into the prompt."
+  "Move each prompt that waits here back into the input."
   (let ((texts qwen-companion-chat-send--kept))
     (setq qwen-companion-chat-send--kept nil)
     (qwen-companion-chat-send-restore (string-join texts "\n\n"))))
 
 (defun qwen-companion-chat-send-kept-text ()
-  "Return a short text about what waits here, or nil."
+  "Return a short text about any prompt that waits here, or nil."
   (when-let* ((kept qwen-companion-chat-send--kept))
     (substitute-command-keys
      (format "\\<qwen-companion-chat-mode-map>%s once the session is there, \\[qwen-companion-chat-cancel] takes %s back"

@@ -102,7 +102,7 @@ A new or dead session may be missing from the list."
             collect (append (list :id id) (qwen-companion-chat-sessions--from-chat id)))))
 
 (defun qwen-companion-chat-sessions--from-chat (id)
-  "Return what the chat of the session ID has of it, a property list, or nil.
+  "Return the chat's data about the session ID, a property list, or nil.
 This is newer than the list."
   (when-let* ((chat (qwen-companion-chat-buffer id)))
     (let* ((session (buffer-local-value 'qwen-companion-chat-session chat))

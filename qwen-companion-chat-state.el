@@ -89,7 +89,7 @@ daemon and the Python process are replaced, nobody else has them.")
                           qwen-companion-chat-state--unfinished)))
 
 (defun qwen-companion-chat-state--shown ()
-  "Return what is shown and unfinished, oldest first, as it is sent."
+  "Return the visible unfinished items, oldest first, in the form sent."
   (let (changes texts)
     (cl-flet ((flush (text)
                 (when text
@@ -157,7 +157,7 @@ One that cannot be read is left to those who show it."
         '(closed dead off)))
 
 (defun qwen-companion-chat-trouble ()
-  "Return why the session cannot be used and what to do, a string, or nil.
+  "Return a reason why the session is unusable, with a remedy, or nil.
 What to do comes first, since the reason may be longer than the line."
   (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
@@ -250,7 +250,7 @@ the process ends before it answers.  Without CALLBACK, show an error."
             #'qwen-companion-chat-state--on-process-gone))
 
 (defun qwen-companion-chat-state--unwatch ()
-  "Undo what `qwen-companion-chat-state--watch' has done."
+  "Undo `qwen-companion-chat-state--watch'."
   (remove-hook 'qwen-companion-daemon-functions #'qwen-companion-chat-state--report)
   (remove-hook 'qwen-companion-daemon-disconnected-hook #'qwen-companion-chat-state--on-left)
   (remove-hook 'qwen-companion-backend-disconnected-hook
@@ -276,7 +276,7 @@ the process ends before it answers.  Without CALLBACK, show an error."
           (id (qwen-companion-chat-state--drop-texts payload)))))
 
 (defun qwen-companion-chat-state--note (method payload)
-  "Remember what a view drawn later needs of the report METHOD with PAYLOAD.
+  "Remember the report METHOD with PAYLOAD for views that are drawn later.
 Return PAYLOAD, where the texts of a conversation are no longer in files."
   (pcase method
     ('daemon-turn
@@ -332,7 +332,7 @@ Return PAYLOAD, where the texts of a conversation are no longer in files."
 ;;; Opening and leaving a session
 
 (defun qwen-companion-chat-connect-daemon (chat)
-  "Connect to a daemon unless one is connected, or fail with what to do.
+  "Connect to a daemon unless connected; if impossible, signal a remedy.
 If CHAT, a buffer or nil, had a daemon, get that one again."
   (when (memq (qwen-companion-daemon-state) '(off refused))
     (pcase (and chat (or (qwen-companion-daemon-reconnect-form)

@@ -250,14 +250,14 @@ when it could not be fetched."
 ;;; What fills the context
 
 (defun qwen-companion-chat-show-usage ()
-  "Show what fills the context window of the model."
+  "Show how the context window of the model is used."
   (interactive nil qwen-companion-chat-mode)
   (unless qwen-companion-chat-session-id
     (user-error "There is no session yet"))
   (qwen-companion-chat-call 'daemon-usage (list :session qwen-companion-chat-session-id)))
 
 (defun qwen-companion-chat-tools-on-usage (payload)
-  "Show what fills the context window, the report PAYLOAD."
+  "Show how the context window is used, from the report PAYLOAD."
   (let ((name "*qwen-companion chat: context*"))
     (when (get-buffer name)
       (kill-buffer name))
@@ -413,7 +413,7 @@ would be too many, or with `failed'."
 ;;; In buffers
 
 (defun qwen-companion-chat-tools-show-changes (tool diffs &optional callback)
-  "Show DIFFS, what TOOL does to files, in buffers.
+  "Show DIFFS, each file change of TOOL, in buffers.
 Use the front end that `qwen-companion-diff-style' names.  Call CALLBACK
 in the current buffer with t when all are shown, with nil when one could
 not be fetched."

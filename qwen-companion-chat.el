@@ -265,7 +265,7 @@ See `qwen-companion-chat-handlers'.")
      before (qwen-companion-daemon-session-state payload) began)))
 
 (defun qwen-companion-chat--refresh ()
-  "Show the current state of the session, and send what waited for it."
+  "Show the current state of the session, and send any prompt that waited."
   (qwen-companion-chat-send-kept)
   (qwen-companion-chat--run-clock)
   (qwen-companion-chat-permissions-redraw)
@@ -304,7 +304,7 @@ See `qwen-companion-chat-handlers'.")
         (qwen-companion-chat--update)))))
 
 (defun qwen-companion-chat--call-attention (before state began)
-  "Tell the user what this chat wants after its state was BEFORE and is STATE.
+  "Notify the user about this chat's change from the state BEFORE to STATE.
 BEGAN is when the turn that ran before began, nil for none."
   (let ((tell (apply-partially #'qwen-companion-attention-tell-of-chat (current-buffer)))
         (failure qwen-companion-chat--failure))

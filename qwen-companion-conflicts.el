@@ -40,7 +40,7 @@
   "Labels of the three texts of a conflict.")
 
 (defconst qwen-companion-conflicts-undo-labels '("yours" "before" "undone")
-  "Labels of the three texts of a conflict with what is undone.")
+  "Labels of the three texts of a conflict with an undone change.")
 
 (defconst qwen-companion-conflicts--marker
   (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels)
@@ -82,7 +82,7 @@ and BASE that from which MINE started.  Return the number of conflicts."
     (qwen-companion-conflicts--state-count qwen-companion-conflicts--state)))
 
 (defun qwen-companion-conflicts-origin ()
-  "Return the texts whose merge made the current buffer's conflicts.
+  "Return the texts of the merge that made the current buffer's conflicts.
 That is a list (BASE MINE RESULT) as in `qwen-companion-conflicts-begin',
 or nil if there are no conflicts or the texts are unknown."
   (when-let* (((qwen-companion-conflicts-p))

@@ -76,7 +76,7 @@ BUFFER visits the file.")
   "State of the text when the user left the last file, nil while in it.
 A value of `buffer-chars-modified-tick' in the view.")
 (defvar qwen-companion-context--key nil
-  "What the last snapshot depended on; equal means nothing to do.")
+  "The inputs of the last snapshot; a snapshot with equal inputs is skipped.")
 (defvar qwen-companion-context--sent nil
   "The payload sent last.")
 

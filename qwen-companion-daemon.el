@@ -110,7 +110,7 @@ Nil when the Python process finds it, or there is none.")
     (_ (qwen-companion-daemon-connection-text qwen-companion-daemon--report))))
 
 (defun qwen-companion-daemon-progress ()
-  "Return what the connected daemon is waited for, a string, or nil."
+  "Return the connected daemon's pending work, a string, or nil."
   (and (eq 'connected (qwen-companion-daemon-connection-state qwen-companion-daemon--report))
        (qwen-companion-daemon-connection-text qwen-companion-daemon--report)))
 
@@ -180,7 +180,7 @@ COMMAND is to be called with ROOT."
     (force-mode-line-update t)))
 
 (defun qwen-companion-daemon--announcement ()
-  "Return what to say of a change of the connection, a string or nil.
+  "Return the announcement of a change of the connection, a string or nil.
 What is on which machine is said once for each daemon, not whenever the
 connection to it is back."
   (let ((description (qwen-companion-daemon-description)))
@@ -259,7 +259,7 @@ Drop it when the connection has been given up in the meantime."
     (qwen-companion-backend-wipe-conversions)))
 
 (defun qwen-companion-daemon--forget ()
-  "Forget the daemon, and undo what connecting to it has set up."
+  "Forget the daemon, and remove the hooks and data of its connection."
   (remove-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
   (remove-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request)
   (qwen-companion-daemon--wipe-token)
@@ -287,7 +287,7 @@ Return nil for what only Emacs can read, such as an encrypted file."
          (expand-file-name file))))
 
 (defun qwen-companion-daemon--look-up-token (url)
-  "Look up the token for URL in what only Emacs can read of `auth-sources'.
+  "Look up the token for URL in `auth-sources' that only Emacs can read.
 This may ask the user for a passphrase.  Return the names of the other
 files, in which the Python process looks first."
   (require 'auth-source)

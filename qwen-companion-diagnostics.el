@@ -74,7 +74,7 @@ changed.")
   "Most characters of a message of a checker that a model is told.")
 
 (defvar-local qwen-companion-diagnostics--before nil
-  "What was known when an agent began to edit the file of this buffer.
+  "The problems known when an agent began to edit the file of this buffer.
 That is (TICK KNOWN . PROBLEMS); KNOWN is nil if nothing had been
 checked.")
 
@@ -262,7 +262,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
               (and note (list note))))))
 
 (defun qwen-companion-diagnostics--prompt-facts (_arguments)
-  "Return what to tell a model with a prompt: unsaved text, and errors."
+  "Return the note for a model's prompt: unsaved text, and errors."
   (let ((active (qwen-companion-context-active-file)))
     (append
      (cl-loop for buffer in (buffer-list)
@@ -291,7 +291,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
       #'qwen-companion-diagnostics--prompt-facts)
 
 (defun qwen-companion-diagnostics-forget ()
-  "Forget what was known before edits."
+  "Forget the problems known before edits."
   (dolist (buffer (buffer-list))
     (with-current-buffer buffer
       (kill-local-variable 'qwen-companion-diagnostics--before))))

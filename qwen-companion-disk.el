@@ -155,7 +155,7 @@ is not ours: no format conversion runs on it."
       last-coding-system-used)))
 
 (defun qwen-companion-disk-line-end ()
-  "Return what ends the lines of the current buffer: \"\\n\" or \"\\r\\n\".
+  "Return the line end of the current buffer: \"\\n\" or \"\\r\\n\".
 The value is `mixed' when that differs, nil when no line has an end.
 Emacs itself, reading a file, looks at the first three lines only."
   (save-excursion

@@ -128,7 +128,7 @@
 ;;; The rest
 
 (defun qwen-companion-doctor--request ()
-  "Return what the Python part has to know, as JSON."
+  "Return the input of the Python part, as JSON."
   (require 'json)
   (json-encode
    (list (cons 'editor_pid (emacs-pid))
@@ -282,7 +282,7 @@
 
 ;;;###autoload
 (defun qwen-companion-doctor ()
-  "Check everything between this Emacs and a CLI, and say what to do.
+  "Check everything between this Emacs and a CLI, and suggest remedies.
 \\<qwen-companion-doctor-mode-map>\\[qwen-companion-doctor-copy] copies the report for a bug report."
   (interactive)
   (pop-to-buffer (qwen-companion-doctor--report)))

@@ -104,7 +104,7 @@ is one, else the command python3."
                 (qwen-companion-environment--all))))
 
 (defun qwen-companion-environment-remedy ()
-  "Return what to do when the interpreter in use lacks a package."
+  "Return a remedy for an interpreter that lacks a package."
   (if qwen-companion-python
       (format "set `qwen-companion-python' to nil and run M-x qwen-companion-install-backend, or install the packages of %s there"
               (abbreviate-file-name (qwen-companion-environment--lock)))

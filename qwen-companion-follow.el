@@ -87,7 +87,7 @@ program.  With nil, they follow the proposals that you accept only."
 (cl-defstruct (qwen-companion-follow--link
                (:copier nil)
                (:constructor qwen-companion-follow--make-link))
-  "What ties a buffer to the file it visits.
+  "The link between a buffer and the file it visits.
 BASE is the text on disk from which the buffer's unsaved text started,
 nil if there is none or it is unknown.  TIME is the recorded
 modification time while that is suspended, else nil.  STAMP is that of
@@ -1154,7 +1154,7 @@ The symbol `off' while the mode is off.")
     (buffer-list))))
 
 (defun qwen-companion-follow-enable ()
-  "Begin to follow what is written to disk."
+  "Start following writes to disk."
   (setq qwen-companion-follow--state nil)
   (pcase-dolist (`(,hook . ,function) qwen-companion-follow--hooks)
     (add-hook hook function)))

@@ -150,7 +150,7 @@ menu anyway, and its commands act at point."
     (delete-dups commands)))
 
 (defun qwen-companion-header-help ()
-  "Show the keys of this buffer with what each does."
+  "Show the keys of this buffer with a description of each."
   (interactive)
   (let* ((map (qwen-companion-header--map))
          (lines (cl-loop for command in (qwen-companion-header--commands map)

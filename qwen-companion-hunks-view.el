@@ -40,7 +40,7 @@
 
 (defvar-local qwen-companion-hunks-view-note-function
     #'qwen-companion-hunks-view--note
-  "Function that returns what the header of a hunk says of it, or nil.
+  "Function that returns the note in the header of a hunk, or nil.
 It gets the difference and the hunk.")
 
 (defvar qwen-companion-hunks-view-drawn-hook nil
@@ -174,7 +174,7 @@ out, insert a button for these.  SOURCE is where the lines come from:
       (insert "\\ No newline at end of file\n")))))
 
 (defun qwen-companion-hunks-view--sign-words (source)
-  "Return what the sign before a line from SOURCE means, in words."
+  "Return a description of the sign before a line from SOURCE."
   (pcase source
     (`(removed ,(pred qwen-companion-hunks-change-text))
      "Removing this line is dropped: it stays as on disk")
@@ -224,7 +224,7 @@ out, insert a button for these.  SOURCE is where the lines come from:
                     (point) 'qwen-companion-hunks-view-hunk nil (point-max)))))))
 
 (defun qwen-companion-hunks-view-finish ()
-  "Show what reorders text as codes, and point in all windows.
+  "Show characters that reorder text as codes, and show point in all windows.
 To be called when the current buffer has been drawn."
   (qwen-companion-untrusted-show-bidi-controls)
   (set-buffer-modified-p nil)

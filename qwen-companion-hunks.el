@@ -567,7 +567,7 @@ disk tell them."
         (qwen-companion-hunks-steps difference)))
 
 (defun qwen-companion-hunks--place (change)
-  "Return what identifies CHANGE while the text on disk stays as it is."
+  "Return a key of CHANGE that is valid while the text on disk is unchanged."
   (cons (qwen-companion-hunks-change-old change)
         (qwen-companion-hunks-change-old-count change)))
 

@@ -55,7 +55,7 @@
 
 (defface qwen-companion-inspector-label
   '((t :inherit shadow))
-  "Face of what is said about a CLI or a file."
+  "Face of notes about a CLI or a file."
   :group 'qwen-companion)
 
 (defface qwen-companion-inspector-active
@@ -70,7 +70,7 @@
 
 (defface qwen-companion-inspector-warning
   '((t :inherit warning))
-  "Face of what the user should know: text that is unsaved or cut."
+  "Face of notes the user should read: about text that is unsaved or cut."
   :group 'qwen-companion)
 
 (defconst qwen-companion-inspector--buffer-name "*qwen-companion context*")
@@ -90,7 +90,7 @@
 (defvar-local qwen-companion-inspector--reports nil
   "Alist of session ids and the last reports to their CLIs.")
 (defvar-local qwen-companion-inspector--answers nil
-  "Alist of session ids and what their hooks were answered, newest first.")
+  "Alist of session ids and the answers to their hooks, newest first.")
 (defvar-local qwen-companion-inspector--calls nil
   "The calls of tools by models, newest first.")
 (defvar-local qwen-companion-inspector--exclusions nil
@@ -141,7 +141,7 @@ is TEXT on many lines, made when it is first needed."
   nil)
 
 (defun qwen-companion-inspector-on-hook-answers (payload)
-  "Handle the `hook-answers' message PAYLOAD: what hooks were answered."
+  "Handle the `hook-answers' message PAYLOAD: answers to hooks."
   (qwen-companion-inspector--with-buffer
     (setf (alist-get (qwen-companion-hook-answers-session payload)
                      qwen-companion-inspector--answers nil nil #'equal)
@@ -340,7 +340,7 @@ the only place in Lisp that knows names of the protocol."
   (propertize text 'face face 'mouse-face 'highlight 'follow-link t))
 
 (defun qwen-companion-inspector--block (text)
-  "Return TEXT, of one line or more, set off from what is around it."
+  "Return TEXT, of one line or more, set off from the text around it."
   (propertize (concat text "\n")
               'face 'qwen-companion-inspector-text
               'line-prefix "      "
@@ -798,7 +798,7 @@ it is the nearest that is still there."
   (qwen-companion-inspector-next (- (or count 1))))
 
 (defun qwen-companion-inspector-visit ()
-  "Go to what is at point in another window.
+  "Visit the file or terminal at point in another window.
 That is the buffer of a file or the terminal of a CLI."
   (interactive nil qwen-companion-inspector-mode)
   (pcase (qwen-companion-inspector--key)
@@ -809,7 +809,7 @@ That is the buffer of a file or the terminal of a CLI."
     (_ (user-error "There is no file and no CLI here"))))
 
 (defun qwen-companion-inspector-visit-clicked (event)
-  "Go to what was clicked with EVENT in another window."
+  "Visit the file or terminal clicked with EVENT in another window."
   (interactive "e" qwen-companion-inspector-mode)
   (mouse-set-point event)
   (qwen-companion-inspector-visit))
@@ -855,7 +855,7 @@ On a call of a tool, copy what the model got."
     (message "Copied the JSON that was told last")))
 
 (defun qwen-companion-inspector-toggle-fold ()
-  "Fold or unfold what is at point.
+  "Fold or unfold the section, JSON or selection at point.
 That is the selection of a file, the JSON, or else the whole section."
   (interactive nil qwen-companion-inspector-mode)
   (let ((key (pcase (qwen-companion-inspector--key)
@@ -942,7 +942,7 @@ count again."
     ["Refresh" revert-buffer]))
 
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
-  "Show what each connected CLI was told last, and the hidden files.
+  "Show the latest context of each connected CLI, and the hidden files.
 
 The text is kept up to date while a window shows it.
 
@@ -1019,7 +1019,7 @@ One that has just come up knows nothing of it."
 
 ;;;###autoload
 (defun qwen-companion-context ()
-  "Show what each connected CLI was told last: files, cursor, selection.
+  "Show the latest context of each connected CLI: files, cursor, selection.
 Below is of which open files they are not told, and by which rule.  The
 buffer follows all changes while a window shows it."
   (interactive)

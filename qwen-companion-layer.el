@@ -45,7 +45,7 @@
            t))))
 
 (defun qwen-companion-layer-unreviewed-mode ()
-  "Return the approval mode of a CLI whose edits nobody reviews, or nil."
+  "Return the approval mode of a CLI with unreviewed edits, or nil."
   (and qwen-companion-review-edits
        (cl-some (lambda (session)
                   (car (member (qwen-companion-cli-state-mode
@@ -63,8 +63,8 @@
     (car (or (memq 'asking activities) (memq 'working activities)))))
 
 (defun qwen-companion-layer-describe (session now)
-  "Return what the CLI of SESSION is doing at NOW, in seconds; or nil.
-It is one line, with what the CLI has reported in it made harmless."
+  "Return one line about the CLI of SESSION, at the time NOW, or nil.
+Texts of the CLI in it are sanitised."
   (let* ((state (qwen-companion-session-state session))
          (since (qwen-companion-cli-state-since state))
          (parts
@@ -101,7 +101,7 @@ It is one line, with what the CLI has reported in it made harmless."
        ", "))))
 
 (defun qwen-companion-layer--quote (text)
-  "Return TEXT, what a user or a CLI has written, in quotes; nil for nil."
+  "Return TEXT, by a user or a CLI, sanitised and in quotes; nil for nil."
   (and text (format "\"%s\"" (qwen-companion-untrusted-text text))))
 
 (defun qwen-companion-layer-duration (seconds)
@@ -112,7 +112,7 @@ It is one line, with what the CLI has reported in it made harmless."
           (t (format "%d h" (/ seconds 3600))))))
 
 (defun qwen-companion-layer-help (&rest _)
-  "Return what the connected CLIs are doing, a line for each; or nil.
+  "Return a line about the activity of each connected CLI, or nil for none.
 It is fit for the text property `help-echo'."
   (let ((now (float-time)))
     (when-let* ((lines

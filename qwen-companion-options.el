@@ -65,7 +65,7 @@ any case, in \"auto-edit\" and \"yolo\" none: the mode line says so."
                  (const :tag "As the CLI decides" nil)))
 
 (defcustom qwen-companion-journal t
-  "Whether what agents change in your projects is recorded.
+  "Whether the changes of agents in your projects are recorded.
 It can then be shown turn by turn, and undone, whatever mode the agent
 worked in.  Copies of changed files are kept in a private directory for
 that, for two weeks at most; none of excluded or ignored files."
@@ -73,7 +73,7 @@ that, for two weeks at most; none of excluded or ignored files."
   :type 'boolean)
 
 (defcustom qwen-companion-tell-undone t
-  "Whether an agent is told what of its changes you have undone.
+  "Whether an agent is told which of its changes you have undone.
 It hears of that with your next prompt, so that it does not go on from
 text that is not there any more.  With nil it finds out by itself."
   :group 'qwen-companion

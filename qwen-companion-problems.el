@@ -45,7 +45,7 @@
 (cl-defstruct (qwen-companion-problem
                (:constructor qwen-companion-problems--make)
                (:copier nil))
-  "What a checker reports for a place in the current buffer.
+  "A checker's report about a place in the current buffer.
 SEVERITY is `error', `warning' or `note'.  LINE and COLUMN count from 1;
 COLUMN is nil when unknown.  SOURCE names the checker, \"\" when it has no
 name."
@@ -121,7 +121,7 @@ With START and END, return those that lie at least in part between them."
          'severity)))
 
 (defun qwen-companion-problems--of-flycheck (start end)
-  "Return what Flycheck reports from START to END, or everywhere, as problems.
+  "Return Flycheck's problems from START to END, or all of the buffer.
 Problems in other files, which a checker may report too, are left out."
   (let ((first (if start (line-number-at-pos start t) 0))
         (last (if end (line-number-at-pos end t) most-positive-fixnum)))

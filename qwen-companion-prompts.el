@@ -47,7 +47,7 @@ The newest is first.  With `savehist-mode' on it is kept.")
 (defvar savehist-additional-variables)
 
 (defun qwen-companion-prompts-of (root)
-  "Return what was sent or left in the project ROOT, newest first."
+  "Return each prompt sent or left unsent in the project ROOT, newest first."
   (alist-get root qwen-companion-prompts-history nil nil #'equal))
 
 (defun qwen-companion-prompts-remember (root prompt)
@@ -87,10 +87,10 @@ sent even if the turn before it is cancelled."
 In milliseconds since the epoch; nil when the CLI has begun with it.")
 
 (defvar-local qwen-companion-prompts--timer nil
-  "Timer that goes on with what waits in this terminal buffer.")
+  "Timer that sends the prompts that wait in this terminal buffer.")
 
 (defun qwen-companion-prompts-waiting (&optional buffer)
-  "Return what waits, oldest first, each as (TERMINAL-BUFFER ROOT TEXT).
+  "Return each waiting prompt, oldest first, as (TERMINAL-BUFFER ROOT TEXT).
 With BUFFER, return those that wait for the CLI in that terminal only."
   (cl-loop for terminal in (if buffer (list buffer) (buffer-list))
            nconc (mapcar (lambda (prompt)
@@ -180,7 +180,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
                                  (line-beginning-position (- (frame-height))) t))))))
 
 (defun qwen-companion-prompts--update (session)
-  "Send what waits for SESSION if it can be sent; called in its terminal buffer."
+  "Send each prompt waiting for SESSION if possible, in its terminal buffer."
   (let* ((state (qwen-companion-session-state session))
          (activity (qwen-companion-cli-state-activity state)))
     (when (and qwen-companion-prompts--sent
@@ -215,7 +215,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
                                      #'qwen-companion-prompts--begun))))
 
 (defun qwen-companion-prompts--drop-cancelled (time)
-  "Forget what has waited in this terminal for a turn that was cancelled at TIME."
+  "Drop each prompt that waited here for a turn that was cancelled at TIME."
   (let ((dropped (seq-filter (lambda (prompt)
                                (and (not (qwen-companion-prompts--prompt-anyway prompt))
                                     (< (qwen-companion-prompts--prompt-time prompt) time)))
@@ -255,7 +255,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
   (qwen-companion-prompts--update session))
 
 (defun qwen-companion-prompts--paste-all (session)
-  "Paste what waits for SESSION, which has not told that it is ready."
+  "Paste each prompt waiting for SESSION, which has not reported being ready."
   (when-let* (((qwen-companion-prompts--starting-p session (current-buffer)))
               (prompts qwen-companion-prompts--waiting))
     (setq qwen-companion-prompts--waiting nil)
@@ -267,7 +267,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
        (mapconcat #'qwen-companion-prompts--prompt-text prompts "\n\n")))))
 
 (defun qwen-companion-prompts-sessions-changed ()
-  "Send what waits for CLIs which have ended their turn."
+  "Send each prompt waiting for a CLI that has ended its turn."
   (when-let* ((buffers (delete-dups (mapcar #'car (qwen-companion-prompts-waiting)))))
     (dolist (session (qwen-companion-backend-sessions))
       (when-let* ((buffer (car (memq (qwen-companion-terminal-session-buffer session)

@@ -34,7 +34,7 @@
   "Number of the last request for recorded conversations.")
 
 (defvar qwen-companion-resume--waiting nil
-  "What is waited for: (REQUEST INPUT . DIRECTORY), nil for nothing.
+  "The pending request, (REQUEST INPUT . DIRECTORY), or nil.
 INPUT is `num-nonmacro-input-events' when it was asked for.")
 
 ;;;###autoload

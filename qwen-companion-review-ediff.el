@@ -97,7 +97,7 @@ all the same.  With 0, `qwen-companion-diff-style' alone decides."
     (use-local-map map)))
 
 (defun qwen-companion-review-ediff--unsaved-help ()
-  "Return the key for unsaved text and what it does, or nil without such text."
+  "Return the key for unsaved text with its label, or nil without such text."
   (cond
    ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
     '("u" . "without your text"))

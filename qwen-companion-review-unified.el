@@ -374,10 +374,10 @@ The lines are comments, not a part of the diff."
   "Characters above which a text is not searched by its major mode.")
 
 (defconst qwen-companion-review-unified--mode-seconds 0.005
-  "Seconds that a major mode gets to name what the hunks of a text are in.")
+  "Seconds that a major mode may take to name the functions around hunks.")
 
 (defvar-local qwen-companion-review-unified--places nil
-  "What the hunks are in: (TICK SECONDS . ALIST) for the disk side at TICK.
+  "Names of the code around hunks, (TICK SECONDS . ALIST), at the disk's TICK.
 ALIST has names by line; SECONDS is what the major mode has taken.")
 
 (defun qwen-companion-review-unified--note (difference hunk)
@@ -618,7 +618,7 @@ AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
     t))
 
 (defun qwen-companion-review-unified--changes-at-point (&optional whole)
-  "Return the list of what a command at point is to act on.
+  "Return each change that a command at point acts on, as a list.
 With an active region these are those that have lines in it; on a changed
 line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
   (let ((hunk (or (and (use-region-p) (not whole))
@@ -635,7 +635,7 @@ line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
       (_ (qwen-companion-hunks-hunk-changes hunk)))))
 
 (defun qwen-companion-review-unified--changes-between (start end)
-  "Return the list of what has lines between START and END."
+  "Return each change with lines between START and END, as a list."
   (let (changes)
     (while (< start end)
       (pcase (get-text-property start 'qwen-companion-hunks-view-source)

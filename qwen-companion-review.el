@@ -381,7 +381,7 @@ If a link leads to another file that matters, return that file's name."
   "Keys in the header lines of the sides, see `qwen-companion-header-keys'.")
 
 (defvar-local qwen-companion-review--side nil
-  "What the current buffer, a side of a review, holds, in words.")
+  "A description of the text in the current buffer, a side of a review.")
 
 (defun qwen-companion-review--set-header (side)
   "Set the header line of the current buffer to say that it is SIDE."

@@ -56,7 +56,7 @@
               (qwen-companion-proposals)))
 
 (defun qwen-companion-session-list-activity (session)
-  "Return what SESSION does, a symbol.
+  "Return the activity of SESSION, a symbol.
 One of `asking', `reviewing' (a proposal of it waits), `working', `done',
 `cancelled', and `connected' where the CLI does not tell."
   (let ((activity (qwen-companion-cli-state-activity
@@ -211,7 +211,7 @@ Where nothing is known, return the reason."
 (declare-function qwen-companion-changes-of-session "qwen-companion-changes" (turn))
 
 (defun qwen-companion-session-list-changes ()
-  "Show what the CLI at point has changed in its conversation."
+  "Show each change of the CLI at point in its conversation."
   (interactive nil qwen-companion-sessions-mode)
   (require 'qwen-companion-changes)
   (qwen-companion-changes-of-session
@@ -279,7 +279,7 @@ Where nothing is known, return the reason."
 
 ;;;###autoload
 (defun qwen-companion-sessions ()
-  "List the connected CLIs, with what each of them does.
+  "List the connected CLIs with their activities.
 The list follows them.  \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
   (interactive)

@@ -82,7 +82,7 @@
     ("trust" . "whether the directory is trusted")
     ("update" . "update the CLI")
     ("vim" . "keys of vi in the CLI"))
-  "Commands of Qwen Code 0.24, without the slash, with what each is about.")
+  "Alist of commands of Qwen Code 0.24, without the slash, and descriptions.")
 
 (defun qwen-companion-slash-commands (root)
   "Return the slash commands for a prompt about the project ROOT.

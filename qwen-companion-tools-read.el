@@ -192,7 +192,7 @@ then.  PATH and LINE may be nil."
                       backend identifier))))))))
 
 (defun qwen-companion-tools-read--named (backend symbol)
-  "Return what the language server behind BACKEND knows by the name SYMBOL.
+  "Return the definitions of SYMBOL by the language server behind BACKEND.
 It takes a part of a name for that."
   (let ((case-fold-search nil)
         (exact (format "\\_<%s\\_>" (regexp-quote symbol))))

@@ -54,7 +54,7 @@ layer only; see `qwen-companion-settings-layer'."
                  (repeat :tag "Those with these names" string)))
 
 (defcustom qwen-companion-tell-problems 'errors
-  "What models are told of problems that their edits have caused.
+  "Kinds of problems caused by its edits that a model is told of.
 After an edit by an agent of a file that is open in Emacs and is checked
 by flymake or flycheck, its model gets what is new: only errors, all
 problems, or nothing.  The agent waits for the checkers, for 1.5 seconds
@@ -74,7 +74,7 @@ They are told of errors in the file in focus too, unless
   :type 'boolean)
 
 (defconst qwen-companion-tools--kinds '(string integer boolean path line)
-  "What an argument can be, beside one of several strings.
+  "Types of an argument, beside a choice of several strings.
 The Python process knows the same, see `tools/arguments.py'.")
 
 (defconst qwen-companion-tools--wait 2
@@ -99,7 +99,7 @@ Add one with `qwen-companion-define-tool'; delete an element to take one
 away, or set `qwen-companion-tools-offered'.")
 
 (defvar qwen-companion-tools-reports nil
-  "Alist of what Emacs tells models by itself: (NAME . FUNCTION).
+  "Alist (NAME . FUNCTION) of reports that Emacs sends to models unasked.
 A function takes the arguments of the call, a list of names and values,
 and returns what that of a tool may return.")
 

@@ -152,7 +152,7 @@ why the file was left as it is."
     (nreverse results)))
 
 (defun qwen-companion-undo--take (step)
-  "Take STEP and return what has become of it, see `qwen-companion-undo-run'.
+  "Take STEP and return its result, see `qwen-companion-undo-run'.
 Signal an error, having changed nothing, if the file is to be left alone."
   (let ((path (qwen-companion-undo-step-path step))
         (from (qwen-companion-undo-step-from step))

@@ -128,7 +128,7 @@ Include the daemon's state and requests once its files are loaded."
   "Keymap of the text in the mode line.")
 
 (defun qwen-companion--lighter-help (window object position)
-  "Return the state in words, and what the mouse does, for `help-echo'.
+  "Return the state in words, with the mouse buttons' effects, for `help-echo'.
 WINDOW, OBJECT and POSITION are as there: the part of the text."
   (let ((own (and (stringp object)
                   (get-text-property position 'qwen-companion-help object))))
@@ -255,7 +255,7 @@ each part with properties of its own is one."
 (defvar savehist-additional-variables)
 
 (defun qwen-companion--keep-prompts ()
-  "Have `savehist-mode', if it is on, keep the history of what was asked.
+  "Have `savehist-mode', if it is on, keep the prompt history.
 It would forget that in a session of Emacs in which nothing is asked.
 That stays when the mode is turned off: Emacs may be ending."
   (when (bound-and-true-p savehist-mode)

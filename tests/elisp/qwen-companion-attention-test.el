@@ -57,7 +57,7 @@ Each is a list of sessions."
                     (funcall asks "Run c?"))))))
 
 (ert-deftest qwen-companion-attention-test-gone-in-the-middle ()
-  "It reports only CLIs that were working and of which the process has ended."
+  "It reports only CLIs that were working when their process ended."
   (let ((working (qwen-companion-attention-test--session 'working 0))
         (idle (qwen-companion-attention-test--session 'idle 0)))
     ;; It may have lost its connection.

@@ -65,3 +65,33 @@ def test_no_riddles(pattern: str) -> None:
     texts = {file: " ".join(file.read_text(encoding="utf-8", errors="replace").lower().split()) for file in files}
     found = [f"{file.relative_to(CHECKOUT)}: {phrase}" for file in files for phrase in RIDDLES if phrase in texts[file]]
     assert found == []
+
+
+DOCSTRING = re.compile(r'^  "((?:[^"\\\n]|\\.)+)', re.MULTILINE)
+"""The first line of a string two columns into a form of the top: of a docstring, but for few others."""
+
+RELATIVE = re.compile(r"\b(?:[Ww]hat|[Ww]ho|[Ww]hose|[Ww]hom|of which|that which)\b")
+FRAGMENT = re.compile(r"(?:Also|And|But|However|Nor|Or|Whoever)\b")
+
+
+def first_lines(pattern: str) -> list[tuple[str, str]]:
+    """Return pairs of a name of a Lisp file that matches `pattern` and the first line of a docstring in it."""
+    return [
+        (file.name, line)
+        for file in sorted(CHECKOUT.glob(pattern))
+        for line in DOCSTRING.findall(file.read_text(encoding="utf-8"))
+    ]
+
+
+def test_the_tests_in_lisp_say_in_sentences_what_they_test() -> None:
+    lines = first_lines("tests/elisp/*.el")
+    assert len(lines) > 500
+    assert [pair for pair in lines if RELATIVE.search(pair[1]) or FRAGMENT.match(pair[1])] == []
+
+
+def test_docstrings_in_lisp_name_their_value() -> None:
+    # "Return the text at point", not "Return what is at point".
+    lines = first_lines("qwen-companion*.el")
+    assert len(lines) > 1000
+    riddle = re.compile(r"(?:Return )?(?:what|who)\b", re.IGNORECASE)
+    assert [pair for pair in lines if riddle.match(pair[1])] == []
