@@ -149,6 +149,9 @@ menu anyway, and its commands act at point."
       (map-keymap-internal add map))
     (delete-dups commands)))
 
+(defconst qwen-companion-header--keys-width 15
+  "Columns before what a key does, in the help of `qwen-companion-header-help'.")
+
 (defun qwen-companion-header-help ()
   "Show the keys of this buffer with a description of each."
   (interactive)
@@ -163,12 +166,17 @@ menu anyway, and its commands act at point."
                                                    :key (lambda (key) (aref key 0)))
                                      ", ")
                          unless (string-empty-p keys)
-                         collect (format "%-16s %s\n" keys
+                         collect (format "%s  %s\n"
+                                         (string-pad keys (- qwen-companion-header--keys-width 2))
                                          (qwen-companion-header--first-line command)))))
     (with-help-window (help-buffer)
       (mapc #'princ lines)
       (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.
-Info node `(qwen-companion)Top' is the manual.\n")))))
+Info node `(qwen-companion)Top' is the manual.\n")))
+    (with-current-buffer (help-buffer)
+      (setq-local truncate-partial-width-windows nil
+                  word-wrap t
+                  wrap-prefix (make-string qwen-companion-header--keys-width ?\s)))))
 
 (provide 'qwen-companion-header)
 ;;; qwen-companion-header.el ends here

@@ -34,7 +34,9 @@
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-unified-dropped
-  '((t :inherit shadow :strike-through t))
+  ;; With few colours, `shadow' is green, as what is added.
+  '((((class color) (min-colors 88)) :inherit shadow :strike-through t)
+    (t :weight light :strike-through t))
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 
@@ -464,10 +466,12 @@ process compares the words, and the lines are coloured again after that."
                  for index from 0 below (length words) by 4
                  do (qwen-companion-hunks-view--mark-words
                      removed (aref words index) (aref words (+ index 1))
-                     'diff-refine-removed)
+                     (qwen-companion-hunks-view--refined-face
+                      'diff-refine-removed 'diff-removed))
                  (qwen-companion-hunks-view--mark-words
                   start (aref words (+ index 2)) (aref words (+ index 3))
-                  'diff-refine-added)))
+                  (qwen-companion-hunks-view--refined-face
+                   'diff-refine-added 'diff-added))))
        ((and (null words)
              (buffer-live-p (qwen-companion-hunks-old
                              (qwen-companion-hunks-view-difference-at position)))
@@ -476,6 +480,14 @@ process compares the words, and the lines are coloured again after that."
                 qwen-companion-hunks-view--refine-limit))
         (qwen-companion-hunks-view--request-words
          (qwen-companion-hunks-view-difference-at position) change))))))
+
+(defun qwen-companion-hunks-view--refined-face (strong soft)
+  "Return the face of words that differ, made of the faces STRONG and SOFT.
+Where there are few colours, STRONG swaps those of the text, which would
+be colours of its language: a removed string would be green."
+  (if (< (display-color-cells) 256)
+      (list strong soft)
+    strong))
 
 (defun qwen-companion-hunks-view--request-words (difference change)
   "Have the words of CHANGE of DIFFERENCE compared.

@@ -293,7 +293,8 @@ These are faces; the second one is made for words, and too much for lines."
                                  (append (cl-mapcar (lambda (a b) (/ (+ a b) 2))
                                                     light full)
                                          '(2))))
-      (list :inherit strong :extend t))))
+      ;; Few colours: STRONG swaps those of the text, which shall be SOFT's.
+      (list :inherit (list strong soft) :extend t))))
 
 (defun qwen-companion-review-ediff--set-colours ()
   "Show the sides of the current control panel in the colours of a diff.
@@ -310,7 +311,10 @@ Ediff would show all but the current one as grey stripes."
                                           soft strong))))
             (face-remap-set-base (intern (format "ediff-%s-diff-%s" kind letter)) face))
           (face-remap-set-base (intern (format "ediff-fine-diff-%s" letter))
-                               (list :inherit strong :weight 'bold :underline t)))))))
+                               (list :inherit (if (< (display-color-cells) 256)
+                                                  (list strong soft)
+                                                strong)
+                                     :weight 'bold :underline t)))))))
 
 ;;; Session
 

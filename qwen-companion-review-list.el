@@ -381,12 +381,17 @@ With a prefix argument ALL, reject all of them."
 
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
+  (setq-local truncate-partial-width-windows nil)
   (setq tabulated-list-format
-        [("File" 22 t) ("CLI" 16 t) ("Project" 10 t)
-         ("Lines" 11 qwen-companion-review-list--smaller-p)
+        [("File" 20 t) ("CLI" 16 t) ("Project" 10 t)
+         ("Lines" 9 qwen-companion-review-list--smaller-p)
          ("Age" 6 qwen-companion-review-list--younger-p)
          ("State" 0 t)]
         tabulated-list-padding 2
+        ;; The state ends with warnings: never cut these off.
+        truncate-lines nil
+        word-wrap t
+        wrap-prefix "    "
         tabulated-list-printer #'qwen-companion-review-list--print
         ;; The columns are named below it.
         tabulated-list-use-header-line nil

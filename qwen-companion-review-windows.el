@@ -166,10 +166,12 @@ An active minibuffer stays selected too, so that typing continues."
 (defun qwen-companion-review-windows--restore-layout (view beside terminals)
   "Restore the windows of VIEW's frame to those before the review.
 BESIDE are the windows beside the review: they keep their buffers and
-points, which the user may have changed.  Windows of TERMINALS, buffers
-that may have been hidden, show the latest output."
+points, which the user may have changed, and the selected one of them
+stays selected, or its buffer does in another window.  Windows of
+TERMINALS, buffers that may have been hidden, show the latest output."
   (when (frame-live-p (qwen-companion-review-windows-view-frame view))
-    (let ((there (cl-loop for window in beside
+    (let ((typed (car (memq (selected-window) beside)))
+          (there (cl-loop for window in beside
                           when (window-live-p window)
                           collect (list window (window-buffer window)
                                         (window-point window)))))
@@ -192,7 +194,15 @@ that may have been hidden, show the latest output."
                          terminal nil (qwen-companion-review-windows-view-frame view)))
           (unless (assq window there)
             (set-window-point window
-                              (with-current-buffer terminal (point)))))))))
+                              (with-current-buffer terminal (point))))))
+      (when-let* ((buffer (nth 1 (assq typed there)))
+                  ((buffer-live-p buffer)))
+        (let ((window (if (window-live-p typed)
+                          typed
+                        (get-buffer-window buffer))))
+          (if window
+              (select-window window)
+            (pop-to-buffer buffer)))))))
 
 (defun qwen-companion-review-windows--restore-tab (proposal view)
   "Remove PROPOSAL's review from an unselected tab of the frame of VIEW.

@@ -192,6 +192,8 @@ def main() -> int:
         )
     else:
         look = ["-fa", FONT, "-fs", "10", "-bg", "#1c1c1c", "-fg", "#d8d8d8", "-bw", "0", "+sb"]
+        # Without its name it says that it has eight colours.
+        look += ["-tn", "xterm-256color"]
         xterm = ["xterm", *look, "-geometry", "140x44+0+0", "-e"]
         take("terminal.png", xterm, 126, 44, start_demo, review)
     take("hunks.png", [], 150, 46, start_demo, hunks)

@@ -48,7 +48,13 @@ def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
         screen.wait_for("Cursor: line 1, character 1")
         stage.ask("greet politely")
         stage.wait_for_review()
-        screen.wait_for("F5: the guide")
+        # Eight lines of a review at least, and the CLI beside it.
+        lines = screen.wait_for("F5: the guide").splitlines()
+        first, last = (
+            next(number for number, line in enumerate(lines) if re.search(pattern, line))
+            for pattern in (r"greeting\.py  by Qwen Code", r"^-UUU:.*\*qwen-companion hunks: greeting\.py")
+        )
+        assert last - first > 8
         screen.keys("F5")
         screen.wait_for(WHOLE_GUIDE)
         screen.keys("F5")

@@ -56,6 +56,24 @@
        (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "waits"))
               (qwen-companion-review-list-test--lines))))))
 
+(ert-deftest qwen-companion-review-list-test-fits-into-eighty-columns ()
+  "The state does; the warnings after it continue below, and none is cut off."
+  (qwen-companion-review-list-test-with '(("a.txt" "1\n"))
+    (set-frame-size (selected-frame) 80 24)
+    (setf (qwen-companion-proposal-warning
+           (qwen-companion-test-propose "a.txt" "2\n" :client "Qwen Code 0.24.4"))
+          "runs at the next commit")
+    (qwen-companion-diffs)
+    (should (<= (+ tabulated-list-padding
+                   (cl-loop for (_ width) across tabulated-list-format sum (1+ width))
+                   (length "on screen"))
+                80))
+    (should-not truncate-lines)
+    (should word-wrap)
+    (goto-char (point-min))
+    (search-forward "waits")
+    (should (looking-at "  runs at the next commit"))))
+
 (ert-deftest qwen-companion-review-list-test-new-file-and-edits-are-counted ()
   (qwen-companion-review-list-test-with nil
     (let ((proposal (qwen-companion-test-propose "new/a.txt" "1\n2\n")))
@@ -220,6 +238,31 @@
         (should (equal list (buffer-name (window-buffer))))
         (execute-kbd-macro (kbd "RET"))
         (should (equal "*qwen-companion hunks: a.txt*" (buffer-name (window-buffer))))))))
+
+(ert-deftest qwen-companion-review-list-test-stays-where-it-is-typed-into ()
+  "It was opened from a review: that ends, or another is shown, and it stays selected."
+  (dolist (style '(unified ediff))
+    (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+      (let ((qwen-companion-diff-style style))
+        (qwen-companion-test-propose "a.txt" "2\n")
+        (qwen-companion-test-propose "b.txt" "2\n")
+        (qwen-companion-diff-open "a.txt")
+        (qwen-companion-diffs)
+        (cl-flet ((selected-p () (equal qwen-companion-review-list--buffer-name
+                                        (buffer-name (window-buffer)))))
+          (should (selected-p))
+          (qwen-companion-reviews-next)
+          (should (equal "b.txt" (qwen-companion-review-file (qwen-companion-review-shown))))
+          (should (selected-p))
+          (qwen-companion-reviews-reject)
+          (should (selected-p))
+          (qwen-companion-diff-open "a.txt")
+          (qwen-companion-diffs)
+          ;; As when the CLI is answered in its terminal.
+          (qwen-companion-proposal-on-close
+           (list :id (qwen-companion-proposal-id (car (qwen-companion-proposals)))))
+          (should-not (qwen-companion-proposals))
+          (should (selected-p)))))))
 
 (ert-deftest qwen-companion-review-list-test-sorts ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n") ("c.txt" "1\n"))

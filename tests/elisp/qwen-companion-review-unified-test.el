@@ -299,6 +299,11 @@ A text that is nil removes the line."
         (goto-char (point-min))
         (should (looking-at "n +Go to the next hunk"))
         (should (search-forward-regexp "^x, k\\|^k, x" nil t))
+        ;; Not cut inside a word in a narrow window; what continues is below its beginning.
+        (should word-wrap)
+        (goto-char (point-min))
+        (search-forward "Go to the next hunk")
+        (should (equal wrap-prefix (make-string (- (match-beginning 0) (point-min)) ?\s)))
         (kill-buffer)))
     (let* ((header (qwen-companion-review-unified--header))
            (key (lookup-key (get-text-property (string-search "drop" header) 'keymap header)
@@ -860,7 +865,9 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (equal '(font-lock-doc-face diff-context) (faces "Text."))))
     (goto-char (point-min))
     (search-forward "tw")
-    (should (cl-some (lambda (overlay) (eq 'diff-refine-added (overlay-get overlay 'face)))
+    (should (cl-some (lambda (overlay)
+                       ;; Few colours: those of the language must not be swapped.
+                       (equal '(diff-refine-added diff-added) (overlay-get overlay 'face)))
                      (overlays-at (1- (point)))))
     ;; Dropped, it has none.
     (qwen-companion-review-unified-test--press "k")
@@ -874,7 +881,8 @@ Its state for editing has the keys n and x, the motion state has k."
   "Words that differ over several lines are marked, the signs before them never."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\ntwo\nthree\n"))
     (qwen-companion-review-unified-test--review "one\nTWO\nTHREE\n")
-    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
+    (cl-letf (((symbol-function 'display-color-cells) (lambda (&optional _) 256))
+              ((symbol-function 'qwen-companion-merge-texts)
                (lambda (_base _mine _theirs _labels callback)
                  (funcall callback (make-qwen-companion-merge-result :edits [0 8 0 8])))))
       (qwen-companion-hunks-view-fontify (point-min) (point-max))
