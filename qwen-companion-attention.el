@@ -174,16 +174,17 @@ is `done'."
     (qwen-companion-prompts-waiting buffer)))
 
 (defun qwen-companion-attention--proposed (proposal)
-  "Tell of PROPOSAL, which has come."
-  (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
-    (qwen-companion-attention--call
-     (make-qwen-companion-event
-      :kind 'proposal
-      :text (format "%s proposes a change of %s"
-                    (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))
-                    (qwen-companion-proposal-display-path proposal))
-      :buffer (and session (qwen-companion-terminal-session-buffer session))
-      :proposal proposal))))
+  "Tell of PROPOSAL, which has come, unless the user has asked for it."
+  (unless (qwen-companion-proposal-answer proposal)
+    (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
+      (qwen-companion-attention--call
+       (make-qwen-companion-event
+        :kind 'proposal
+        :text (format "%s proposes a change of %s"
+                      (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))
+                      (qwen-companion-proposal-display-path proposal))
+        :buffer (and session (qwen-companion-terminal-session-buffer session))
+        :proposal proposal)))))
 
 (defun qwen-companion-attention--companion-changed (state)
   "Tell of it when STATE, that of the companion, is `error'."

@@ -43,12 +43,16 @@
 (require 'subr-x)
 (require 'text-property-search)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-places)
+(require 'qwen-companion-chat-review)
 (require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-disk)
 (require 'qwen-companion-risks)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-permission
@@ -415,6 +419,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
 (defun qwen-companion-chat-permissions-on-tool (tool)
   "Update the questions about TOOL after a report of it.
 If its revision has changed, the user has to see it again."
+  (qwen-companion-chat-review-on-tool tool)
   (dolist (item qwen-companion-chat-permissions--items)
     (when (and (equal (qwen-companion-daemon-tool-id tool)
                       (qwen-companion-daemon-permission-tool
@@ -423,17 +428,32 @@ If its revision has changed, the user has to see it again."
                          (qwen-companion-chat-permissions--item-revision item))))
       (when (qwen-companion-chat-permissions--item-since item)
         (setf (qwen-companion-chat-permissions--item-since item) (float-time)))
+      (qwen-companion-chat-review-close (qwen-companion-chat-permissions--id item)
+                                        "the edit has changed since it was shown")
       (qwen-companion-chat-permissions--fetch-changes item))))
 
 (defun qwen-companion-chat-permissions--close (item report)
   "Remove ITEM, and show that REPORT has closed it."
   (setq qwen-companion-chat-permissions--items
         (delq item qwen-companion-chat-permissions--items))
+  (qwen-companion-chat-permissions--close-review
+   (qwen-companion-chat-permissions--id item) (qwen-companion-daemon-permission-by report))
   (qwen-companion-chat-permissions--put
    report (concat (qwen-companion-chat-permissions--closed-text report)
                   (if (qwen-companion-chat-permissions--allowed-p item report)
                       (qwen-companion-chat-permissions--allowed-changes item)
                     ""))))
+
+(defun qwen-companion-chat-permissions--close-review (id by)
+  "Close the review of the permission ID, which BY has answered.
+An answer that the user has given in it is void if others were faster."
+  (let ((reason (pcase by
+                  ('other "another client has answered before you")
+                  ('nobody "the turn has ended before it was answered")
+                  (_ "the question was answered in the chat"))))
+    (qwen-companion-chat-review-close id reason)
+    (when (memq by '(other nobody))
+      (qwen-companion-chat-review-void id reason))))
 
 (defun qwen-companion-chat-permissions--allowed-p (item report)
   "Return non-nil when REPORT has closed ITEM and the tool may run."
@@ -507,29 +527,86 @@ The user has to see all that is to be allowed."
 
 (defun qwen-companion-chat-show-change ()
   "Show all that the question at point, else the oldest, is about.
-That is the input of the tool and the changes that it makes to files;
-these in the front end that `qwen-companion-diff-style' names."
+The change of a single file of this machine is shown as a review: answer
+it there, and edit it before.  Else show the input of the tool and the
+changes that it makes to files, these in the front end that
+`qwen-companion-diff-style' names."
   (interactive nil qwen-companion-chat-mode)
   (let* ((item (qwen-companion-chat-permissions--item-here))
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (qwen-companion-daemon-tool-diffs tool)
                 (qwen-companion-chat-permissions--input tool))
       (user-error "There is nothing more to show"))
-    (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
-           (revision (qwen-companion-daemon-tool-revision tool))
-           (note (lambda (shown)
-                   (when (and shown (eql revision
-                                         (qwen-companion-chat-permissions--item-revision item)))
-                     (setf (qwen-companion-chat-permissions--item-seen item) t))))
-           (show-diffs (lambda (shown)
-                         (if (and shown diffs)
-                             (qwen-companion-chat-tools-show-changes tool diffs note)
-                           (funcall note shown)))))
-      (if (qwen-companion-chat-permissions--input tool)
-          (qwen-companion-chat-tools-show-whole
-           (qwen-companion-daemon-tool-id tool) 'input
-           (or (qwen-companion-chat-tools-title tool) "a tool") show-diffs)
-        (funcall show-diffs t)))))
+    (if-let* ((diff (qwen-companion-chat-permissions--reviewable tool)))
+        (qwen-companion-chat-permissions--review item tool diff)
+      (qwen-companion-chat-permissions--show-all item tool))))
+
+(defun qwen-companion-chat-permissions--reviewable (tool)
+  "Return the change of a file by TOOL if it can be reviewed, or nil.
+The file must be on this machine, and there must be nothing else to see."
+  (let ((diffs (qwen-companion-daemon-tool-diffs tool)))
+    (and (qwen-companion-daemon-local-p)
+         (= 1 (length diffs))
+         (not (qwen-companion-daemon-tool-diffs-more tool))
+         (not (qwen-companion-daemon-tool-command tool))
+         (qwen-companion-chat-places-writable-p (qwen-companion-daemon-diff-path (car diffs)))
+         (car diffs))))
+
+(defun qwen-companion-chat-permissions--review (item tool diff)
+  "Review DIFF, the only change by TOOL, which ITEM is about.
+If its old text is not that of the file, the daemon has sent a part of
+the text: only show it."
+  (let ((path (qwen-companion-daemon-diff-path diff))
+        (revision (qwen-companion-chat-permissions--item-revision item)))
+    (qwen-companion-chat-tools-fetch-sides
+     tool diff
+     (lambda (old new)
+       (when (and new
+                  (memq item qwen-companion-chat-permissions--items)
+                  (eql revision (qwen-companion-chat-permissions--item-revision item)))
+         (if (not (qwen-companion-disk-holds-p path old))
+             (qwen-companion-chat-permissions--show-all item tool)
+           (setf (qwen-companion-chat-permissions--item-seen item) t)
+           (save-current-buffer
+             (qwen-companion-chat-review-open
+              (qwen-companion-chat-permissions--id item)
+              (qwen-companion-daemon-tool-id tool) path new
+              (apply-partially #'qwen-companion-chat-permissions--reviewed
+                               (qwen-companion-chat-permissions--id item))))))))))
+
+(defun qwen-companion-chat-permissions--reviewed (id allowed text)
+  "Answer the permission ID as the user has in its review.
+ALLOWED says whether the tool may run, TEXT is what the user has made of
+its change, nil for no other."
+  (let ((item (or (qwen-companion-chat-permissions--find id)
+                  (user-error "This question no longer waits; nothing is answered"))))
+    (qwen-companion-chat-permissions--answer
+     item
+     (or (cl-find (if allowed 'once 'no)
+                  (qwen-companion-daemon-permission-options
+                   (qwen-companion-chat-permissions--item-report item))
+                  :key #'qwen-companion-chat-permissions--effect)
+         (and allowed
+              (user-error "This cannot be allowed once; answer in the chat")))
+     nil text t)))
+
+(defun qwen-companion-chat-permissions--show-all (item tool)
+  "Show the input of TOOL, which ITEM is about, and what it does to files."
+  (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
+         (revision (qwen-companion-daemon-tool-revision tool))
+         (note (lambda (shown)
+                 (when (and shown (eql revision
+                                       (qwen-companion-chat-permissions--item-revision item)))
+                   (setf (qwen-companion-chat-permissions--item-seen item) t))))
+         (show-diffs (lambda (shown)
+                       (if (and shown diffs)
+                           (qwen-companion-chat-tools-show-changes tool diffs note)
+                         (funcall note shown)))))
+    (if (qwen-companion-chat-permissions--input tool)
+        (qwen-companion-chat-tools-show-whole
+         (qwen-companion-daemon-tool-id tool) 'input
+         (or (qwen-companion-chat-tools-title tool) "a tool") show-diffs)
+      (funcall show-diffs t))))
 
 ;;; Answering
 
@@ -567,10 +644,16 @@ Signal a `user-error' when there is none."
   (qwen-companion-chat-permissions--form-check
    (qwen-companion-chat-permissions--item-answers item)))
 
-(defun qwen-companion-chat-permissions--answer (item option &optional reason)
+(defun qwen-companion-chat-permissions--answer (item option &optional reason text reviewed)
   "Answer ITEM with OPTION; nil dismisses it.
-REASON is for the model, nil for none."
+REASON is for the model, nil for none.  TEXT is what the user has made of
+the change in its review, nil for no other.  REVIEWED says that the answer
+was given in the review."
   (qwen-companion-chat-permissions--check item)
+  (when (and (qwen-companion-daemon-option-allows option)
+             (not reviewed)
+             (qwen-companion-chat-review-edited-p (qwen-companion-chat-permissions--id item)))
+    (user-error "You have edited this change in its review; answer it there"))
   (let ((questions (qwen-companion-daemon-permission-questions
                     (qwen-companion-chat-permissions--item-report item)))
         (answers (qwen-companion-chat-permissions--item-answers item))
@@ -582,18 +665,24 @@ REASON is for the model, nil for none."
     (qwen-companion-chat-permissions--draw item)
     (qwen-companion-chat-call
      'daemon-answer
-     (list :session qwen-companion-chat-session-id
-           :permission (qwen-companion-chat-permissions--id item)
-           :option (qwen-companion-daemon-option-id option)
-           :revision (qwen-companion-chat-permissions--item-revision item)
-           :answers (and allows questions answers))
+     (append
+      (list :session qwen-companion-chat-session-id
+            :permission (qwen-companion-chat-permissions--id item)
+            :option (qwen-companion-daemon-option-id option)
+            :revision (qwen-companion-chat-permissions--item-revision item)
+            :answers (and allows questions answers))
+      (and text (qwen-companion-spool-pack text)))
      (lambda (reply)
        (if-let* ((error (qwen-companion-daemon-reply-error reply)))
-           (when (memq item qwen-companion-chat-permissions--items)
-             (setf (qwen-companion-chat-permissions--item-sent item) nil
-                   (qwen-companion-chat-permissions--item-problem item)
-                   (concat "Your answer was not accepted: " error))
-             (qwen-companion-chat-permissions--draw item))
+           (progn
+             (qwen-companion-chat-review-void
+              (qwen-companion-chat-permissions--id item)
+              (concat "your answer was not accepted: " error))
+             (when (memq item qwen-companion-chat-permissions--items)
+               (setf (qwen-companion-chat-permissions--item-sent item) nil
+                     (qwen-companion-chat-permissions--item-problem item)
+                     (concat "Your answer was not accepted: " error))
+               (qwen-companion-chat-permissions--draw item)))
          ;; The daemon's answer has no place for it; the prompt is the next that the model reads.
          (when reason
            (qwen-companion-chat-send-text reason)))))))

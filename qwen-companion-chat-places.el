@@ -41,6 +41,18 @@ which Emacs has a handler, such as Tramp's, and no device."
          (or (file-regular-p name) (file-directory-p name))
          name)))
 
+(defun qwen-companion-chat-places-writable-p (path)
+  "Return non-nil when PATH is a local file that the user may write, or make.
+The daemon chooses PATH, see `qwen-companion-chat-places-local-file'."
+  (let* ((local (qwen-companion-chat-places-local-file path))
+         (directory (and (string-prefix-p "/" path)
+                         (not local)
+                         (qwen-companion-chat-places-local-file
+                          (directory-file-name (file-name-directory path)))))
+         (file-name-handler-alist nil))
+    (cond (local (and (file-regular-p local) (file-writable-p local)))
+          (directory (and (not (file-exists-p path)) (file-writable-p directory))))))
+
 (defun qwen-companion-chat-places-visit (path line)
   "Visit the local file PATH, at LINE if non-nil, in another window."
   (find-file-other-window

@@ -339,7 +339,7 @@ DELETE is as for `filter-buffer-substring'."
 (defconst qwen-companion-chat-tools--diff-limit 20000
   "Characters of both sides above which a change is not shown as lines.")
 
-(defun qwen-companion-chat-tools--fetch-sides (tool diff callback)
+(defun qwen-companion-chat-tools-fetch-sides (tool diff callback)
   "Fetch both texts of DIFF, a change by TOOL.
 Call CALLBACK with the old and the new text in the current buffer, with
 nil twice where they could not be fetched."
@@ -383,7 +383,7 @@ would be too many, or with `failed'."
             (qwen-companion-daemon-diff-new-size diff))
          qwen-companion-chat-tools--diff-limit)
       (funcall callback 'large)
-    (qwen-companion-chat-tools--fetch-sides
+    (qwen-companion-chat-tools-fetch-sides
      tool diff
      (lambda (old new)
        (if (not new)
@@ -421,7 +421,7 @@ not be fetched."
     (if (and (eq qwen-companion-diff-style 'ediff)
              ;; Ediff arranges the windows, so it can show only one.
              (not (cdr diffs)))
-        (qwen-companion-chat-tools--fetch-sides
+        (qwen-companion-chat-tools-fetch-sides
          tool (car diffs)
          (lambda (old new)
            (cond
@@ -438,7 +438,7 @@ not be fetched."
 CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
   (if (not diffs)
       (funcall callback t)
-    (qwen-companion-chat-tools--fetch-sides
+    (qwen-companion-chat-tools-fetch-sides
      tool (car diffs)
      (lambda (old new)
        (if (not new)

@@ -39,6 +39,7 @@
 (require 'qwen-companion-chat-export)
 (require 'qwen-companion-chat-markdown)
 (require 'qwen-companion-chat-permissions)
+(require 'qwen-companion-chat-review)
 (require 'qwen-companion-chat-send)
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-chat-tools)
@@ -266,10 +267,21 @@ See `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--refresh ()
   "Show the current state of the session, and send any prompt that waited."
+  (qwen-companion-chat--end-reviews)
   (qwen-companion-chat-send-kept)
   (qwen-companion-chat--run-clock)
   (qwen-companion-chat-permissions-redraw)
   (qwen-companion-chat--update))
+
+(defun qwen-companion-chat--end-reviews ()
+  "Close the reviews of edits that cannot be answered or written any more."
+  (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
+    (cond ((qwen-companion-chat-session-ended-p)
+           (qwen-companion-chat-review-end
+            (concat "the session has ended" (and text (concat ": " text)))))
+          ((and (eq 'idle (qwen-companion-daemon-session-state qwen-companion-chat-session))
+                (<= qwen-companion-chat--batches-left 0))
+           (qwen-companion-chat-review-on-idle)))))
 
 ;;; Working
 
@@ -728,6 +740,7 @@ With DELETE non-nil, delete it."
 
 (defun qwen-companion-chat--killed ()
   "Leave the session of this buffer; other clients keep it."
+  (qwen-companion-chat-review-end "its chat was killed")
   (qwen-companion-chat-leave-session)
   (setq qwen-companion-chat--began nil)
   (qwen-companion-chat--stop-clock)

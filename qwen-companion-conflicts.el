@@ -42,11 +42,17 @@
 (defconst qwen-companion-conflicts-undo-labels '("yours" "before" "undone")
   "Labels of the three texts of a conflict with an undone change.")
 
+(defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
+  "Labels of the three texts of a conflict with what the user made of an edit.")
+
 (defconst qwen-companion-conflicts--marker
-  (pcase-let ((`(,mine ,base ,theirs) qwen-companion-conflicts-labels)
-              (`(,_ ,_ ,undone) qwen-companion-conflicts-undo-labels))
-    (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> \\(?:%s\\|%s\\)\\)$"
-            mine base theirs undone))
+  (let ((labels (list qwen-companion-conflicts-labels
+                      qwen-companion-conflicts-undo-labels
+                      qwen-companion-conflicts-review-labels)))
+    (format "^\\(?:<<<<<<< %s\\|||||||| %s\\|>>>>>>> %s\\)$"
+            (regexp-opt (mapcar #'car labels))
+            (regexp-opt (mapcar #'cadr labels))
+            (regexp-opt (mapcar #'caddr labels))))
   "Matches a line that marks a conflict of ours.")
 
 (defconst qwen-companion-conflicts--delay 0.2
@@ -201,8 +207,11 @@ saving continues."
       (goto-char (point-min))
       (let ((case-fold-search nil))
         (if (re-search-forward
-             (format "^>>>>>>> %s$" (nth 2 qwen-companion-conflicts-undo-labels)) nil t)
-            "was undone"
+             (format "^>>>>>>> \\(?:%s\\|\\(%s\\)\\)$"
+                     (nth 2 qwen-companion-conflicts-undo-labels)
+                     (nth 2 qwen-companion-conflicts-review-labels))
+             nil t)
+            (if (match-beginning 1) "you made of it in the review" "was undone")
           "was written to disk")))))
 
 ;;; Leading there

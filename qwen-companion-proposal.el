@@ -63,6 +63,8 @@ SESSION is the id of the session that proposed it, CLIENT the name of
 that CLI.  PATH is the absolute name of the file.  HELD is non-nil when
 a hook of the CLI waits for the outcome; the CLI knows other proposals
 by their file.  ARRIVED is the time it came, in seconds since the epoch.
+ANSWER is nil when a CLI waits for the outcome; else it is a function
+that takes it, see `qwen-companion-proposal-begin'.
 
 State:
 STATE is `pending', `shown', `accepted', `rejected', `closed',
@@ -105,7 +107,7 @@ the text on disk before it.  FORECAST is the text the file will hold
 after it, `asked' while that is being computed, or `unknown'; once it is
 known, BASE is the text it is written over.  Both have LF line ends and
 no byte order mark."
-  id session client path held (arrived (float-time))
+  id session client path held (arrived (float-time)) answer
   (state 'pending) seen edited
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
   stamp checked on-disk as-on-disk exact real warning lossy watch
@@ -392,6 +394,28 @@ Run `qwen-companion-proposal-begun-functions'."
   (qwen-companion-proposal--compare-with-accepted proposal)
   (run-hook-with-args 'qwen-companion-proposal-begun-functions proposal))
 
+(cl-defun qwen-companion-proposal-begin (&key id session client path text answer)
+  "Begin and return a proposal of TEXT for the file PATH, made by no CLI.
+ID, SESSION and CLIENT name it as those of a CLI are named.  It counts as
+seen, so it does not open by itself.  When the user decides, ANSWER is
+called with the proposal, the outcome, and for an acceptance the text; if
+it signals an error, the proposal stays open.  Signal a `user-error' if
+the file is too large."
+  (let ((proposal (qwen-companion-proposal--make
+                   :id id :session session :client client :path path
+                   :answer answer :seen t))
+        (payload (list :text text)))
+    (when-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
+      (user-error "%s" refusal))
+    (qwen-companion-proposal--begin proposal payload)
+    proposal))
+
+(defun qwen-companion-proposal-withdraw (proposal reason)
+  "End PROPOSAL, about which there is nothing to decide any more.
+If the user has edited its text, rescue that for REASON, a string."
+  (qwen-companion-proposal--end proposal 'closed t)
+  (qwen-companion-proposal--rescue-or-kill proposal reason))
+
 (defun qwen-companion-proposal--end (proposal state &optional by-cli)
   "End PROPOSAL in STATE.
 BY-CLI non-nil means that the CLI ended it, perhaps just before the user
@@ -408,15 +432,22 @@ would have answered.  The caller has to deal with the proposal's buffer."
 (defun qwen-companion-proposal-decide (proposal outcome &optional text)
   "End PROPOSAL with the user's OUTCOME and send that to the CLI.
 OUTCOME is `accepted', with the accepted TEXT, or `rejected'."
-  (qwen-companion-proposal--end proposal outcome)
-  (push (cons proposal text) qwen-companion-proposal--undelivered)
-  (when (eq outcome 'accepted)
-    (qwen-companion-proposal--await-write
-     proposal text
-     :done (apply-partially #'qwen-companion-proposal--write-ended proposal text))
-    (qwen-companion-proposal--note-accepted proposal))
-  (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered))
-  (kill-buffer (qwen-companion-proposal-buffer proposal)))
+  (let ((answer (qwen-companion-proposal-answer proposal))
+        ;; When the answer does not arrive, its text is rescued in another one.
+        (buffer (qwen-companion-proposal-buffer proposal)))
+    (when answer
+      (funcall answer proposal outcome text))
+    (qwen-companion-proposal--end proposal outcome)
+    (unless answer
+      (push (cons proposal text) qwen-companion-proposal--undelivered)
+      (when (eq outcome 'accepted)
+        (qwen-companion-proposal--await-write
+         proposal text
+         :done (apply-partially #'qwen-companion-proposal--write-ended proposal text)))
+      (qwen-companion-proposal--deliver (car qwen-companion-proposal--undelivered)))
+    (when (eq outcome 'accepted)
+      (qwen-companion-proposal--note-accepted proposal))
+    (kill-buffer buffer)))
 
 (defun qwen-companion-proposal--note-accepted (accepted)
   "Note in the other reviews of the same file that ACCEPTED was accepted."
@@ -612,11 +643,11 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
   (pcase result
     ('overwritten
      (when (qwen-companion-proposal-edited proposal)
-       (qwen-companion-proposal--rescue-accepted
+       (qwen-companion-proposal-rescue-accepted
         proposal text "a change accepted later has replaced it, with your edits")))
     ('changed (qwen-companion-proposal--rescue-changed proposal text))
     ('unchanged
-     (qwen-companion-proposal--rescue-accepted
+     (qwen-companion-proposal-rescue-accepted
       proposal text (format "%s has not written %s %s"
                             (qwen-companion-untrusted-text
                              (qwen-companion-proposal-client proposal))
@@ -635,16 +666,16 @@ If the file holds what was accepted before, rescue both changes together."
         (progn
           (setf (qwen-companion-proposal-stamp proposal)
                 (qwen-companion-disk-stamp path))
-          (qwen-companion-proposal--rescue-accepted
+          (qwen-companion-proposal-rescue-accepted
            proposal forecast
            (format "%s holds the change accepted before, but not this one" file)))
-      (qwen-companion-proposal--rescue-accepted
+      (qwen-companion-proposal-rescue-accepted
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
         (run-hook-with-args 'qwen-companion-proposal-miswritten-functions
                             (qwen-companion-proposal-buffer proposal))))))
 
-(defun qwen-companion-proposal--rescue-accepted (proposal text reason)
+(defun qwen-companion-proposal-rescue-accepted (proposal text reason)
   "Rescue TEXT, accepted of PROPOSAL, whose buffer was killed, for REASON."
   (qwen-companion-proposal--recreate-buffer proposal text)
   (qwen-companion-proposal--rescue proposal reason))
@@ -687,14 +718,16 @@ The Python process may have been unable to read the text, for instance."
 (defun qwen-companion-proposal-snapshot ()
   "Return the open proposals, for a Python process about to start.
 A list of property lists (:id :session :path :digest).  A proposal
-whose outcome is not delivered is open for the Python process."
+whose outcome is not delivered is open for the Python process; those that
+no CLI has made are none of its."
   (mapcar (lambda (proposal)
             (list :id (qwen-companion-proposal-id proposal)
                   :session (qwen-companion-proposal-session proposal)
                   :path (qwen-companion-proposal-path proposal)
                   :digest (qwen-companion-proposal-digest proposal)))
           (append (mapcar #'car qwen-companion-proposal--undelivered)
-                  qwen-companion-proposal--open)))
+                  (cl-remove-if #'qwen-companion-proposal-answer
+                                qwen-companion-proposal--open))))
 
 (defun qwen-companion-proposal--undelivered-by-id (id)
   "Return the undelivered outcome of the proposal ID, or nil."

@@ -556,22 +556,24 @@ only, and only for a moment."
   "Timers that wait for a good moment to show a proposal.")
 
 (defun qwen-companion-review--announce (proposal)
-  "Tell the user that PROPOSAL has come, and schedule its review."
+  "Tell the user that PROPOSAL has come, and schedule its review.
+Say nothing of one that the user has asked for."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
-  (message "qwen-companion: %s proposes a change of %s%s%s"
-           (qwen-companion-untrusted-text
-            (qwen-companion-proposal-client proposal))
-           (qwen-companion-proposal-display-path proposal)
-           (qwen-companion-review-warning-hint proposal)
-           (cond
-            ((and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
-             "; it waits until the Ediff session is over")
-            ((and (memq qwen-companion-diff-arrival '(idle now))
-                  (not (qwen-companion-review--room-p proposal)))
-             "; no room to show it beside this window: M-x qwen-companion-review does")
-            (t "")))
+  (unless (qwen-companion-proposal-seen proposal)
+    (message "qwen-companion: %s proposes a change of %s%s%s"
+             (qwen-companion-untrusted-text
+              (qwen-companion-proposal-client proposal))
+             (qwen-companion-proposal-display-path proposal)
+             (qwen-companion-review-warning-hint proposal)
+             (cond
+              ((and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
+               "; it waits until the Ediff session is over")
+              ((and (memq qwen-companion-diff-arrival '(idle now))
+                    (not (qwen-companion-review--room-p proposal)))
+               "; no room to show it beside this window: M-x qwen-companion-review does")
+              (t ""))))
   (qwen-companion-review-schedule))
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-review--announce)
@@ -852,6 +854,7 @@ names the file of another one."
          (text (qwen-companion-proposal-text proposal))
          (odd (unencodable-char-position 0 (length text) 'utf-8 nil text)))
     (when (and (string-empty-p text)
+               (not (qwen-companion-proposal-answer proposal))
                (not (qwen-companion-proposal-empty proposal)))
       (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (when odd

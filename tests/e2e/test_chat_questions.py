@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chat import CHAT, answer, open_chat, press_on, send, wait_until_idle
+from chat import CHAT, answer, open_chat, press_on, send, wait_until_askable, wait_until_idle
 from clis import QWEN_SETTINGS_FILE
 from model_types import QUESTIONS
 from sandbox import GREETING
@@ -35,32 +35,44 @@ def test_a_file_that_is_written(stage: Stage) -> None:
     assert "Asks" not in screen
     assert file.read_text() == "one\ntwo\n"
 
-    # One that is there, in both front ends.
+    # One that is there is reviewed; what is changed in the review gets into the file, and the model is told.
     new = GREETING.replace('"hello "', '"good day "')
     stage.script_change(stage.sandbox.greeting, new)
     stage.model.say("It is changed.")
     send(stage, "change it")
     stage.screen.wait_for('+    return "good day " + name')
     stage.screen.keys("C-c", "C-v")
-    stage.screen.wait_for("Ediff Control Panel")
-    before, after, *_ = stage.emacs.visible_buffers()
-    assert stage.emacs.buffer_text(before) == GREETING
-    assert stage.emacs.buffer_text(after) == new
-    stage.screen.keys("q")
-    stage.screen.wait_for("Quit this Ediff session?")
-    stage.screen.keys("y")
-    stage.screen.wait_gone("Ediff")
-    assert stage.emacs.visible_buffers() == [CHAT]
-    stage.emacs.eval("(setq qwen-companion-diff-style 'unified)")
-    stage.screen.keys("C-c", "C-v")
-    stage.screen.wait_for("*qwen-companion difference: greeting.py*")
-    stage.screen.keys("C-x", "o", "q")
-    stage.screen.wait_gone("*qwen-companion difference: greeting.py*")
-    assert stage.emacs.visible_buffers() == [CHAT]
+    stage.screen.wait_for("1 of 1 hunk kept")
+    stage.screen.keys("e")
+    stage.screen.wait_for("put it into the proposal")
+    stage.screen.type("# Mine.")
+    stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("+# Mine.")
     assert stage.sandbox.greeting.read_text() == GREETING
-    answer(stage, "Allow")
+    wait_until_askable(stage)
+    stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("It is changed.")
-    assert stage.sandbox.greeting.read_text() == new
+    first, _, *rest = new.split("\n")
+    wanted = "\n".join([first, "# Mine.", *rest])
+    stage.screen.wait_until(lambda: stage.sandbox.greeting.read_text() == wanted, "the reviewed text on disk")
+    assert stage.emacs.visible_buffers() == [CHAT]
+    assert stage.emacs.eval('(buffer-modified-p (get-buffer "greeting.py"))') == "nil"
+    while "I changed your edit" not in (prompt := stage.model.next_request().prompt):
+        pass
+    assert "\n-\n+# Mine.\n" in prompt
+    assert f"Sent during the turn: I changed your edit of {stage.sandbox.greeting} " in stage.emacs.buffer_text(CHAT)
+
+    # Rejected in the review.
+    stage.script_change(stage.sandbox.greeting, wanted.replace("Mine", "Yours"))
+    send(stage, "change it again")
+    stage.screen.wait_for("+# Yours.")
+    stage.screen.keys("C-c", "C-v")
+    stage.screen.wait_for("1 of 1 hunk kept")
+    wait_until_askable(stage)
+    stage.screen.keys("C-c", "C-k")
+    stage.screen.wait_for('Writing to greeting.py: you answered "Reject"')
+    wait_until_idle(stage)
+    assert stage.sandbox.greeting.read_text() == wanted
 
 
 def test_a_command_that_is_run(stage: Stage) -> None:

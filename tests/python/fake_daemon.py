@@ -158,6 +158,8 @@ class FakeSession:
         """Ids of the prompts that run or wait."""
         self.permission: Json | None = None
         """The event of the permission that waits."""
+        self.messages: dict[str, str] = {}
+        """By their ids, what the model is told with the next result of a tool."""
         self._daemon = daemon
         self._last = 0
         self._scripts: deque[list[Json]] = deque()
@@ -394,6 +396,8 @@ class FakeDaemon:
             ("GET", "/context-usage", _recorded("context_usage")),
             ("GET", "/supported-commands", _recorded("supported_commands")),
             ("DELETE", "/pending-prompts/{prompt}", _remove),
+            ("POST", "/mid-turn-message", _take_message),
+            ("DELETE", "/mid-turn-messages/{message}", _give_message_back),
         )
         self._application = Starlette(
             routes=[
@@ -615,6 +619,18 @@ def _remove(session: FakeSession, request: Request, body: Any) -> Response:
         ended["data"] |= {"promptId": identifier, "stopReason": "cancelled"}
         session.emit(ended)
     return JSONResponse({"removed": removed})
+
+
+def _take_message(session: FakeSession, request: Request, body: Any) -> Response:
+    if not session.prompts:
+        return JSONResponse({"accepted": False, "reason": "session_idle"})
+    identifier = f"message-{len(session.messages) + 1}"
+    session.messages[identifier] = body["message"]
+    return JSONResponse({**reply("injected"), "messageId": identifier})
+
+
+def _give_message_back(session: FakeSession, request: Request, body: Any) -> Response:
+    return JSONResponse({"removed": session.messages.pop(request.path_params["message"], None) is not None})
 
 
 def _status(session: FakeSession, request: Request, body: Any) -> Response:

@@ -37,6 +37,7 @@ from qwen_companion.daemon.errors import (
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.models import (
     ENVELOPE_VERSION,
+    MID_TURN_FEATURE,
     PROTOCOL,
     REQUIRED_FEATURES,
     SNAPSHOT_FEATURE,
@@ -47,6 +48,7 @@ from qwen_companion.daemon.models import (
     ContextUsageReply,
     Cursor,
     LoadReply,
+    MidTurnReply,
     PromptBlock,
     PromptReply,
     RemovedReply,
@@ -121,6 +123,7 @@ class DaemonClient:
         self._memberships = memberships or Memberships()
         self._progress = progress
         self._stream_parameters: Mapping[str, str | int] = {}
+        self._takes_messages = False
         try:
             self._http = httpx2.AsyncClient(
                 base_url=self.url,
@@ -166,6 +169,7 @@ class DaemonClient:
             )
         if SNAPSHOT_FEATURE in found.features:
             self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
+        self._takes_messages = MID_TURN_FEATURE in found.features
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[SessionSummary, ...]:
@@ -258,6 +262,21 @@ class DaemonClient:
         outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
         body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
         await self._call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
+
+    async def send_mid_turn(self, session_id: str, message: str) -> str | None:
+        """Give the model `message` in the running turn, with the next results of tools; return the id of the message.
+
+        None when no turn runs, or the daemon cannot do this.
+        """
+        if not self._takes_messages:
+            return None
+        reply = await self._ask(MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message})
+        return reply.message_id if reply.accepted else None
+
+    async def take_back_mid_turn(self, session_id: str, message_id: str) -> bool:
+        """Take back a message for the running turn; false when the model has got it."""
+        path = f"/mid-turn-messages/{quote(message_id, safe='')}"
+        return (await self._ask(RemovedReply, "DELETE", path, session_id)).removed
 
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
         """Take a prompt out of the queue; false when it runs already or is gone."""

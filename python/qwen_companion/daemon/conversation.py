@@ -26,6 +26,7 @@ from qwen_companion.daemon.errors import (
 from qwen_companion.daemon.ids import local_id
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
+    NEW,
     Change,
     Choice,
     ContextUsageReport,
@@ -37,6 +38,7 @@ from qwen_companion.daemon.messages import (
 )
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
+from qwen_companion.daemon.review_note import NOT_APPLIED, review_note
 from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import MODEL_WRITES, DaemonSession, slash_commands
 from qwen_companion.daemon.stream import (
@@ -100,6 +102,7 @@ class Conversation:
         self._worked = worked
         self._work = ChatWork(session_id, directory, "Qwen Code", None, "")
         self._prompts: dict[str | None, str] = {}
+        self._notes: list[str] = []
         self._running_tools: dict[str, str] = {}
         self._following: Task | None = None
         self._checking: Task | None = None
@@ -296,8 +299,11 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once; the turn that it will be."""
-        reply = await self._client.prompt(self.session.session_id, parts)
+        """Send `parts`, once, after what the model could not be told before; the turn that it will be."""
+        notes = tuple(self._notes)
+        before = [models.TextBlock(f"{note}\n\n") for note in notes]
+        reply = await self._client.prompt(self.session.session_id, [*before, *parts])
+        del self._notes[: len(notes)]
         turn = self.session.accepted(reply.prompt_id)
         text = next((part.text for part in parts if isinstance(part, models.TextBlock)), "")
         self._prompts.setdefault(turn, text[:_PROMPT_WORDS])
@@ -318,19 +324,57 @@ class Conversation:
             raise
 
     async def answer(
-        self, permission: str, option: str | None, revision: int | None, answers: tuple[tuple[str, ...], ...]
+        self,
+        permission: str,
+        option: str | None,
+        revision: int | None,
+        answers: tuple[tuple[str, ...], ...],
+        text: str | None = None,
     ) -> None:
-        """Answer a permission.  GoneError, NotFoundError: somebody was faster, or the tool is not what was shown."""
+        """Answer a permission; with `text`, tell the model that the user prefers it to what its tool will write.
+
+        GoneError, NotFoundError: somebody was faster, or the tool is not what was shown.
+        """
         vote = self.session.permissions.vote(permission, option, answers)
         if vote is None:
             raise GoneError("That question is no longer open, or has no such answer.")
         if vote.allowed is not None and revision != self.session.tool_revision(vote.allowed):
             raise GoneError("The action has changed since it was shown.")
+        note = None if text is None or vote.allowed is None else await in_thread(self._note, vote.allowed, text)
+        # First, since the tool goes on at once: the model then reads it with the result of the tool.
+        message = None if note is None else await self._tell_model(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
-        except NotFoundError:
-            self._put(self.session.answered_elsewhere(vote.request_id))
+        except DaemonError as error:
+            if note is not None:
+                await self._take_back(note, message)
+            if isinstance(error, NotFoundError):
+                self._put(self.session.answered_elsewhere(vote.request_id))
             raise
+
+    def _note(self, tool: str, text: str) -> str | None:
+        """Return what the model is told of `text`, in place of what `tool` writes; None when they are the same."""
+        path, proposed = self.session.tool_path(tool), self.session.tool_text(tool, NEW, 0)
+        return None if path is None or proposed is None else review_note(path, proposed, text)
+
+    async def _tell_model(self, note: str) -> str | None:
+        """Tell the model `note` during its turn, and return the id of the message; else keep it for the next prompt."""
+        message = None
+        with suppress(DaemonError):
+            message = await self._client.send_mid_turn(self.session.session_id, note)
+        if message is None:
+            self._notes.append(note)
+        return message
+
+    async def _take_back(self, note: str, message: str | None) -> None:
+        """Tell the model nothing of `note`, which went out as `message`, or say that it does not hold."""
+        if message is None:
+            self._notes.remove(note)
+            return
+        with suppress(DaemonError):
+            if await self._client.take_back_mid_turn(self.session.session_id, message):
+                return
+        await self._tell_model(NOT_APPLIED)
 
     async def set_model(self, model: str) -> None:
         """Use the model that Emacs calls `model`."""

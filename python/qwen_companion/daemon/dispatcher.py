@@ -482,7 +482,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
         case messages.SetMode():
             await conversation.set_mode(call.mode)
         case messages.Answer():
-            await conversation.answer(call.permission, call.option, call.revision, call.answers)
+            await conversation.answer(call.permission, call.option, call.revision, call.answers, call.text)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
         case _:

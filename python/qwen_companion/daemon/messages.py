@@ -166,7 +166,8 @@ class Answer:
     """`daemon-answer`: choose `option` for `permission`, None to dismiss it.
 
     `answers` has for each question, in order, the chosen answers.  `revision` is that of the tool that was shown, see
-    `ToolChange`; an option that allows another revision is refused.
+    `ToolChange`; an option that allows another revision is refused.  `text` is what the user has made of the tool's
+    first change, which Emacs puts into the file once the tool has written it; the model is told of the difference.
     """
 
     method: ClassVar[str] = "daemon-answer"
@@ -175,6 +176,7 @@ class Answer:
     option: str | None
     revision: int | None
     answers: tuple[tuple[str, ...], ...] = field(repr=False)
+    text: Text | None = field(default=None, repr=False)
 
 
 @frozen

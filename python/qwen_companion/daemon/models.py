@@ -53,6 +53,12 @@ REQUIRED_FEATURES = frozenset(
 SNAPSHOT_FEATURE = "slow_client_warning"
 """The feature that tells that the event stream knows the parameters `snapshot` and `maxQueued`."""
 
+MID_TURN_FEATURE = "session_mid_turn_message_mutation"
+"""The feature that a message can be given to the model during its turn, and taken back before the model reads it."""
+
+MID_TURN_CHARACTERS = 16 * 1024
+"""How long such a message may be (0.24.4)."""
+
 Json = dict[str, Any]
 
 
@@ -882,6 +888,13 @@ class RemovedReply(Wire):
     """DELETE /session/:id/pending-prompts/:promptId; `removed` is false for one that runs or is not there."""
 
     removed: bool = False
+
+
+class MidTurnReply(Wire):
+    """POST /session/:id/mid-turn-message; not `accepted` when no turn runs."""
+
+    accepted: bool = False
+    message_id: str | None = None
 
 
 class ApprovalModeReply(Wire):

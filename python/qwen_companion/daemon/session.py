@@ -166,6 +166,11 @@ class DaemonSession:
         found = self._tools.get(tool)
         return None if found is None else found.text(part, index)
 
+    def tool_path(self, tool: str) -> str | None:
+        """Return the file of the first change of the tool Emacs calls `tool`, as the daemon names it."""
+        found = self._tools.get(tool)
+        return None if found is None else found.first_path
+
     def tool_revision(self, tool: str) -> int | None:
         """Which one of its revisions the tool Emacs calls `tool` is in, see `ToolChange`."""
         found = self._tools.get(tool)

@@ -71,6 +71,11 @@ class HeldTool:
         return self._revision
 
     @property
+    def first_path(self) -> str | None:
+        """The file of its first change."""
+        return self._diffs[0].path if self._diffs else None
+
+    @property
     def size(self) -> int:
         """How many characters are held."""
         return len(self._input) + len(self._output) + sum(len(diff.old or "") + len(diff.new) for diff in self._diffs)

@@ -28,6 +28,7 @@ from qwen_companion.daemon.messages import (
     ToolText,
     Turns,
 )
+from qwen_companion.daemon.review_note import review_note
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES
 from qwen_companion.emacs.spool import Spool
@@ -36,6 +37,7 @@ from support import as_dict
 pytestmark = pytest.mark.anyio
 
 _A_MEGABYTE = bytes(1_000_000)
+RECORDED_FILE = event("permission_request")["data"]["toolCall"]["content"][0]["path"]
 
 
 # --- Turns
@@ -245,6 +247,92 @@ async def test_an_answer_that_comes_too_late_says_so_and_closes(
     closed = await emacs.permission(session, "closed")
     assert closed.by == "other"
     assert await emacs.refused("daemon-answer", **values) == "gone"
+
+
+async def test_the_model_is_told_what_the_user_has_changed(
+    emacs: Emacs, daemon: FakeDaemon, chatting: Chatting
+) -> None:
+    session, theirs, chat = chatting
+    theirs.script("write", "answer")
+    await emacs.prompt(session)
+    values, proposed = await _allowing(emacs, session)
+    await emacs.call("daemon-answer", **values, text=f"{proposed}mine\n")
+    await emacs.until(lambda: chat.ends)
+    (told,) = theirs.messages.values()
+    assert "+mine\n" in told
+    assert RECORDED_FILE in told
+    # Before the answer: the tool goes on with that, and the model with the tool.
+    (message,) = daemon.asked_for("/mid-turn-message")
+    (answer,) = [asked for asked in daemon.asked if "/permission/" in asked.path]
+    assert daemon.asked.index(message) < daemon.asked.index(answer)
+    await emacs.prompt(session, "next")
+    assert daemon.asked_for("/prompt")[-1].body["prompt"] == [{"type": "text", "text": "next"}]
+
+
+def test_the_model_is_told_of_no_difference_and_of_a_long_one_in_part() -> None:
+    assert review_note("/a", "one\ntwo\n", "\ufeffone\r\ntwo\r\n") is None
+    told = review_note("/a" * 5000, "one\n", "".join(f"line {number}\n" for number in range(5000)))
+    assert told is not None
+    assert 12_000 < len(told) < 16 * 1024
+    assert "\n(the rest is left out)\n```\n" in told
+
+
+async def test_without_messages_in_a_turn_the_next_prompt_tells_it(emacs: Emacs, daemon: FakeDaemon) -> None:
+    daemon.capabilities["features"].remove("session_mid_turn_message_mutation")
+    await emacs.connect(daemon)
+    session = await emacs.open()
+    (theirs,) = daemon.sessions.values()
+    theirs.script("write", "answer")
+    await emacs.prompt(session)
+    values, proposed = await _allowing(emacs, session)
+    await emacs.call("daemon-answer", **values, text=f"{proposed}mine\n")
+    await emacs.until(lambda: emacs.chats[session].ends)
+    assert daemon.asked_for("/mid-turn-message") == []
+    # It is not lost with a prompt that is not taken.
+    daemon.refuse("/prompt", "queue_full")
+    assert await emacs.refused("daemon-prompt", session=session, parts=[text_part("x")]) == "busy"
+    await emacs.prompt(session, "next")
+    note, next_ = (block["text"] for block in daemon.asked_for("/prompt")[-1].body["prompt"])
+    assert "+mine\n" in note
+    assert next_ == "next"
+    await emacs.prompt(session, "last")
+    assert len(daemon.asked_for("/prompt")[-1].body["prompt"]) == 1
+
+
+@pytest.mark.parametrize("read", [False, True])
+async def test_the_model_is_told_nothing_of_an_answer_that_came_too_late(
+    read: bool, emacs: Emacs, daemon: FakeDaemon, chatting: Chatting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, theirs, _ = chatting
+    theirs.script("write")
+    await emacs.prompt(session)
+    values, proposed = await _allowing(emacs, session)
+    assert theirs.permission is not None
+    daemon.refuse(f"/permission/{theirs.permission['data']['requestId']}", "late_vote")
+    if read:
+        # The tool has run, and the model has the message.
+        monkeypatch.setattr(theirs, "messages", _Forgetful())
+    assert await emacs.refused("daemon-answer", **values, text=f"{proposed}mine\n") == "gone"
+    assert (await emacs.permission(session, "closed")).by == "other"
+    told = [asked.body["message"] for asked in daemon.asked_for("/mid-turn-message")]
+    assert [text.startswith("My change to your edit") for text in told[1:]] == [True] * read
+    assert theirs.messages == {}
+
+
+class _Forgetful(dict[str, str]):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: str, value: str) -> None:
+        pass
+
+
+async def _allowing(emacs: Emacs, session: str) -> tuple[dict[str, object], str]:
+    """What allows the change that is asked for, and its text."""
+    asked = await emacs.permission(session, "open")
+    tool = str(asked.tool)
+    allow = next(option for option in asked.options if option.allows and not option.lasting)
+    await emacs.call("daemon-fetch", session=session, tool=tool, part=lisp("new"), index=0)
+    return emacs.answer(asked, allow.id), emacs.all(ToolText, tool=tool)[-1].text
 
 
 async def test_a_permission_waits_while_the_connection_is_lost(

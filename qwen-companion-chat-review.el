@@ -1,0 +1,319 @@
+;;; qwen-companion-chat-review.el --- Reviews of the edits that a chat asks for  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; An edit that waits for permission in a chat can be reviewed like a proposal
+;; of a CLI: dropped hunk by hunk, edited, accepted and rejected.
+;;
+;; The daemon takes a yes or a no, and no text.  So an edit that the user has
+;; changed is allowed as it is; once its tool has written the file, the user's
+;; changes are merged into the buffer that visits it, as one undo step, and
+;; saved.  Its base is the text that was proposed, so what else has happened to
+;; the file meanwhile stays.  The Python process tells the model about it.
+;;
+;; When the tool does not write the file, or nobody knows whether it did, the
+;; user's text is kept in a buffer, see qwen-companion-rescue.el.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'subr-x)
+(require 'qwen-companion-chat-state)
+(require 'qwen-companion-conflicts)
+(require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-disk)
+(require 'qwen-companion-merge)
+(require 'qwen-companion-proposal)
+(require 'qwen-companion-review)
+(require 'qwen-companion-review-unified)
+
+(cl-defstruct (qwen-companion-chat-review--edit
+               (:constructor qwen-companion-chat-review--make)
+               (:copier nil))
+  "An edit that was allowed and is to be changed once its tool has written it.
+PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
+at first, WANTED what the user has made of that.  SESSION and TOOL are
+ids.  LOOKS is how often the buffer may still be looked at before it is
+reverted, see `qwen-companion-chat-review--apply'."
+  proposal proposed wanted session tool (looks 30))
+
+(defvar qwen-companion-chat-review--edits nil
+  "The edits whose tools have not ended, newest first.")
+
+(defconst qwen-companion-chat-review--look-delay 0.1
+  "Seconds between two looks whether a buffer has what is on disk.")
+
+;;; The review
+
+(defun qwen-companion-chat-review-open (permission tool path text answer)
+  "Review TEXT, the whole text that TOOL wants to write to PATH.
+PERMISSION and TOOL are ids.  ANSWER is called in this chat with t or nil,
+whether the user allows it, and with the user's text if that is another
+one, else nil; it may signal an error.  A review that was put aside comes
+back."
+  (let ((proposal (qwen-companion-proposal-by-id permission))
+        (chat (current-buffer)))
+    (unless proposal
+      (setq proposal (qwen-companion-proposal-begin
+                      :id permission :session qwen-companion-chat-session-id
+                      :client "qwen serve" :path path :text text
+                      :answer (lambda (proposal outcome wanted)
+                                (with-current-buffer chat
+                                  (qwen-companion-chat-review--decide
+                                   proposal tool text
+                                   (and (eq outcome 'accepted) wanted) answer)))))
+      ;; It opens beside the chat, which would be hidden by both sides.
+      (setf (qwen-companion-proposal-style proposal) 'unified))
+    (qwen-companion-diff-open proposal)))
+
+(defun qwen-companion-chat-review--decide (proposal tool proposed wanted answer)
+  "Call ANSWER with what the user has decided about PROPOSAL, by TOOL.
+WANTED is the accepted text, nil when it is rejected, PROPOSED that at
+first."
+  (let ((edit (and wanted
+                   (qwen-companion-proposal-edited-p proposal)
+                   (not (equal wanted proposed))
+                   (qwen-companion-chat-review--make
+                    :proposal proposal :proposed proposed :wanted wanted
+                    :session qwen-companion-chat-session-id :tool tool))))
+    ;; First, since the tool may end before this returns.
+    (when edit
+      (push edit qwen-companion-chat-review--edits))
+    (condition-case err
+        (funcall answer (and wanted t) (and edit wanted))
+      (error
+       (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
+       (signal (car err) (cdr err))))))
+
+(defun qwen-companion-chat-review-edited-p (permission)
+  "Return non-nil when the user has edited the open review of PERMISSION."
+  (when-let* ((proposal (qwen-companion-proposal-by-id permission)))
+    (qwen-companion-proposal-edited-p proposal)))
+
+(defun qwen-companion-chat-review-close (permission reason)
+  "Close the review of PERMISSION, if it is open; keep its edits for REASON."
+  (when-let* ((proposal (qwen-companion-proposal-by-id permission)))
+    (qwen-companion-proposal-withdraw proposal reason)))
+
+(defun qwen-companion-chat-review-void (permission reason)
+  "Keep the text that was accepted for PERMISSION, if any, for REASON.
+The answer of the user does not count."
+  (qwen-companion-chat-review--keep
+   (lambda (edit)
+     (equal permission (qwen-companion-proposal-id
+                        (qwen-companion-chat-review--edit-proposal edit))))
+   reason))
+
+(defun qwen-companion-chat-review-end (reason)
+  "Close all reviews of the session of this chat; keep all edits for REASON."
+  (let ((session qwen-companion-chat-session-id))
+    (dolist (proposal (copy-sequence (qwen-companion-proposals)))
+      (when (and (qwen-companion-proposal-answer proposal)
+                 (equal session (qwen-companion-proposal-session proposal)))
+        (qwen-companion-proposal-withdraw proposal reason)))
+    (qwen-companion-chat-review--keep
+     (lambda (edit) (equal session (qwen-companion-chat-review--edit-session edit)))
+     reason)))
+
+(defun qwen-companion-chat-review--keep (predicate reason)
+  "Keep the texts of the edits that satisfy PREDICATE, for REASON."
+  (dolist (edit (cl-remove-if-not predicate qwen-companion-chat-review--edits))
+    (qwen-companion-chat-review--give-up edit reason)))
+
+(defun qwen-companion-chat-review--give-up (edit reason)
+  "Keep the text of EDIT in a buffer, for REASON: it is not in its file."
+  (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
+  (qwen-companion-proposal-rescue-accepted
+   (qwen-companion-chat-review--edit-proposal edit)
+   (qwen-companion-chat-review--edit-wanted edit)
+   reason))
+
+;;; After the write
+
+(defun qwen-companion-chat-review-on-tool (tool)
+  "Change what TOOL, of which this is a report, has written if it has ended."
+  (dolist (edit qwen-companion-chat-review--edits)
+    (when (and (equal qwen-companion-chat-session-id
+                      (qwen-companion-chat-review--edit-session edit))
+               (equal (qwen-companion-daemon-tool-id tool)
+                      (qwen-companion-chat-review--edit-tool edit)))
+      (pcase (qwen-companion-daemon-tool-status tool)
+        ('done
+         (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
+         (run-at-time 0 nil #'qwen-companion-chat-review--apply edit))
+        ('failed
+         (qwen-companion-chat-review--give-up
+          edit (format "the tool has failed, and has not written %s"
+                       (qwen-companion-chat-review--file edit))))))))
+
+(defun qwen-companion-chat-review-on-idle ()
+  "Keep the edits of this session whose tools will not write any more."
+  (qwen-companion-chat-review--keep
+   (lambda (edit)
+     (equal qwen-companion-chat-session-id
+            (qwen-companion-chat-review--edit-session edit)))
+   "the turn has ended, and nobody knows whether the file was written"))
+
+(defun qwen-companion-chat-review--path (edit)
+  "Return the file of EDIT."
+  (qwen-companion-proposal-path (qwen-companion-chat-review--edit-proposal edit)))
+
+(defun qwen-companion-chat-review--file (edit)
+  "Return the file name of EDIT, safe to display."
+  (qwen-companion-proposal-display-path (qwen-companion-chat-review--edit-proposal edit)))
+
+(defun qwen-companion-chat-review--apply (edit)
+  "Merge the user's text of EDIT into the buffer that visits its file.
+If the buffer does not have yet what was written, look again in a moment."
+  (condition-case err
+      (with-current-buffer (qwen-companion-chat-review--visit edit)
+        (cond
+         ((qwen-companion-conflicts-p)
+          (user-error "%s has conflicts that are not resolved" (buffer-name)))
+         ((qwen-companion-chat-review--in-step-p)
+          (qwen-companion-chat-review--merge edit))
+         ((> (cl-decf (qwen-companion-chat-review--edit-looks edit)) 0)
+          (run-at-time qwen-companion-chat-review--look-delay nil
+                       #'qwen-companion-chat-review--apply edit))
+         ((buffer-modified-p)
+          (user-error "%s has unsaved text, and its file has changed too" (buffer-name)))
+         (t
+          ;; Nobody follows the file.
+          (revert-buffer t t t)
+          (qwen-companion-chat-review--merge edit))))
+    (error
+     (qwen-companion-chat-review--give-up
+      edit (format "%s is written without your changes (%s)"
+                   (qwen-companion-chat-review--file edit) (error-message-string err))))))
+
+(defun qwen-companion-chat-review--visit (edit)
+  "Return a buffer that visits the file of EDIT."
+  (let* ((path (qwen-companion-chat-review--path edit))
+         (buffer (or (find-buffer-visiting path)
+                     (let ((enable-local-variables :safe))
+                       (find-file-noselect path t)))))
+    (with-current-buffer (or (buffer-base-buffer buffer) buffer)
+      (barf-if-buffer-read-only)
+      (current-buffer))))
+
+(defun qwen-companion-chat-review--in-step-p ()
+  "Return non-nil when this buffer has the text on disk, or started from it."
+  (if (buffer-modified-p)
+      (run-hook-with-args-until-failure 'qwen-companion-disk-catch-up-functions
+                                        buffer-file-name)
+    (qwen-companion-disk-holds-p buffer-file-name (qwen-companion-chat-review--text))))
+
+(defun qwen-companion-chat-review--text ()
+  "Return the whole text of the current buffer."
+  (save-restriction
+    (widen)
+    (buffer-substring-no-properties (point-min) (point-max))))
+
+(defun qwen-companion-chat-review--plain (edit text)
+  "Return TEXT, of EDIT, as it is in a buffer."
+  (let ((text (string-remove-prefix "\ufeff" text)))
+    (if (qwen-companion-proposal-exact (qwen-companion-chat-review--edit-proposal edit))
+        text
+      (qwen-companion-disk-unix-text text))))
+
+(defun qwen-companion-chat-review--merge (edit)
+  "Ask for the merge of EDIT into the current buffer."
+  (let ((base (qwen-companion-chat-review--plain
+               edit (qwen-companion-chat-review--edit-proposed edit)))
+        (theirs (qwen-companion-chat-review--plain
+                 edit (qwen-companion-chat-review--edit-wanted edit)))
+        (mine (qwen-companion-chat-review--text))
+        (buffer (current-buffer))
+        (tick (buffer-chars-modified-tick)))
+    (qwen-companion-merge-texts
+     (unless (equal base mine) base) mine theirs qwen-companion-conflicts-review-labels
+     (lambda (merged)
+       (cond
+        ((null merged)
+         (qwen-companion-chat-review--give-up
+          edit (format "%s is written, and your changes could not be merged into it"
+                       (qwen-companion-chat-review--file edit))))
+        ((and (buffer-live-p buffer)
+              (= tick (buffer-chars-modified-tick buffer)))
+         (with-current-buffer buffer
+           (qwen-companion-chat-review--change edit merged theirs)))
+        (t
+         (qwen-companion-merge-take-text merged theirs)
+         (qwen-companion-chat-review--apply edit)))))))
+
+(defun qwen-companion-chat-review--change (edit merged theirs)
+  "Change the current buffer by MERGED, from the text THEIRS of EDIT; save it."
+  (let ((modified (buffer-modified-p))
+        (conflicts (qwen-companion-merge-result-conflicts merged))
+        (source (generate-new-buffer " *qwen-companion review*" t)))
+    (unwind-protect
+        (progn
+          (with-current-buffer source
+            (buffer-disable-undo)
+            (insert theirs))
+          (qwen-companion-merge-apply merged source))
+      (kill-buffer source))
+    (qwen-companion-chat-review--keep-line-ends edit)
+    (cond
+     ((> conflicts 0)
+      (qwen-companion-conflicts-begin nil nil nil)
+      (message "qwen-companion: %d conflict%s between your review of %s and what was written; resolve in %s"
+               conflicts (if (= conflicts 1) "" "s")
+               (qwen-companion-chat-review--file edit) (buffer-name)))
+     (modified
+      (message "qwen-companion: your changes are merged into %s, which is not saved"
+               (buffer-name)))
+     (t
+      (condition-case err
+          (progn
+            (qwen-companion-chat-review--save)
+            (message "qwen-companion: %s has your changes" (qwen-companion-chat-review--file edit)))
+        (error
+         (message "qwen-companion: your changes are in %s, which is not saved: %s"
+                  (buffer-name) (error-message-string err))))))))
+
+(defun qwen-companion-chat-review--keep-line-ends (edit)
+  "Let the lines of the current buffer end as they did if the user wants that.
+EDIT says so; see `qwen-companion-diff-toggle-line-ends'."
+  (let ((proposal (qwen-companion-chat-review--edit-proposal edit)))
+    (when (and (qwen-companion-proposal-as-on-disk proposal)
+               (not (qwen-companion-proposal-exact proposal)))
+      (set-buffer-file-coding-system
+       (coding-system-change-eol-conversion
+        (or buffer-file-coding-system 'utf-8)
+        (if (equal "\r\n" (qwen-companion-proposal-line-end proposal)) 'dos 'unix))))))
+
+(defun qwen-companion-chat-review--save ()
+  "Save the current buffer without asking anything; signal an error instead."
+  (save-restriction
+    (widen)
+    (cond
+     ((not (verify-visited-file-modtime))
+      (user-error "Its file has changed again"))
+     ((unencodable-char-position (point-min) (point-max)
+                                 (or buffer-file-coding-system 'utf-8))
+      (user-error "Its encoding lacks a character of yours"))))
+  (let ((require-final-newline nil)
+        (mode-require-final-newline nil)
+        (save-silently t))
+    (basic-save-buffer)))
+
+(provide 'qwen-companion-chat-review)
+;;; qwen-companion-chat-review.el ends here
