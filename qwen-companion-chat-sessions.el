@@ -29,11 +29,13 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-header)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
@@ -253,6 +255,16 @@ Its chat stays."
     map)
   "Keymap of `qwen-companion-chats-mode'.")
 
+(easy-menu-define qwen-companion-chats-menu qwen-companion-chats-mode-map
+  "Menu of the list of chats."
+  '("Chats"
+    ["Open" qwen-companion-chat-sessions-open]
+    ["New" qwen-companion-chat-sessions-new]
+    ["Leave" qwen-companion-chat-sessions-leave]
+    ["End for All Clients" qwen-companion-chat-sessions-finish]
+    "---"
+    ["Ask the Daemon Anew" revert-buffer]))
+
 (define-derived-mode qwen-companion-chats-mode tabulated-list-mode "Chats"
   "Major mode of the list of the sessions of `qwen serve'.
 A star marks those that have a chat in this Emacs.
@@ -268,6 +280,8 @@ A star marks those that have a chat in this Emacs.
   ;; Right-to-left text at the beginning must not reverse the line.
   (setq-local bidi-paragraph-direction 'left-to-right)
   (tabulated-list-init-header)
+  (qwen-companion-header-keep-keys)
+  (qwen-companion-header-menu-at-click)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t)
   (qwen-companion-chat-sessions--watch))

@@ -30,6 +30,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-disk)
@@ -58,6 +59,13 @@ late, or nil."
     (define-key map (kbd "C-c C-d") #'qwen-companion-kept-difference)
     map)
   "Keymap of a buffer with a rescued text.")
+
+(easy-menu-define qwen-companion-kept-menu qwen-companion-kept-mode-map
+  "Menu of a buffer with a rescued text."
+  '("Kept Text"
+    ["Put into the File's Buffer" qwen-companion-kept-apply]
+    ["Compare" qwen-companion-kept-difference]
+    ["Discard" qwen-companion-kept-discard]))
 
 (define-minor-mode qwen-companion-kept-mode
   "Minor mode of a buffer with a rescued text.

@@ -25,6 +25,7 @@
 
 ;;; Code:
 
+(require 'easymenu)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-header)
@@ -42,6 +43,12 @@ that was between them.")
     (define-key map (kbd "C-c C-k") #'qwen-companion-edit-drop)
     map)
   "Keymap for editing proposed lines.")
+
+(easy-menu-define qwen-companion-edit-menu qwen-companion-edit-mode-map
+  "Menu of a buffer for editing proposed lines."
+  '("Edit"
+    ["Put It into the Proposal" qwen-companion-edit-finish]
+    ["Drop the Edit" qwen-companion-edit-drop]))
 
 (define-minor-mode qwen-companion-edit-mode
   "Minor mode of a buffer for editing proposed lines.

@@ -230,13 +230,16 @@ One that was not counted is larger than any other."
 (defvar-local qwen-companion-review-list--marked nil
   "The ids of the marked proposals.")
 
+(defconst qwen-companion-review-list--mark (propertize "*" 'help-echo "Marked")
+  "What stands before a marked proposal.")
+
 (defun qwen-companion-review-list--print (id columns)
   "Print the entry ID with COLUMNS, and its mark."
   (tabulated-list-print-entry id columns)
   (when (member id qwen-companion-review-list--marked)
     (save-excursion
       (forward-line -1)
-      (tabulated-list-put-tag "*"))))
+      (tabulated-list-put-tag qwen-companion-review-list--mark))))
 
 (defun qwen-companion-reviews-show ()
   "Show the review of the proposal at point beside the list.
@@ -269,7 +272,7 @@ COUNT is how many to go back."
   (interactive)
   (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
     (cl-pushnew id qwen-companion-review-list--marked :test #'equal)
-    (tabulated-list-put-tag "*")
+    (tabulated-list-put-tag qwen-companion-review-list--mark)
     (qwen-companion-reviews-next)))
 
 (defun qwen-companion-reviews-unmark (&optional all)

@@ -8,6 +8,7 @@
 
 (require 'qwen-companion-test-helper)
 (require 'qwen-companion-changes-test-helper)
+(require 'qwen-companion-chat-sessions)
 (require 'qwen-companion-session-list)
 
 (declare-function evil-local-mode "ext:evil-core" (&optional arg))
@@ -93,7 +94,7 @@
                 (execute-kbd-macro "mK")
                 (should-not (qwen-companion-proposals))
                 (dolist (mode '(qwen-companion-inspector-mode qwen-companion-diffs-mode
-                                qwen-companion-unified-mode))
+                                qwen-companion-unified-mode qwen-companion-chats-mode))
                   (with-temp-buffer
                     (funcall mode)
                     (should (eq 'special (get mode 'mode-class)))

@@ -185,6 +185,10 @@
                  (lambda (question) (setq asked question) answer)))
         (execute-kbd-macro "mmpu")
         (should (string-match-p "  1 marked  " (qwen-companion-test-header)))
+        (should (equal "Marked" (save-excursion
+                                  (goto-char (point-min))
+                                  (search-forward "* a.txt")
+                                  (get-text-property (match-beginning 0) 'help-echo))))
         (execute-kbd-macro "m")
         (revert-buffer)
         (should (equal '("* a" "  b" "* c")

@@ -526,6 +526,9 @@ A text that is nil removes the line."
                                       (qwen-companion-proposal-path proposal)))
                                    (qwen-companion-proposals))))
             (should (equal "*qwen-companion hunks: a.txt*"
+                           (buffer-name (window-buffer))))
+            (execute-kbd-macro "][[")
+            (should (equal "*qwen-companion hunks: c.txt*"
                            (buffer-name (window-buffer)))))
         (repeat-mode (if mode 1 -1))))))
 
