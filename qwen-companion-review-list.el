@@ -231,7 +231,7 @@ One that was not counted is larger than any other."
   "The ids of the marked proposals.")
 
 (defconst qwen-companion-review-list--mark (propertize "*" 'help-echo "Marked")
-  "What stands before a marked proposal.")
+  "Star before a marked proposal.")
 
 (defun qwen-companion-review-list--print (id columns)
   "Print the entry ID with COLUMNS, and its mark."
