@@ -34,6 +34,7 @@
 (require 'qwen-companion-problems)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-untrusted)
+(require 'url-util)
 
 (defcustom qwen-companion-tools-servers '(eglot xref-lsp)
   "Backends of xref that ask a language server which is running.
@@ -620,10 +621,12 @@ of eglot for eldoc drops the answer for a buffer that no window shows."
   (info-initialize)
   (cl-loop for directory in Info-directory-list
            for files = (and (file-directory-p directory)
-                            (directory-files
-                             directory t
-                             (format "\\`%s\\(?:\\.info\\)?\\(?:-[0-9]+\\)?\\(?:\\.gz\\)?\\'"
-                                     (regexp-quote manual))))
+                            (cl-remove-if-not
+                             #'file-regular-p
+                             (directory-files
+                              directory t
+                              (format "\\`%s\\(?:\\.info\\)?\\(?:-[0-9]+\\)?\\(?:\\.gz\\)?\\'"
+                                      (regexp-quote manual)))))
            when files return files))
 
 (defun qwen-companion-tools-read--insert-info (file)
@@ -636,11 +639,10 @@ of eglot for eldoc drops the answer for a buffer that no window shows."
     (decode-coding-region start (point-max) 'utf-8)
     (goto-char (point-max))))
 
-(defun qwen-companion-tools-read--search-info (manual query node)
-  "Return the nodes of MANUAL with QUERY, or its whole NODE, as parts of an answer."
-  (let ((files (or (qwen-companion-tools-read--info-files manual)
-                   (user-error "Emacs has no manual %s; usual names are elisp, org and info" manual)))
-        (found nil))
+(defun qwen-companion-tools-read--search-info (files query node)
+  "Return the nodes with QUERY of the Info manual in FILES, or its whole NODE.
+They are parts of an answer."
+  (let ((found nil))
     (dolist (file files)
       (with-temp-buffer
         (set-buffer-multibyte nil)
@@ -674,16 +676,86 @@ of eglot for eldoc drops the answer for a buffer that no window shows."
         (nreverse found)
       (mapcar #'cdr (sort (nreverse found) (lambda (a b) (< (car a) (car b))))))))
 
+(defvar devdocs-data-dir)
+(defvar shr-external-rendering-functions)
+(defvar shr-inhibit-images)
+(defvar shr-use-fonts)
+(defvar shr-width)
+(declare-function shr-insert-document "shr" (dom))
+
+(defconst qwen-companion-tools-read--page-size 60000
+  "How many characters of a page of HTML are read.")
+
+(defun qwen-companion-tools-read--devdocs ()
+  "Return the names of the manuals that the user has installed with devdocs."
+  (and (bound-and-true-p devdocs-data-dir)
+       (not (file-remote-p devdocs-data-dir))
+       (file-directory-p devdocs-data-dir)
+       (directory-files devdocs-data-dir nil "\\`[^.]")))
+
+(defun qwen-companion-tools-read--search-devdocs (manual query node)
+  "Return the entries with QUERY of the devdocs MANUAL, or the entry NODE.
+They are parts of an answer."
+  (let* ((directory (expand-file-name manual devdocs-data-dir))
+         (entries (alist-get 'entries
+                             (with-temp-buffer
+                               (insert-file-contents (expand-file-name "index" directory))
+                               (read (current-buffer)))))
+         (wanted (downcase (or node query))))
+    (cl-loop for entry across entries
+             for name = (alist-get 'name entry)
+             when (if node
+                      (equal wanted (downcase name))
+                    (string-search wanted (downcase name)))
+             collect (if node
+                         (qwen-companion-tools-block
+                          (qwen-companion-tools-read--page directory (alist-get 'path entry)))
+                       (format "Node \"%s\": %s" name (or (alist-get 'type entry) ""))))))
+
+(defun qwen-companion-tools-read--page (directory path)
+  "Return the text at PATH, a page and perhaps an anchor, of a manual in DIRECTORY."
+  (require 'shr)
+  (pcase-let ((`(,page ,anchor) (split-string path "#")))
+    (with-temp-buffer
+      (insert-file-contents
+       (expand-file-name (url-hexify-string (concat page ".html")) directory))
+      (goto-char (point-min))
+      (when (and anchor (search-forward (format "id=\"%s\"" anchor) nil t))
+        (search-backward "<")
+        (delete-region (point-min) (point)))
+      (delete-region (min (point-max) (+ (point) qwen-companion-tools-read--page-size))
+                     (point-max))
+      (let ((dom (libxml-parse-html-region (point-min) (point-max)))
+            (shr-external-rendering-functions nil)
+            (shr-inhibit-images t)
+            (shr-use-fonts nil)
+            (shr-width 80))
+        (erase-buffer)
+        (shr-insert-document dom)
+        (string-trim (buffer-string))))))
+
 (qwen-companion-define-tool "search_docs"
-    ((manual string "The name of an Info manual, such as elisp, emacs or org." :required t)
+    ((manual string "The name of an Info manual, such as elisp, emacs or org, or of one that the user has installed with devdocs." :required t)
      (query string "What to look for.")
      (node string "A section of the manual to read, by its name."))
-    "Search an Info manual that the user's Emacs has, or read one of its sections."
+    "Search a manual that the user's Emacs has, or read one of its sections."
   :unasked t
   :paged t
   (unless (or query node)
     (user-error "Give query to search the manual, or node to read a section"))
-  (or (qwen-companion-tools-read--search-info manual query node)
+  (or (if-let* ((files (qwen-companion-tools-read--info-files manual)))
+          (qwen-companion-tools-read--search-info files query node)
+        (let* ((installed (qwen-companion-tools-read--devdocs))
+               ;; With or without its version.
+               (found (cl-find-if (lambda (name)
+                                    (or (equal manual name)
+                                        (string-prefix-p (concat manual "~") name)))
+                                  installed)))
+          (unless found
+            (user-error "Emacs has no manual %s; usual names are %s" manual
+                        (string-join (append '("elisp" "org" "info") (seq-take installed 10))
+                                     ", ")))
+          (qwen-companion-tools-read--search-devdocs found query node)))
       (format "The manual %s has nothing like that." manual)))
 
 ;;; Output of programs

@@ -589,5 +589,38 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
                              (qwen-companion-tools-test--call
                               "search_docs" "manual" "own"))))))
 
+(defvar devdocs-data-dir)
+
+(ert-deftest qwen-companion-tools-test-search-docs-of-devdocs ()
+  (skip-unless (libxml-available-p))
+  (qwen-companion-tools-test--with
+      '(("docs/own~3/index"
+         "((entries . [((name . \"zebra.run()\") (path . \"animals/zebra#run\") (type . \"Animals\"))
+                       ((name . \"lion\") (path . \"lion\") (type . nil))])
+           (pages . [\"animals/zebra\" \"lion\"]))")
+        ("docs/own~3/animals%2Fzebra.html"
+         "<h1>Zebra</h1><p>Stripes.</p><h2 id=\"run\">run</h2><p>Run <b>away</b>.</p>"))
+    (let ((Info-directory-list nil))
+      (should (equal "Emacs has no manual own; usual names are elisp, org, info."
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "own" "query" "zebra"))))
+    (let ((devdocs-data-dir (expand-file-name "docs"))
+          (Info-directory-list nil))
+      (dolist (manual '("own" "own~3"))
+        (should (equal '("Node \"zebra.run()\": Animals")
+                       (qwen-companion-tools-test--call
+                        "search_docs" "manual" manual "query" "ZEBRA"))))
+      (should (equal '((nil "run\n\nRun away."))
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "own" "node" "zebra.run()")))
+      (should (equal '("The manual own has nothing like that.")
+                     (qwen-companion-tools-test--call
+                      "search_docs" "manual" "own" "query" "cat")))
+      ;; Nothing outside of the installed manuals is read.
+      (dolist (manual '("." ".." "../docs/own~3" "other"))
+        (should (string-search "usual names are elisp, org, info, own~3"
+                               (qwen-companion-tools-test--call
+                                "search_docs" "manual" manual "query" "zebra")))))))
+
 (provide 'qwen-companion-tools-test)
 ;;; qwen-companion-tools-test.el ends here
