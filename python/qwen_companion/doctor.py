@@ -118,7 +118,7 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
 
 
 def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | None) -> str | None:
-    """Return what is wrong with the files that are `ours` in `directory`, None where nothing is."""
+    """Return a problem with the files that are `ours` in `directory`, None for none."""
     found = directory.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         return f"{directory} belongs to another user, or others may write there"

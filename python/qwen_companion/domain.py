@@ -13,7 +13,7 @@ from qwen_companion.frozen import frozen
 
 HIDE = "hide"
 SHOW = "show"
-"""What the user can say of one file, see `VisitedFile`."""
+"""A user's choice about one file, see `VisitedFile`."""
 
 
 class Words:
@@ -272,7 +272,7 @@ class ChangedFile:
 
 @frozen
 class Turn:
-    """What was changed below `root` from a prompt of the user to the end of the work on it.
+    """The changes below `root` from a prompt of the user to the end of the work on it.
 
     `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
     both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
@@ -296,7 +296,7 @@ class Turn:
 
 @frozen
 class ChatWork:
-    """What an agent of `qwen serve` is doing in the conversation `session`, as the daemon tells it.
+    """The activity of an agent of `qwen serve` in the conversation `session`, as the daemon tells it.
 
     `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
     and `prompt` what it began with.  `tools` are the calls that are running: pairs of an id and the name of the tool.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the kernel tells about the other end of a TCP connection on this machine: whose it is, and which socket.
+"""The other end of a TCP connection on this machine, as the kernel tells it: its user and its socket.
 
 Linux tells both, about one connection by netlink (`sock_diag`) and about all in /proc/net.  Netlink takes the same
 20 microseconds however many connections there are, but a system may lack it.  macOS tells neither without being root.

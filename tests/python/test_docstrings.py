@@ -95,3 +95,14 @@ def test_docstrings_in_lisp_name_their_value() -> None:
     assert len(lines) > 1000
     riddle = re.compile(r"(?:Return )?(?:what|who)\b", re.IGNORECASE)
     assert [pair for pair in lines if riddle.match(pair[1])] == []
+
+
+def test_docstrings_in_python_name_their_value() -> None:
+    lines = [
+        (str(file.relative_to(CHECKOUT)), line)
+        for file in sorted((CHECKOUT / "python").rglob("*.py"))
+        for line in re.findall(r'"""(\w.*)', file.read_text(encoding="utf-8"))
+    ]
+    assert len(lines) > 1000
+    riddle = re.compile(r"(?:Return )?(?:what|who)\b", re.IGNORECASE)
+    assert [pair for pair in lines if riddle.match(pair[1])] == []

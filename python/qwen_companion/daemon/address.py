@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What may be used as the URL and the token of a daemon."""
+"""Rules for the URL and the token of a daemon."""
 
 from __future__ import annotations
 

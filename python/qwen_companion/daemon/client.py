@@ -151,7 +151,7 @@ class DaemonClient:
     # --- The daemon
 
     async def capabilities(self, root: str | None = None) -> Capabilities:
-        """Return what the daemon can do.  To be asked first (spec A3).
+        """Return the daemon's capabilities.  This is the first request (spec A3).
 
         UnsupportedError when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`, WrongWorkspaceError
         when `root`, a directory, is none of those it works in.
@@ -181,7 +181,7 @@ class DaemonClient:
     # --- Taking part in a session
 
     def client_id(self, session_id: str) -> str | None:
-        """Return who this client is in the session, as events name it; None when it takes no part."""
+        """Return this client's id in the session, as in events; None when it takes no part."""
         return self._memberships.client_id(session_id)
 
     def is_mine(self, client_id: str) -> bool:

@@ -111,7 +111,7 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """What Emacs calls the session."""
+        """The session's id in Emacs."""
         return self.session.id
 
     def named(self, title: str | None) -> None:

@@ -108,7 +108,7 @@ class _Connection:
 
 @frozen
 class _CallResult:
-    """What came of a call."""
+    """The result of a call."""
 
     session: str | None = None
     turn: str | None = None
@@ -525,7 +525,7 @@ def _part(part: messages.Part) -> models.PromptBlock:
 
 
 def _workspace(found: models.Capabilities, root: str) -> str:
-    """Return what the daemon calls `root`, which is one of its workspaces."""
+    """Return the daemon's name for `root`, which is one of its workspaces."""
     names = (os.path.normpath(root), os.path.realpath(root))
     known = [workspace.cwd for workspace in found.workspaces]
     return next((name for name in known if name in names), found.workspace_cwd or root)

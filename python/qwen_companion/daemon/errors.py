@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can go wrong with a daemon, by what can be done about it.
+"""Exceptions about a daemon, grouped by how a caller can react.
 
 The texts are fit for the user.  They are written here and hold no word of an answer's body, no header, no token, no
 session id and no URL but for its scheme, host and port.  Status codes and `code` fields as seen on 0.24.4.

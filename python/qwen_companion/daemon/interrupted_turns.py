@@ -31,7 +31,7 @@ _UNKNOWN = ""
 
 @frozen
 class _Interrupted:
-    """What was told of a turn; `after` is the turn before it, None for the first, `_UNKNOWN` for any."""
+    """The reports about a turn; `after` is the turn before it, None for the first, `_UNKNOWN` for any."""
 
     changes: list[Change]
     after: str | None
@@ -165,5 +165,5 @@ def _other_name(outputs: Sequence[Output], interrupted: _Interrupted, known: Con
 
 
 def _text(changes: Iterable[Change], voice: str) -> str:
-    """Return what `voice` says in `changes`."""
+    """Return the text of `voice` in `changes`."""
     return "".join(item.text for item in changes if isinstance(item, TextChange) and item.voice == voice)

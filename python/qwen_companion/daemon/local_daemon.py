@@ -105,7 +105,7 @@ async def start_local(
 
 
 class _Output:
-    """What a supervisor prints.  `last` are the last lines, once it has `ended`, if they can be a reason for that.
+    """The output of a supervisor.  `last` are the last lines, once it has `ended`, if they can be a reason for that.
 
     Read in a thread of its own, which must not keep this process from ending as a worker thread of anyio would.
     """

@@ -23,7 +23,7 @@ class Membership:
 
 @dataclass
 class _Kept:
-    """What the file holds: by session, and all that ever were."""
+    """The content of the file: memberships by session, and all past ones."""
 
     current: dict[str, Membership] = field(default_factory=dict[str, Membership])
     ever: set[str] = field(default_factory=set[str])
@@ -41,7 +41,7 @@ class Memberships:
         self._kept = self._read()
 
     def client_id(self, session_id: str) -> str | None:
-        """Return who this client is in the session, as events name it; None when it takes no part."""
+        """Return this client's id in the session, as in events; None when it takes no part."""
         membership = self._kept.current.get(session_id)
         return membership.client_id if membership else None
 

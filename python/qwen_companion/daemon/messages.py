@@ -244,7 +244,7 @@ def request_of(call: DaemonCall) -> str | None:
 
 
 By = Annotated[str, Words("me", "other", "nobody")]
-"""Who did something: the user of this Emacs, another client of the daemon, or nobody."""
+"""The author of an act: the user of this Emacs, another client of the daemon, or nobody."""
 
 Writes = Annotated[str, Words("project", "user", "unknown")]
 """Which settings on the daemon's machine are rewritten."""

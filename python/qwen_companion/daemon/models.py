@@ -131,7 +131,7 @@ class BackgroundTask(Wire):
 
 
 class Meta(Wire):
-    """What is of use of the `_meta` of an update; the rest must not leave this process."""
+    """The useful part of the `_meta` of an update; the rest must not leave this process."""
 
     source: str | None = None
     """`bridge-echo` for the echo of a prompt, `background_task_completed` and `background_notification...` for what is
@@ -186,7 +186,7 @@ class ToolContent(Wire):
 
 
 class ToolFields(Wire):
-    """What is said of a tool call, in whole or in part.
+    """A report about a tool call, complete or partial.
 
     An update names only what changed, and even the status may be missing.  `model_fields_set` tells what was named;
     the rest must be kept from before.
@@ -227,7 +227,7 @@ class PermissionOutcome(Wire):
 
 
 class CommandInput(Wire):
-    """What may follow the name of a slash command."""
+    """The argument that may follow the name of a slash command."""
 
     hint: str = ""
 
@@ -265,7 +265,7 @@ class PlanEntry(Wire):
 
 
 class Payload(Wire):
-    """What one kind of event says.  `KIND` is its `type`, or for `session_update` the kind of update."""
+    """The fields of one kind of event.  `KIND` is its `type`, or for `session_update` the kind of update."""
 
     KIND: ClassVar[str]
 
@@ -621,7 +621,7 @@ class Envelope(Wire):
 
 
 def _read_payload(fields: Mapping[str, object]) -> Payload:
-    """Return what the event `fields` says.
+    """Return the parsed event `fields`.
 
     A session update lies in `data.update`, in a transcript it is `data` itself.
     """
@@ -706,7 +706,7 @@ class Workspace(Wire):
 
 
 class Limits(Wire):
-    """What the daemon allows at most."""
+    """The limits of the daemon."""
 
     max_pending_prompts_per_session: int | None = None
 
@@ -773,7 +773,7 @@ class PromptReply(Wire):
 
 
 class PendingAction(Wire):
-    """What a tool would do if it is allowed to."""
+    """The intended action of a tool that asks for permission."""
 
     type: str | None = None
     title: str | None = None
@@ -851,7 +851,7 @@ class Modes(Wire):
 
 
 class ContextState(Wire):
-    """What a session can be set to."""
+    """The choices for the settings of a session."""
 
     models: Models = Models()
     modes: Modes = Modes()
@@ -932,7 +932,7 @@ class ImageBlock:
 
 
 FILE_SCHEME = "file://"
-"""What a link to a file begins with.  The daemon takes the rest for the name as it is, and decodes nothing (0.24.4)."""
+"""The prefix of a link to a file.  The daemon takes the rest for the name as it is, and decodes nothing (0.24.4)."""
 
 
 @frozen

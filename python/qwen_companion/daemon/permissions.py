@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tools of a session wait for: permissions, and the questions of a form."""
+"""Pending requests of a session's tools: permissions, and the questions of a form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qwen_companion.daemon.sanitize import clean, line, reveal
 from qwen_companion.frozen import frozen
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
-"""Who answered: a client is either this one or another; nobody did where the turn was over before."""
+"""The author of an answer: a client is either this one or another; nobody did where the turn was over before."""
 
 OPEN, HELD, CLOSED = "open", "held", "closed"
 
@@ -23,7 +23,7 @@ OPTION_WRITES: Mapping[str, str | None] = {
     "proceed_always_user": "user",
     "restore_previous": None,
 }
-"""What an answer writes on the daemon's machine, by the option's id, as seen on 0.24.4.
+"""Settings that an answer writes on the daemon's machine, by the option's id, as seen on 0.24.4.
 
 Ids are only looked up here: which options there are is the daemon's word.
 """

@@ -90,7 +90,7 @@ class TextStream:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Return what can be said after `piece`; its end may be held back until the next."""
+        """Return the text that is complete after `piece`; its end may be held back until the next."""
         text = self._held + piece
         self._held = ""
         if text:
@@ -104,6 +104,6 @@ class TextStream:
         return clean(text)
 
     def flush(self) -> str:
-        """Return what was held back, when no more comes."""
+        """Return the text that was held back, when no more comes."""
         text, self._held = self._held, ""
         return clean(text)

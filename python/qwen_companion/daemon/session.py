@@ -35,7 +35,7 @@ from qwen_companion.daemon.tools import Tools, unknown_content, without_texts
 _log = logging.getLogger(__name__)
 
 MODEL_WRITES = "user"
-"""What a change of the model writes there: the user's settings."""
+"""The settings that a change of the model writes there: the user's."""
 
 _QUESTION = "user_question"
 _BACKGROUND_DONE = "background_task_completed"
@@ -53,14 +53,14 @@ _SHORT_TEXT = 2000
 
 
 class Treatment(Enum):
-    """What becomes of an event that no handler takes."""
+    """The treatment of an event without a handler."""
 
     QUIET = "it says nothing to a chat"
     UNSUPPORTED = "it ought to be shown and cannot be: the user is told its name"
 
 
 class DaemonSession:
-    """What is known of one session."""
+    """The state of one session."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class DaemonSession:
             yield from self._unsupported(payload.KIND, envelope)
 
     def _unknown_event(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
-        """Return what Emacs is told of an unrecognised or malformed event."""
+        """Return the message to Emacs about an unrecognised or malformed event."""
         name = kind.rpartition("/")[2]
         treatment = EVENTS.get(name)
         if treatment is Treatment.QUIET:
@@ -437,7 +437,7 @@ class DaemonSession:
             yield TextChange(turn, _time(envelope), voice=voice, text=text, by=by, parent=parent, background=background)
 
     def _flush(self) -> Iterator[Output]:
-        """What the streams of text still hold back."""
+        """The text that the streams still hold back."""
         streams, self._streams = self._streams, {}
         for (voice, turn, parent), stream in streams.items():
             if text := stream.flush():
@@ -757,7 +757,7 @@ EVENTS: Mapping[str, _Handler | Treatment] = {
     "permission_partial_vote": Treatment.UNSUPPORTED,
     **dict.fromkeys(_ABOUT_THE_WORKSPACE, Treatment.QUIET),
 }
-"""What becomes of each kind of event (spec A4, A5); a kind that is not here is logged by its name, and that is all.
+"""The handler of each kind of event (spec A4, A5); a kind that is not here is logged by its name, and that is all.
 
 An event with a handler that comes in a shape the handler cannot read is unsupported, too.
 """
@@ -769,7 +769,7 @@ def _in_background(meta: models.Meta | None) -> bool:
 
 
 def _linked(uri: str) -> str:
-    """Return what a link in a prompt to `uri` is about, as it is written in a prompt."""
+    """Return the target of a link to `uri`, as a prompt names it."""
     return f"@{line(reveal(uri.removeprefix(models.FILE_SCHEME)))}"
 
 

@@ -55,7 +55,7 @@ class Frame:
 
 @frozen
 class ReplayDone:
-    """What follows happens now."""
+    """The end of the replay: from here on, events are live."""
 
 
 @frozen
@@ -188,7 +188,7 @@ class EventStream:
             await self._sleep(last.retry_in_s)
 
     def _after(self, error: DaemonError) -> Disconnected | Resync | Ended:
-        """Return what follows from `error`."""
+        """Return the item to yield after `error`."""
         if isinstance(error, FrameTooLargeError):
             return Resync(FRAME_TOO_LARGE)
         if isinstance(error, BusyError):

@@ -233,7 +233,7 @@ class Tools:
         return self._by_id.get(identifier)
 
     def name_of(self, call: str) -> str:
-        """Return what Emacs calls the tool that the daemon calls `call`, also when it has not been told yet."""
+        """Return the id in Emacs of the daemon's tool call `call`, also before Emacs has been told of it."""
         return local_id("tool", call, self._uses.get(call, 1))
 
     def _begin(self, call: str, turn: str | None, time: int | None) -> HeldTool:
@@ -305,7 +305,7 @@ def _argument(raw_input: object, name: str) -> str | None:
 
 
 def _as_text(raw_input: object) -> str:
-    """Return what a tool is given, for a person: `name: value` for each argument."""
+    """Return the input of a tool as readable text: `name: value` for each argument."""
     if isinstance(raw_input, str):
         return raw_input
     if not isinstance(raw_input, Mapping):

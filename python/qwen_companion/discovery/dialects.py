@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each generation of a CLI looks for, as data: a new generation is a new row of `DIALECTS`."""
+"""The discovery files of each generation of a CLI, as data: a new generation is a new row of `DIALECTS`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Base(Enum):
     """The directory a file's own directories lie in."""
 
     TEMPORARY = "temporary"
-    """What Node's `os.tmpdir()` says: TMPDIR, TMP or TEMP, else /tmp."""
+    """The value of Node's `os.tmpdir()`: TMPDIR, TMP or TEMP, else /tmp."""
 
     HOME = "home"
     """The directory of Qwen Code: QWEN_HOME, else .qwen in the home directory."""
 
 
 class Value(Enum):
-    """What can be told to a CLI."""
+    """A value that can be told to a CLI."""
 
     PORT_NUMBER = "port as a number"
     PORT_STRING = "port as a string"

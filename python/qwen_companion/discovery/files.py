@@ -38,7 +38,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @frozen
 class Publication:
-    """What was done: the `environment` for terminals, and `warnings` for the user about what was left out.
+    """The result of publishing: the `environment` for terminals, and `warnings` for the user about what was left out.
 
     `reachable`: there is a root that CLIs were told of.
     """

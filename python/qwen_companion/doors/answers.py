@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was answered to which hook, for the user to see.  Nothing of a prompt or a file is among it."""
+"""The answers to hooks, for the user to see.  Nothing of a prompt or a file is among it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Doors:
         return self._layer_settings(before) != self._layer_settings(settings)
 
     def _layer_settings(self, settings: Settings) -> JsonObject | None:
-        """What the layer says by `settings`; None for no layer."""
+        """Return the content of the layer for `settings`; None for no layer."""
         if not settings.layer:
             return None
         ours = hook_settings(self._port, self.secret, _scope(settings) is not None, self._subscriptions)
@@ -117,7 +117,7 @@ class Doors:
         return added
 
     def _daemon_settings(self) -> JsonObject | None:
-        """What the layer of a daemon says; None for no layer.
+        """Return the content of a daemon's layer; None for no layer.
 
         It has no hooks: the edits of a chat are reviewed in the chat.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is done with the events that hooks report.  Importing this module imports pydantic."""
+"""Handle the events that hooks report.  Importing this module imports pydantic."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _WATCH_S = 2.0
 """How often the process of a CLI is looked after where the system does not tell its end."""
 
 _LARGE_BYTES = 256 * 1024
-"""What takes longer to parse than may be spent on the event loop."""
+"""Size of a body that takes too long to parse on the event loop."""
 
 
 @dataclass(eq=False)
 class _Hearing:
-    """What a listener that is waited for until `deadline` has said, once `done`."""
+    """The answer of a listener, awaited until `deadline`, once `done`."""
 
     deadline: float
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -171,7 +171,7 @@ class HookHandler:
             listener.ended(peer)
 
     async def _caller(self, event: Event, connection: Connection) -> Caller | None:
-        """Who reports `event`; looked for once in each of its conversations."""
+        """Return the caller that reports `event`; looked for once in each of its conversations."""
         caller = self._callers.get(event.session_id)
         if caller is None:
             caller = await in_thread(self._find_caller, connection)

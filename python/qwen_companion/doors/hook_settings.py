@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What our settings layer says: which hooks a CLI calls, and for what it asks."""
+"""The hooks in our settings layer, and the rules by which a CLI asks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EVENTS = (
 
 
 def door_secret(token: str) -> str:
-    """Return what opens the doors of the layer and nothing else, the same as long as `token` is.
+    """Return the secret for the doors of the layer and nothing else, derived from `token`.
 
     `token`, which opens the IDE server, cannot be found from it.
     """

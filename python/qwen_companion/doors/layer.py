@@ -55,7 +55,7 @@ class LayerError(CompanionError):
 
 @frozen
 class Installed:
-    """What was done: the `environment` for terminals, and `warnings` for the user."""
+    """The result of installing: the `environment` for terminals, and `warnings` for the user."""
 
     environment: dict[str, str] = field(default_factory=dict[str, str])
     warnings: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Layer:
             return False
 
     def _content(self, ours: JsonObject) -> tuple[bytes, list[str]]:
-        """Return what the file is to hold, and warnings."""
+        """Return the content of the file, and warnings."""
         warnings: list[str] = []
         try:
             theirs = read_settings(replaced_file(self._environ))

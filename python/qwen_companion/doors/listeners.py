@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What other parts of the backend implement to hear of the events that hooks report, and to add to the layer.
+"""Interfaces for other parts of the backend to hear of the events that hooks report, and to add to the layer.
 
 Importing this module does not import pydantic.
 """
@@ -51,7 +51,7 @@ class Listener(Protocol):
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return what it hears of; always the same."""
+        """Return the events it hears of; always the same."""
         ...
 
     async def hear(self, report: Report) -> str | None:

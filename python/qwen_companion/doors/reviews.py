@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a CLI that works in its mode `auto` is answered when it asks whether it may edit a file.
+"""Answers to a CLI in its mode `auto` that asks whether it may edit a file.
 
 Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
 review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and what is answered there
@@ -59,7 +59,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class ReviewingEditor(Editor, Protocol):
-    """What the reviews need of Emacs."""
+    """The part of Emacs that the reviews need."""
 
     async def is_visited(self, path: str) -> bool:
         """Return whether a buffer visits the file `path`.  EmacsUnavailableError."""
@@ -83,7 +83,7 @@ class Asker:
 
 @frozen
 class _Facts:
-    """What the disk says of an edit: the `text` there is, None where there is none, and the one that is `proposed`."""
+    """An edit compared with the disk: the `text` there is, None where there is none, and the one that is `proposed`."""
 
     text: str | None
     proposed: str
@@ -107,7 +107,7 @@ class _Held:
     decided: anyio.Event = field(default_factory=anyio.Event)
     decision: Decision | None = None
     abandonment: asyncio.TimerHandle | None = None
-    """What ends it while no request is held for it."""
+    """The timer that ends it while no request is held for it."""
 
 
 class HookReviews:

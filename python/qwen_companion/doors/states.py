@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each CLI is doing, from what its hooks report.  Nothing of it is kept but what Emacs shows."""
+"""The activity of each CLI, from the reports of its hooks.  Nothing of it is kept but what Emacs shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class States:
         return None if known is None else known.state
 
     def agent(self, pid: int, identifier: str) -> str:
-        """Return what kind of subagent `identifier` is, in words for a person."""
+        """Return the kind of the subagent `identifier`, in words for a person."""
         agent = self._agents(pid).get(identifier)
         return f"subagent {agent.kind}" if agent and agent.kind else "a subagent"
 

@@ -100,7 +100,7 @@ class Plist:
             self._values.setdefault(str(key), value)
 
     def get(self, key: str) -> Sexp:
-        """Return what is at `key`, None for nil or no such key."""
+        """Return the value at `key`, None for nil or no such key."""
         value = self._values.get(key)
         return None if is_nil(value) else value
 
@@ -296,7 +296,7 @@ def _writers(cls: type[Any]) -> tuple[tuple[str, Writer], ...]:
 
 
 def _writer(name: str, type_: FieldType) -> Writer:
-    """Return what turns the value of the field `name` into its keys and their values."""
+    """Return a function from the value of the field `name` to its keys and their values."""
     if LONG in type_.marks:
         return lambda value, spool: [] if value is None else text_plist(value, spool)
     if INLINE in type_.marks:
@@ -393,7 +393,7 @@ def _read_text(values: Plist, spool: Spool | None, optional: bool) -> str | None
 
 
 def _value_reader(type_: FieldType) -> Callable[[Sexp, str, Spool | None], object]:
-    """Return what reads one value; it is called with the value, the key for an error, and the spool."""
+    """Return a function that reads one value; it is called with the value, the key for an error, and the spool."""
     if (words := type_.words) is not None:
         return lambda value, key, _spool: _word(_symbol(value, key), words, key)
     if (element := type_.element) is not None:

@@ -20,7 +20,7 @@ HIDDEN = "hidden by you"
 
 @frozen
 class Access:
-    """What one CLI may be told of.
+    """The files that one CLI may be told of.
 
     It works in `directory`, None where that is not known, and may be told of files below `scope`, None for everywhere,
     that no rule of `exclusions` excludes.  `exposures` are the user's words on single files.  `trusted` is what it is

@@ -19,7 +19,7 @@ MAX_BODY_BYTES = 1024 * 1024 * 1024
 """Largest body that is read to its end: more than the longest string of Node.js makes."""
 
 _ROOM_BYTES = 64 * 1024
-"""What a request has besides the text, generously; and the longest string that `_Shortener` keeps."""
+"""Size of a request without the text, generously; and the longest string that `_Shortener` keeps."""
 
 _MAX_SHORTENED_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
@@ -81,7 +81,7 @@ class _Shortener:
     def __init__(self) -> None:
         self._shortened = bytearray()
         self._string: bytearray | None = None
-        """What has been kept of the string that has begun; None between strings."""
+        """The kept beginning of the current string; None between strings."""
         self._is_long = False
         self._is_escaped = False
 
@@ -118,5 +118,5 @@ class _Shortener:
         return end + 1
 
     def shortened(self) -> bytes:
-        """Return what has been taken, with its long strings emptied."""
+        """Return the body so far, with its long strings emptied."""
         return bytes(self._shortened)

@@ -60,14 +60,14 @@ class _Job:
 
     @cached_property
     def basis(self) -> tuple[object, ...]:
-        """What findings depend on, but for the sessions and the disk: not on where the cursor is."""
+        """The inputs of findings, except the sessions and the disk; the cursor is not among them."""
         files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
         return files, self.roots, self.settings.all_roots, self.exclusions
 
 
 @frozen
 class _Findings:
-    """What the disk and the rules say of a job.
+    """The findings about a job from the disk and the rules.
 
     `rules`: for each family, what forbids each path, or None; `scopes`: for each directory in which a CLI works the
     roots below which it hears of files, or None for everywhere; `missing`: the paths that are no files.
@@ -278,7 +278,7 @@ class ContextDistributor:
     # --- Tools ---
 
     def access(self, peer: Peer | None) -> Access | None:
-        """Return what the CLI in the process `peer` may be told of; None as long as that is not known.
+        """Return the access of the CLI in the process `peer`; None as long as it is not known.
 
         Waits for the disk.
         """
@@ -462,7 +462,7 @@ def _directory(peer: Peer | None) -> str | None:
 
 
 def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
-    """Return what a CLI that works in `roots` is told of their trust."""
+    """Return the trust that a CLI working in `roots` is told."""
     if trust is None or isinstance(trust, bool):
         return trust
     places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]

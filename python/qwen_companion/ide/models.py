@@ -17,7 +17,7 @@ OPEN_DIFF = "openDiff"
 CLOSE_DIFF = "closeDiff"
 
 ANONYMOUS_CLIENT = "streamable-http-client"
-"""What all CLIs seen so far call themselves; it tells the user nothing."""
+"""The name that all CLIs seen so far give; it tells the user nothing."""
 
 Json = dict[str, Any]
 
@@ -111,7 +111,7 @@ class WorkspaceState:
 
 @frozen
 class IdeContext:
-    """What the user looks at (spec C3)."""
+    """The open files and the place of the user (spec C3)."""
 
     workspace_state: WorkspaceState
 

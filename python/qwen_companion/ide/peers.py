@@ -25,7 +25,7 @@ from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 @frozen
 class Caller:
-    """Who is calling.  `name` and `version` are "" where the process does not tell."""
+    """The program that is calling.  `name` and `version` are "" where the process does not tell."""
 
     peer: Peer
     name: str
@@ -99,7 +99,7 @@ def ends_lines(session: KnownSession | None) -> bool:
 
 
 def _product(session: KnownSession | None) -> _Product | None:
-    """Return what the CLI of `session` is, if that is known."""
+    """Return the kind of CLI of `session`, if that is known."""
     family = session.peer.family if session and session.peer else None
     return next((product for product in _PRODUCTS if product.family == family), None)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
-"""What a session is answered that calls a tool it was not shown."""
+"""The error for a session that calls a tool it was not offered."""
 
 _EXCHANGE = "qwen_companion.exchange"
 
@@ -164,7 +164,7 @@ def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
 
 
 def _oversized(arguments: Mapping[str, object], limit: int) -> str:
-    """Return what a tool call is answered whose text was too large to be kept."""
+    """Return the answer to a tool call with a text too large to be kept."""
     return (
         f"The text for {arguments.get('filePath')} is larger than the {limit} bytes that Emacs reviews "
         "(`qwen-companion-diff-size-limit'). Decide in the terminal instead."

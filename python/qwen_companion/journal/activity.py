@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the system tells of a CLI that tells nothing itself: whether it does something, and when it was typed to."""
+"""The activity of a CLI without hooks, from the system: whether it does something, and when it was typed to."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What lay below a root before an agent worked, and what is different now.
+"""The files below a root before an agent worked, and their differences now.
 
 The first baseline lists all files and keeps the bytes of those that the user's repository cannot give back.  From then
 on only what has changed is looked at.
@@ -24,7 +24,7 @@ from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, TooLargeErro
 
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
-"""What is kept at most of a root for its first baseline."""
+"""Largest first baseline of a root."""
 
 MAX_NESTED = 32
 """Most repositories within a root, submodules among them, whose files are recorded."""
@@ -38,7 +38,7 @@ _BATCH_BYTES = 16 * 1024 * 1024
 """How much of a first baseline is kept in memory until it is stored: one large step takes half of the time of many."""
 
 _ITEM_BYTES = 500
-"""What a file takes in memory beside its bytes."""
+"""Memory for a file beside its bytes."""
 
 
 class LimitError(CompanionError):

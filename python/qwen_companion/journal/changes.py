@@ -17,7 +17,7 @@ ReadText = Callable[[str], "bytes | None"]
 """Returns the bytes of a digest, or None."""
 
 _STEPS = 300_000
-"""What comparing two texts may take, in steps of a microsecond."""
+"""Budget for comparing two texts, in steps of a microsecond."""
 
 _MAX_COMPARED = 8 * 1024 * 1024
 """Larger texts are not compared: their lines are not counted."""
@@ -45,7 +45,7 @@ class Net:
 
     @property
     def kind(self) -> str | None:
-        """Return what happened to the file, None for nothing."""
+        """Return the kind of change of the file, None for none."""
         if self.previous is not None:
             return "renamed"
         if self.before is None or self.after is None:
@@ -60,7 +60,7 @@ class MissingTextError(Exception):
 
 
 def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read: ReadText) -> Net | None:
-    """Return what the writes of the turns `chosen` come to among `writes`, all those of one path in order.
+    """Return the net change of the turns `chosen` among `writes`, all those of one path in order.
 
     Up to the last of theirs, or `to_now`, to the last one of all.  None where they have none.  MissingTextError.
     """

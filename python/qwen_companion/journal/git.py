@@ -65,7 +65,7 @@ class Repository:
 
 @frozen
 class Listing:
-    """What is not as the index has it: `changed` with what the index has, and `unknown` paths, relative to the top.
+    """Differences from the index: `changed` with the index's entries, and `unknown` paths, relative to the top.
 
     `nested` are directories with a repository of their own.
     """
@@ -240,7 +240,7 @@ class Index:
     # --- Using it ---
 
     def changes(self) -> Listing:
-        """Return what is different on the disk from the index."""
+        """Return the differences of the disk from the index."""
         changed: dict[bytes, Version | None] = {}
         for path, mode, digest in self._raw("diff-files", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all"):
             changed[path] = None if mode is None else Version(digest, mode)

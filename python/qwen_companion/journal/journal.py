@@ -612,7 +612,7 @@ class Journal:
         return coverage.complete
 
     def _workers(self, root: _Root) -> list[_Worker]:
-        """Return who may be writing below `root`."""
+        """Return the agents that may be writing below `root`."""
         found = [_Worker(call.session, call.tool, None, call.agent) for call in root.calls.values() if call.is_command]
         # What has hooks writes by the tools that they tell of, mostly.
         found += [_Worker(key, DISK, cli.peer.pid) for key, cli in self._silent_in(root)]
@@ -871,7 +871,7 @@ def _call_id(event: Event) -> str:
 
 
 def _undone_text(files: Sequence[str]) -> str:
-    """Return what the agent is told when the user has undone something in `files`."""
+    """Return the note for the agent that the user has undone something in `files`."""
     named = "\n".join(f"- {path}" for path in files[:50])
     more = f"\n- and {len(files) - 50} more" if len(files) > 50 else ""
     return (
@@ -888,7 +888,7 @@ def _row(session: str, client: str, source: str, prompt: str, start: int, peer: 
 
 
 def _key_of(peer: Peer) -> str:
-    """Return what stands for the conversation of a CLI that does not tell it."""
+    """Return an id for the conversation of a CLI that does not tell its own."""
     return f"process {peer.pid} {peer.started}"
 
 

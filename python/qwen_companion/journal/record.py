@@ -50,12 +50,12 @@ class NoRecordError(CompanionError):
 
 
 FAILURES = (GitError, LimitError, StoreError, OSError)
-"""What keeps changes from being recorded."""
+"""Errors that keep changes from being recorded."""
 
 
 @frozen
 class Cause:
-    """Who wrote: an agent in `turn` by `tool`, or with None somebody else."""
+    """The author of a write: an agent in `turn` by `tool`, or with None somebody else."""
 
     turn: int | None = None
     tool: str = ""
@@ -83,7 +83,7 @@ class Summary:
 
 
 class Record:
-    """What is recorded below one root.  Its methods wait for the disk, and may be called in any thread."""
+    """The record of one root.  Its methods wait for the disk, and may be called in any thread."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
         """`root` is a name of the directory as Emacs has it.  NoRecordError."""
@@ -242,7 +242,7 @@ class Record:
         self._store.record(rows, cause.turn, cause.tool, cause.agent)
 
     def look(self, path: bytes) -> Loaded | None:
-        """Return what lies at `path`, in the form to record.  TooLargeError, OSError."""
+        """Return the file at `path`, in the form to record.  TooLargeError, OSError."""
         return load(path, self._baseline.algorithm)
 
     def end(self, turn: int, time: int) -> bool:
@@ -311,7 +311,7 @@ class Record:
     # --- Answering ---
 
     def identifier(self, turn: int) -> str:
-        """Return what Emacs calls the turn of that number."""
+        """Return the id in Emacs of the turn of that number."""
         return f"{self.key}-{turn}"
 
     def number(self, identifier: str) -> int | None:
@@ -382,7 +382,7 @@ class Record:
         return [*(self._file(net, net.path, turns) for net in with_renames(nets)), *(f for f in lost if f.kind)]
 
     def text(self, path: str, scope: Scope) -> tuple[Net, bool]:
-        """Return what became of `path` in `scope`, and whether the disk has it as it was afterwards.  RecordError."""
+        """Return the change of `path` in `scope`, and whether the disk has it as it was afterwards.  RecordError."""
         name = self.name_in(path)
         if name is None:
             raise RecordError("the file is not below the root")
@@ -470,7 +470,7 @@ class Record:
         return {turn: _first(turn, undone) if _depth(turn, undone) % 2 == 0 else None for turn in undone}
 
     def _net(self, path: bytes, turns: Collection[int], to_now: bool) -> Net | None:
-        """Return what `turns` come to in `path`; None where a text is not there any more."""
+        """Return the net change of `turns` in `path`; None where a text is not there any more."""
         writes = self._store.writes(path)
         if to_now and writes:
             with suppress(OSError, TooLargeError):
@@ -510,7 +510,7 @@ class Record:
         )
 
     def _seen(self, turn: int, path: bytes) -> SeenRow:
-        """Return what is marked; what was marked as a whole is not any more when it has changed since."""
+        """Return the marks; a mark of a whole file ends when the file changes."""
         row = self._store.seen(turn, path)
         last = self._last(turn, path)
         return SeenRow(last, row.whole and row.digest == last, row.hunks)

@@ -42,7 +42,7 @@ class RecordRules:
         self._files = [load(file) for file in ignore_files([self._spellings])]
 
     def lines(self) -> bytes:
-        """What the ignore files say, in the gitignore format for the root."""
+        """The patterns of the ignore files, in the gitignore format for the root."""
         found: list[str] = []
         for file in self._files:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is recorded of one root: turns, writes and the bytes of files, in a private SQLite file.
+"""The store of one root: turns, writes and the bytes of files, in a private SQLite file.
 
 A write takes a file from one version to another; those of one path follow each other without a gap.  Its turn is the
 agent's, or that of an undo; a write without a turn is somebody else's, mostly the user's.
@@ -81,7 +81,7 @@ class Write:
 
 @frozen
 class SeenRow:
-    """What the user has marked of a file in a turn: all of it as long as it has `digest`, or some hunks."""
+    """The user's mark on a file in a turn: all of it as long as it has `digest`, or some hunks."""
 
     digest: str
     whole: bool
@@ -304,7 +304,7 @@ class Store:
     # --- What the user has marked and undone ---
 
     def seen(self, turn: int, path: bytes) -> SeenRow:
-        """Return what is marked of `path` in `turn`."""
+        """Return the mark on `path` in `turn`."""
         with self.transaction() as db:
             row = db.execute(
                 "select digest, whole, hunks from seen where turn = ? and path = ?", (turn, path)

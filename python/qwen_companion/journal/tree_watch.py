@@ -23,7 +23,7 @@ _MASK = (
 
 @frozen
 class Coverage:
-    """What is watched.  `complete`: each change will be told.  `grown`: of a directory, earlier changes were not."""
+    """The reach of a watch.  `complete`: each change is told.  `grown`: of a directory, earlier changes were not."""
 
     complete: bool
     grown: bool

@@ -50,7 +50,7 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
 
 
 def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
-    """Return what lies at `path`; None for nothing, and for what is neither a file nor a link.
+    """Return the file or link at `path`; None for nothing or another kind of file.
 
     Raise TooLargeError, or OSError where it cannot be read.
     """
@@ -80,7 +80,7 @@ def load(path: bytes, algorithm: str = "sha1") -> Loaded | None:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Return what can be read from `descriptor`, about `size` bytes; a little more than is allowed at most."""
+    """Read from `descriptor` about `size` bytes, and at most a little more than is allowed."""
     data = os.read(descriptor, size)
     if len(data) < size - 1 or len(data) == size:
         # It is being written, or the system gave only a part.

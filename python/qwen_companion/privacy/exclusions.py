@@ -54,7 +54,7 @@ class _Record:
 
 @dataclass
 class _Look:
-    """What has been seen on the disk during one call."""
+    """Findings on the disk during one call."""
 
     settled: tuple[Settled, ...]
     roots: tuple[tuple[str, ...], ...]
@@ -104,7 +104,7 @@ class Exclusions:
         return self._user.warnings
 
     def known(self, path: str, roots: Sequence[str], family: str | None) -> Verdict | None:
-        """Return what the last `check` with the same `roots` said about `path`, or None: then no CLI may hear of it.
+        """Return the verdict of the last `check` with the same `roots` on `path`, or None: then no CLI may hear of it.
 
         Looks at nothing.
         """
@@ -134,7 +134,7 @@ class Exclusions:
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 
     def dependencies(self, paths: Iterable[str], roots: Sequence[str]) -> Dependencies:
-        """Return what the verdicts on `paths` rest on, but for the git program in use.  Waits for the disk."""
+        """Return the dependencies of the verdicts on `paths`, except the git program in use.  Waits for the disk."""
         look = self._look(roots)
         contents: set[str] = set()
         lasting = True

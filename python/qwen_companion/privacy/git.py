@@ -62,7 +62,7 @@ class Git:
         return shutil.which("git", path=self._path)
 
     def ask(self, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
-        """Return what the repository in the directory `top` says about `paths`, which have no link in any directory."""
+        """Return the verdicts of the repository in `top` on `paths`, which have no link in any directory."""
         program = self.program()
         if program is None:
             return dict.fromkeys(paths, ALLOWED)

@@ -34,7 +34,7 @@ class IgnoreFile:
 
 @frozen
 class Rules:
-    """What an ignore file says now; everything is excluded when it cannot be used."""
+    """The current rules of an ignore file; everything is excluded when it cannot be used."""
 
     file: IgnoreFile
     patterns: Patterns | None
@@ -65,7 +65,7 @@ def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
 
 
 def load(file: IgnoreFile) -> Rules:
-    """Return what `file` says."""
+    """Return the rules in `file`."""
     try:
         lines = read(file.path)
     except RuleFileError as error:

@@ -40,7 +40,7 @@ class Names:
 
 
 def non_local_reason(path: str) -> str | None:
-    """Return what `path`, as Emacs names it, is if it is no name of a file on this machine's disks."""
+    """Return the kind of `path`, as Emacs names it, unless it is the name of a file on this machine's disks."""
     if not path.startswith("/"):
         return "no absolute file name"
     if _REMOTE.match(path):
@@ -87,7 +87,7 @@ def names(path: str, known: dict[str, str | None]) -> Names:
 
 
 def _target(path: str) -> str | None:
-    """Return what the link `path` points to, or None when it is no link or does not exist."""
+    """Return the target of the link `path`, or None when it is no link or does not exist."""
     try:
         return os.readlink(path)
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the user has set about single files and directories."""
+"""The user's options about single files and directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GLOB = re.compile(r"[*?\[\\]")
 
 @frozen
 class Options:
-    """What the user has set.
+    """The user's options.
 
     `patterns` are of the gitignore format: from "/" or "~" for that place; relative to the home directory when there is
     a slash before their end; for a name anywhere when not.  `auth_sources` are the files that Emacs takes passwords

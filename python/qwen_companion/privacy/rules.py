@@ -180,7 +180,7 @@ def secret(path: str) -> str | None:
 
 
 def _originals(path: str) -> list[str]:
-    """Return what `path` is a copy of, if it is named like an auto-save, lock, backup or swap file of an editor."""
+    """Return the original of `path`, if it is named like an auto-save, lock, backup or swap file of an editor."""
     directory, _, name = path.rpartition("/")
     for prefix, suffix in (("#", "#"), (".#", "")):
         if name.startswith(prefix) and name.endswith(suffix):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is decided about a file, in words for a person."""
+"""A decision about a file, in words for a person."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _FILE_MASK = _SELF | system.MODIFY
 
 @frozen
 class Dependencies:
-    """What an answer about files rests on.
+    """The files and directories that an answer depends on.
 
     `entries` are the absolute names that matter as entries of their directories, there or not, those of the directories
     and links on the way included.  No directory in them is a link.  `contents` are files whose content matters.

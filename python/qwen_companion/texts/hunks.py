@@ -71,7 +71,7 @@ def compare(old: Sequence[int], new: Sequence[int], budget: Budget) -> list[Hunk
 
 
 def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tuple[int, int, int]]:
-    """Return what is equal between `hunks`, in difflib's form: (OLD, NEW, SIZE), the last one of size 0."""
+    """Return the equal blocks between `hunks`, in difflib's form: (OLD, NEW, SIZE), the last one of size 0."""
     blocks: list[tuple[int, int, int]] = []
     old = new = 0
     for hunk in [*hunks, Hunk(old_length, old_length, new_length, new_length)]:

@@ -14,7 +14,7 @@ from qwen_companion.texts.hunks import Budget, compare, matches, numbered, split
 
 
 class Labels(NamedTuple):
-    """What the three texts are called in a conflict; one line each."""
+    """The labels of the three texts in a conflict; one line each."""
 
     mine: str
     base: str
@@ -143,7 +143,7 @@ def _mark(region: _Region, labels: Labels, result: _Result) -> None:
 
 
 def _line_end(lines: Sequence[str]) -> str:
-    """Return what `lines` lack for a marker to stand on a line of its own after them."""
+    """Return the line end that `lines` lack before a marker on a line of its own, or an empty text."""
     return "\n" if lines and not lines[-1].endswith("\n") else ""
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Emacs knows, for the model: an MCP server of tools that read, and diagnostics that come by themselves."""
+"""An MCP server of tools by which a model asks Emacs, and diagnostics that come by themselves."""

@@ -51,7 +51,7 @@ _UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothi
 
 @frozen
 class EmacsAnswer:
-    """What a tool in Emacs has found, or an `error` for the model.
+    """The findings of a tool in Emacs, or an `error` for the model.
 
     `more` items were not sent, `hidden` ones are in files that the user hides.
     """
@@ -193,7 +193,7 @@ class Tools:
         )
 
     async def ask_unasked(self, name: str, values: Mapping[str, Value], peer: Peer | None, wait_s: float) -> str | None:
-        """Return what Emacs tells the CLI in the process `peer` by itself, within `wait_s` seconds; None for nothing.
+        """Return the report that Emacs adds for the CLI in the process `peer`, within `wait_s` seconds; None for none.
 
         A `path` in `values` is a file that it is about.
         """
@@ -265,7 +265,7 @@ def _first(directories: list[str]) -> str:
 
 
 def _suggestion(path: str, access: Access, directories: list[str]) -> str:
-    """What to name instead: the open files of the same name, or where relative names begin."""
+    """Better names for the error: the open files of the same name, or where relative names begin."""
     base = os.path.basename(path)
     open_files = [name for name in access.exposures if os.path.basename(name) == base]
     allowed = [name for name, rule in access.rules(open_files).items() if rule is None]

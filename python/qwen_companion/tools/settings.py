@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What our settings layer says about the tools: where a CLI finds them, and which it may call unasked."""
+"""The tools in our settings layer: where a CLI finds them, and which it may call unasked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATH = "/tools"
 """Where the tools are called, on the port of the MCP server."""
 
 SERVER_NAME = "emacs"
-"""What the server is called in a CLI: the names of its tools begin with `mcp__emacs__`."""
+"""The server's name in a CLI: the names of its tools begin with `mcp__emacs__`."""
 
 CALL_TIMEOUT_MS = 15_000
 """How long a CLI waits for an answer: longer than Emacs may take, so that it is always answered."""
@@ -24,7 +24,7 @@ DISCOVERY_TIMEOUT_MS = 15_000
 
 
 def tool_secret(token: str) -> str:
-    """Return what lets a CLI call the tools and opens nothing else, the same as long as `token` is.
+    """Return the secret for the tools and nothing else, derived from `token`.
 
     Neither `token` nor the secret of the hooks can be found from it.
     """
