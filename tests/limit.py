@@ -26,6 +26,11 @@ def limit_s() -> float:
     return float(os.environ.get(VARIABLE) or LIMIT_S)
 
 
+def stretched(seconds: float) -> float:
+    """Return `seconds`, in which something is done on an idle machine, stretched as the limit is."""
+    return seconds * limit_s() / LIMIT_S
+
+
 def set_limit() -> float:
     """Measure how busy the machine is, set the limit for this process and its children, and return it in seconds."""
     if VARIABLE not in os.environ:

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from terminal import PATIENCE
+
 
 class Display:
     """A running X server without a window manager; `name` is what DISPLAY has to be."""
@@ -28,7 +30,7 @@ class Display:
         self._xdotool("mousemove", "--sync", str(x), str(y), "click", "1")
 
     def _xdotool(self, *arguments: str) -> None:
-        subprocess.run(["xdotool", *arguments], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=60)
+        subprocess.run(["xdotool", *arguments], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=PATIENCE)
 
 
 @contextmanager

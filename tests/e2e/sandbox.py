@@ -228,11 +228,12 @@ class Sandbox:
 
     # --- Ending
 
-    def wait_for_end(self, keep: tuple[str, ...] = (), timeout: float = 15) -> None:
-        """Wait until no process of this run is left but those with a name in `keep`; `timeout` in seconds.
+    def wait_for_end(self, keep: tuple[str, ...] = ()) -> None:
+        """Wait until no process of this run is left but those with a name in `keep`.
 
         What does not end in time is killed and raises LeftoverError.
         """
+        timeout = limit.limit_s()
         deadline = time.monotonic() + timeout
         # One that is ending may still have started another: look again until nothing is seen.
         while left := [process for process in self.processes() if self._name(process) not in keep]:
@@ -241,7 +242,7 @@ class Sandbox:
             if alive:
                 for process in alive:
                     process.kill()
-                raise LeftoverError(f"still running after {timeout} s: {commands}")
+                raise LeftoverError(f"still running after {timeout:.0f} s: {commands}")
 
     @staticmethod
     def _name(process: psutil.Process) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from display import display
 from editor import Emacs, draws_windows, lisp_string
+from limit import stretched
 from sandbox import GREETING
 from stage import Stage
 from support import Cli
@@ -30,7 +31,7 @@ EDITED = GREETING.replace('"hello "', '"good day "')
 OPEN = "C-c C-c accept"
 WORKING_S = 1.5
 """How long the user is kept busy: three times what a review waits for."""
-PAUSE_S = 5
+PAUSE_S = stretched(5)
 """How long keys must not come for a pause, where keys do come."""
 KEY_S = 0.2
 """How long a typist takes for a key."""

@@ -13,6 +13,7 @@ import pytest
 from editor import PROGRAM, QUIET, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from stage import NO_SESSION, Stage
+from terminal import PATIENCE
 
 # Python without its site-packages: the standard library only.
 BARE_PYTHON = f'exec {sys.executable} -S "$@"'
@@ -82,7 +83,7 @@ def test_on_and_off_again_and_again_leaves_nothing(stage: Stage) -> None:
         env=stage.sandbox.environment(),
         capture_output=True,
         encoding="utf-8",
-        timeout=300,
+        timeout=5 * PATIENCE,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -22,13 +22,14 @@ import pytest
 from sexpdata import Symbol, dumps
 
 import qwen_companion.__main__ as entry
+from limit import stretched
 from qwen_companion.emacs.bridge import CALL_TIMEOUT_S
 from qwen_companion.ide.sessions import RETURN_S
 from qwen_companion.processes import start_of
 from support import PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
-SECONDS_TO_STOP = 2.0
-"""Stopping takes a quarter of a second; this is for a loaded machine."""
+SECONDS_TO_STOP = stretched(2.0)
+"""Stopping takes a quarter of a second."""
 
 
 def context(path: Path, **more: object) -> str:
