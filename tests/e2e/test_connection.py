@@ -90,6 +90,20 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     files = stage.sandbox.discovery_files
     assert files
     # It goes on by itself, and nothing of it reaches Emacs.
+    new_file = stage.sandbox.project / "new.txt"
+    stage.model.call("write_file", file_path=str(new_file), content="fresh\n")
+    stage.model.say("Written.")
+    stage.screen.wait_for("Type your message")
+    stage.ask("write a file")
+    stage.screen.wait_for("Yes, allow once")
+    stage.screen.keys("Enter")
+    stage.screen.wait_for("Written.")
+    assert new_file.read_text() == "fresh\n"
+    request = stage.model.next_request()
+    assert "write a file" in request.prompt
+    assert request.tool_results == []
+    (result,) = stage.model.next_request().tool_results
+    assert "new.txt" in result
     stage.script_change(stage.sandbox.notes, NEW_NOTES)
     stage.model.say("The list is new.")
     stage.screen.wait_for("Type your message")

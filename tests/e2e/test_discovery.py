@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,11 +44,15 @@ def test_the_environment_decides_inside_a_terminal_and_the_newest_outside(stage:
         stage.emacs.wait_until('(string-match-p "third" (getenv "QWEN_CODE_IDE_WORKSPACE_PATH"))')
         stage.start_in_shell(cli)
         assert newer.eval(CONNECTED) == "nil"
-        if cli is GEMINI and int(newer.eval("(emacs-pid)")) < int(stage.emacs.eval("(emacs-pid)")):
-            pytest.skip("process numbers began again: Gemini takes the highest for the newest")
+        # Gemini takes that with the highest number for the newest, and numbers of processes begin again.
+        wrapped = cli is GEMINI and int(newer.eval("(emacs-pid)")) < int(stage.emacs.eval("(emacs-pid)"))
         with stage.outside(cli):
-            newer.wait_until(f"(equal 1 (length {CONNECTED}))")
-            assert "Qwen[1]" in stage.screen.capture()
+            if wrapped:
+                stage.screen.wait_for("Qwen[2]")
+                assert newer.eval(CONNECTED) == "nil"
+            else:
+                newer.wait_until(f"(equal 1 (length {CONNECTED}))")
+                assert "Qwen[1]" in stage.screen.capture()
     stage.end_cli()
 
 
@@ -132,20 +135,3 @@ def test_other_projects_come_and_go_without_disturbing_a_cli(stage: Stage) -> No
     stage.screen.wait_for("It is changed.")
     assert stage.sandbox.greeting.read_text() == EDITED
     assert cli in {process.pid for process in stage.sandbox.clis()}
-
-
-def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:
-    stage.start_emacs(stage.sandbox.greeting)
-    stage.start_cli()
-    stage.emacs.command("qwen-companion-doctor")
-    stage.screen.wait_for("Nothing failed.")
-    report = stage.emacs.buffer_text("*qwen-companion doctor*")
-    assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
-    assert "answers, and refuses callers without the token" in report
-    assert "pass A proposal, and back: Emacs has taken it" in report
-    assert "warn" not in report
-    (lock,) = stage.sandbox.lock_files
-    assert json.loads(lock.read_text())["authToken"] not in report
-    # The client of the check has gone, and its proposal, of which no review has been opened.
-    stage.emacs.wait_until("(equal 1 (length (qwen-companion-backend-sessions)))")
-    assert "qwen-companion-doctor" not in stage.emacs.eval('(format "%s" (buffer-list))')

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The doctor, while a CLI is connected."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stage import Stage
+
+pytestmark = pytest.mark.reuses_stage("context")
+
+
+def test_the_doctor_finds_nothing_wrong_and_tells_no_secret(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_cli()
+    stage.emacs.command("qwen-companion-doctor")
+    stage.screen.wait_for("Nothing failed.")
+    report = stage.emacs.buffer_text("*qwen-companion doctor*")
+    assert "pass Connected CLIs: Qwen Code 0.24.4 in " in report
+    assert "answers, and refuses callers without the token" in report
+    assert "pass A proposal, and back: Emacs has taken it" in report
+    assert "warn" not in report
+    (lock,) = stage.sandbox.lock_files
+    assert json.loads(lock.read_text())["authToken"] not in report
+    # The client of the check has gone, and its proposal, of which no review has been opened.
+    stage.emacs.wait_until("(equal 1 (length (qwen-companion-backend-sessions)))")
+    assert "qwen-companion-doctor" not in stage.emacs.eval('(format "%s" (buffer-list))')
