@@ -140,16 +140,29 @@ NAME says what it is."
 (defvar-local qwen-companion-ask--draft nil
   "The unsent prompt, while the history is shown.")
 
+(defun qwen-companion-ask--keep-draft ()
+  "Save the text of the current prompt buffer in the history."
+  (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim (buffer-string))))
+
 (defun qwen-companion-ask--forget-buffer ()
   "Keep the prompt of the current buffer, which is being killed, in the history."
-  (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim (buffer-string))))
+  (qwen-companion-ask--keep-draft)
+  (qwen-companion-ask--release-exit))
+
+(defun qwen-companion-ask--release-exit ()
+  "Do nothing on exit any more when the current buffer was the last prompt."
+  (unless (seq-some (lambda (buffer)
+                      (and (not (eq buffer (current-buffer)))
+                           (buffer-local-value 'qwen-companion-ask-mode buffer)))
+                    (buffer-list))
+    (remove-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts)))
 
 (defun qwen-companion-ask--keep-drafts ()
   "Save the texts of all prompt buffers in the history, as Emacs is exiting."
   (dolist (buffer (buffer-list))
     (when (buffer-local-value 'qwen-companion-ask--root buffer)
       (with-current-buffer buffer
-        (qwen-companion-ask--forget-buffer)))))
+        (qwen-companion-ask--keep-draft)))))
 
 (defvar qwen-companion-ask-mode-map
   (let ((map (make-sparse-keymap)))
@@ -168,14 +181,21 @@ beginning the slash commands of Qwen Code.
 
 \\{qwen-companion-ask-mode-map}"
   :interactive nil
-  (when qwen-companion-ask-mode
+  (cond
+   (qwen-companion-ask-mode
     (setq header-line-format
           (substitute-command-keys
            "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends  \\[qwen-companion-ask-put-aside] puts aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] takes back  @ / complete files, commands"))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
-    (add-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts)))
+    (add-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts))
+   (t
+    (setq header-line-format nil)
+    (remove-hook 'completion-at-point-functions #'qwen-companion-ask--complete t)
+    (remove-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command t)
+    (remove-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer t)
+    (qwen-companion-ask--release-exit))))
 
 (defun qwen-companion-ask--buffer (root)
   "Return the prompt buffer for ROOT, made if there is none."

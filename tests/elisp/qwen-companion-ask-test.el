@@ -270,6 +270,35 @@ The function `typed' returns what a terminal has got."
     (qwen-companion-ask--keep-drafts)
     (should (equal '("Last words" "Long thoughts") (qwen-companion-prompts-of root)))))
 
+(ert-deftest qwen-companion-ask-test-leaves-nothing-behind ()
+  (let ((buffers (list (generate-new-buffer "one") (generate-new-buffer "two")))
+        (exits-p (lambda ()
+                   (memq #'qwen-companion-ask--keep-drafts
+                         (default-value 'kill-emacs-hook)))))
+    (unwind-protect
+        (progn
+          ;; Those of the tests before.
+          (dolist (buffer (buffer-list))
+            (when (buffer-local-value 'qwen-companion-ask-mode buffer)
+              (kill-buffer buffer)))
+          (should-not (funcall exits-p))
+          (dolist (buffer buffers)
+            (with-current-buffer buffer
+              (setq qwen-companion-ask--root "/")
+              (qwen-companion-ask-mode 1)))
+          (with-current-buffer (car buffers)
+            (qwen-companion-ask-mode -1)
+            (should-not header-line-format)
+            (dolist (hook '(completion-at-point-functions kill-buffer-hook))
+              (should-not (seq-filter (lambda (function)
+                                        (string-prefix-p "qwen" (format "%s" function)))
+                                      (symbol-value hook)))))
+          ;; The other prompt is still to be kept.
+          (should (funcall exits-p))
+          (kill-buffer (cadr buffers))
+          (should-not (funcall exits-p)))
+      (mapc #'kill-buffer (seq-filter #'buffer-live-p buffers)))))
+
 (ert-deftest qwen-companion-ask-test-takes-back-what-waits ()
   (qwen-companion-ask-test--with
     (qwen-companion-ask-test--with-terminals '("one")
