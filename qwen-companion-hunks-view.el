@@ -36,7 +36,7 @@
 (defface qwen-companion-unified-dropped
   ;; With few colours, `shadow' is green, as what is added.
   '((((class color) (min-colors 88)) :inherit shadow :strike-through t)
-    (t :weight light :strike-through t))
+    (t :slant italic :strike-through t))
   "Face of a hunk that is dropped."
   :group 'qwen-companion)
 

@@ -188,7 +188,6 @@ Emacs exits after that."
     (pcase (pop codes)
       (0 (setq face nil))
       (1 (setq face (plist-put face :weight 'bold)))
-      (2 (setq face (plist-put face :foreground (contact-sheet--colour 8))))
       (3 (setq face (plist-put face :slant 'italic)))
       (4 (setq face (plist-put face :underline t)))
       (7 (setq face (plist-put face :inverse-video t)))
