@@ -62,6 +62,7 @@ See `qwen-companion-chat-blocks-groups-of'.")
   (let ((map (make-sparse-keymap)))
     (pcase-dolist (`(,key . ,command)
                    '(("TAB" . qwen-companion-chat-toggle-fold)
+                     ("<backtab>" . qwen-companion-chat-toggle-all-folds)
                      ("n" . qwen-companion-chat-next-turn)
                      ("p" . qwen-companion-chat-previous-turn)
                      ("g" . qwen-companion-chat-reload)
@@ -418,6 +419,22 @@ With EVENT, a mouse event, do so where it happened."
     (when (overlay-get fold 'invisible)
       (goto-char (overlay-start fold))
       (forward-line 0))))
+
+(defun qwen-companion-chat-toggle-all-folds ()
+  "Open all thoughts and tools of this chat; if all are open, fold them.
+Very long lines stay folded."
+  (interactive)
+  (let* ((folds (delq nil (mapcar #'qwen-companion-chat-block-fold
+                                  (hash-table-values qwen-companion-chat-blocks--table))))
+         (open (not (cl-some (lambda (fold) (overlay-get fold 'invisible)) folds))))
+    (unless folds
+      (user-error "Nothing to fold or open in this chat"))
+    (dolist (fold folds)
+      (qwen-companion-chat-blocks--set-folded fold open))
+    (when-let* ((block (and open (qwen-companion-chat-blocks-at (point))))
+                (fold (qwen-companion-chat-block-fold block)))
+      (when (<= (overlay-start fold) (point) (overlay-end fold))
+        (goto-char (qwen-companion-chat-block-start block))))))
 
 ;;; Looks
 

@@ -611,6 +611,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["Previous Turn" qwen-companion-chat-previous-turn]
     ["Next Turn" qwen-companion-chat-next-turn]
     ["Fold or Open at Point" qwen-companion-chat-toggle-fold]
+    ["Fold or Open All" qwen-companion-chat-toggle-all-folds]
     ["Previous Prompt" qwen-companion-chat-previous-prompt]
     ["Search the Prompts..." qwen-companion-chat-search-prompt]
     "---"
@@ -670,6 +671,7 @@ Everywhere:
 In the conversation also, where a click does what RET does:
 
 \\[qwen-companion-chat-toggle-fold]	open or fold the thoughts or the tool at point
+\\[qwen-companion-chat-toggle-all-folds]	open all of them, or fold all
 RET	do so on their first line; follow a link, choose an option
 \\[qwen-companion-chat-previous-turn], \\[qwen-companion-chat-next-turn]	go from turn to turn
 \\[qwen-companion-chat-copy-code], \\[qwen-companion-chat-insert-code]	copy, insert a code block

@@ -86,7 +86,7 @@
   (car (qwen-companion-proposals)))
 
 (defun qwen-companion-chat-review-test--edit (&optional text)
-  "Edit the proposal to TEXT, by default what the user wants."
+  "Edit the proposal to TEXT, by default the wanted text."
   (with-current-buffer (qwen-companion-proposal-buffer (qwen-companion-chat-review-test--proposal))
     (erase-buffer)
     (insert (or text qwen-companion-chat-review-test--wanted)))
@@ -159,7 +159,7 @@
     (qwen-companion-chat-review-test--accept-edited)))
 
 (ert-deftest qwen-companion-chat-review-test-edits-reach-the-file ()
-  "What the user has made of it is saved as one undo step after the write."
+  "After the write, the text of the user is saved as one undo step."
   (dolist (visited '(nil t))
     (qwen-companion-chat-review-test-with
       (when visited
@@ -178,7 +178,7 @@
       (should-not (qwen-companion-chat-review-test--kept)))))
 
 (ert-deftest qwen-companion-chat-review-test-an-empty-text-is-wanted ()
-  "The user may empty the file, of which a CLI could not be told."
+  "The user may empty the file, which no CLI could be told."
   (qwen-companion-chat-review-test-with
     (qwen-companion-chat-review-test--edit "")
     (qwen-companion-chat-review-test--press "C-c C-c")
@@ -188,7 +188,7 @@
     (qwen-companion-test-wait-for (equal "" (qwen-companion-chat-review-test--on-disk)))))
 
 (ert-deftest qwen-companion-chat-review-test-other-changes-stay ()
-  "What the tool or somebody else has written besides stays."
+  "Other text that the tool or somebody else has written stays."
   (qwen-companion-chat-review-test-with
     (qwen-companion-chat-review-test--accept-edited)
     (qwen-companion-chat-review-test--write "one\nTWO\nthree\nfour\nFORMATTED\n")
@@ -314,7 +314,7 @@
     (qwen-companion-chat-review-test--accept-edited)))
 
 (ert-deftest qwen-companion-chat-review-test-only-a-whole-text ()
-  "A change whose old text is not that of the file is shown, not reviewed."
+  "A change of a part of the file is shown, not reviewed."
   (qwen-companion-chat-review-test-with
     (qwen-companion-chat-review-test--press "C-c C-k")
     (should-not (qwen-companion-proposals)))

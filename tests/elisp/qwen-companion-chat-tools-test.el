@@ -262,5 +262,35 @@
     (should (equal "Plan\n[x] Read\n[-] Write it\n[ ] Test\n\nSo.\n"
                    (qwen-companion-chat-test-conversation)))))
 
+(ert-deftest qwen-companion-chat-tools-test-all-are-opened-and-folded ()
+  "Where some are open, the others are opened; that outlives reading again."
+  (qwen-companion-chat-test-with
+    (goto-char (point-min))
+    (should-error (qwen-companion-chat-toggle-all-folds) :type 'user-error)
+    (let ((tools (mapcar (lambda (id) (list :kind 'tool :turn "t1" :id id :status 'done
+                                            :title id :output "a\nb\n"))
+                         '("c1" "c2")))
+          (shown (lambda ()
+                   (mapcar (lambda (id)
+                             (not (overlay-get (qwen-companion-chat-block-fold
+                                                (qwen-companion-chat-blocks-get (list 'tool id)))
+                                               'invisible)))
+                           '("c1" "c2")))))
+      (apply #'qwen-companion-chat-test-turn tools)
+      (goto-char (point-min))
+      (search-forward "c1")
+      (qwen-companion-chat-toggle-fold)
+      (should (equal '(t nil) (funcall shown)))
+      (call-interactively (key-binding (kbd "<backtab>")))
+      (should (equal '(t t) (funcall shown)))
+      (search-forward "b")
+      (call-interactively (key-binding (kbd "<backtab>")))
+      (should (equal '(nil nil) (funcall shown)))
+      (should-not (invisible-p (point)))
+      (call-interactively (key-binding (kbd "<backtab>")))
+      (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
+      (apply #'qwen-companion-chat-test-turn tools)
+      (should (equal '(t t) (funcall shown))))))
+
 (provide 'qwen-companion-chat-tools-test)
 ;;; qwen-companion-chat-tools-test.el ends here
