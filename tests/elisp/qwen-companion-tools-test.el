@@ -186,6 +186,27 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
         (should (equal '("done") (qwen-companion-tools-test--call "test")))
         (should (= 2 calls))))))
 
+;; C-g is for what the user does, and the model gets its answer later.
+(ert-deftest qwen-companion-tools-test-a-quit-loses-no-call ()
+  (qwen-companion-tools-test--with nil
+    (let ((calls 0)
+          (qwen-companion-tools--pause 0.01))
+      (qwen-companion-tools-test--with-tool
+          (lambda ()
+            (when (= 1 (cl-incf calls))
+              (signal 'quit nil))
+            "done")
+        (let ((id (qwen-companion-tools-test--begin "test" nil)))
+          (should (eq 'quit (condition-case nil
+                                (qwen-companion-test-wait-for
+                                 (qwen-companion-tools-test--sent id))
+                              (quit 'quit))))
+          (should (equal '(:text "done")
+                         (car (plist-get (qwen-companion-test-wait-for
+                                          (qwen-companion-tools-test--sent id))
+                                         :items))))
+          (should (= 2 calls)))))))
+
 (ert-deftest qwen-companion-tools-test-answers-come-once-and-not-after-the-deadline ()
   (qwen-companion-tools-test--with nil
     (qwen-companion-tools-test--with-tool
