@@ -5,9 +5,55 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import psutil
+
+SAMPLE_S = 1.0
+"""How often is looked at what processes have written."""
+
+GRACE_S = 0.5
+"""How much earlier than the news of a change what made it may have happened: no news is there at once."""
+
+_SAMPLES = 30
+"""As many are kept of each process."""
+
+
+class Activity:
+    """How much certain processes had written at certain times, looked at every `SAMPLE_S`."""
+
+    def __init__(self) -> None:
+        """Begin with no process."""
+        self._samples: dict[int, deque[tuple[float, int | None]]] = {}
+
+    def sample(self, pids: Iterable[int]) -> None:
+        """Look at the processes `pids` now, and forget all others."""
+        now = time.monotonic()
+        known, self._samples = self._samples, {}
+        for pid in pids:
+            samples = self._samples[pid] = known.get(pid) or deque(maxlen=_SAMPLES)
+            samples.append((now, written_by(pid)))
+
+    def before(self, moment: float) -> dict[int, int | None]:
+        """Return how much each process had written `GRACE_S` before `moment`, or when it was looked at first.
+
+        `moment` is a monotonic time.  As news and samples come by the same event loop, a loop that is late cannot
+        sample what was done after a change and before the news of it.
+        """
+        return {
+            pid: next((done for time, done in reversed(samples) if time <= moment - GRACE_S), samples[0][1])
+            for pid, samples in self._samples.items()
+        }
+
+
+def did_something(pid: int | None, before: Mapping[int, int | None]) -> bool:
+    """Whether process `pid` has written anything since it had written `before`, as far as anybody knows."""
+    if pid is None or before.get(pid) is None:
+        return True
+    return written_by(pid) != before[pid]
 
 
 def written_by(pid: int) -> int | None:

@@ -31,7 +31,7 @@ from qwen_companion.domain import ChangedFile, ChatWork, KnownSession, Peer, Set
 from qwen_companion.doors.listeners import Report
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.activity import last_input, written_by
+from qwen_companion.journal.activity import SAMPLE_S, Activity, did_something, last_input, written_by
 from qwen_companion.journal.places import is_recorded
 from qwen_companion.journal.record import (
     CHAT,
@@ -141,10 +141,11 @@ class _SilentCli:
 
 @dataclass
 class _News:
-    """The disk changed, at `time` last.  So much the processes of CLIs had `written` when it did so first."""
+    """The disk changed, at `time` last.  So much had processes written `before` it, and when it was `told` first."""
 
     time: float
-    written: Mapping[int, int | None]
+    before: Mapping[int, int | None]
+    told: Mapping[int, int | None]
 
 
 class _Root:
@@ -198,6 +199,7 @@ class Journal:
         self._pids: dict[str, int] = {}
         self._connected: dict[str, str | None] = {}
         self._silent: dict[str, _SilentCli] = {}
+        self._activity = Activity()
         self._chats: dict[str, ChatWork] = {}
         self._watching = False
         self._dirty = anyio.Event()
@@ -570,16 +572,32 @@ class Journal:
             if self._is_watched(root):
                 watch = TreeWatch(lambda: self._disk_changed(root))
                 try:
-                    await self._watch_with(root, watch)
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._sample)
+                        await self._watch_with(root, watch)
+                        tasks.cancel_scope.cancel()
                 finally:
                     watch.close()
 
+    async def _sample(self) -> None:
+        """Look again and again at what the processes do that may be writing."""
+        while True:
+            self._activity.sample({pid for root in self._roots.values() for pid in self._pids_in(root)})
+            await anyio.sleep(SAMPLE_S)
+
+    def _pids_in(self, root: _Root) -> list[int]:
+        return [worker.pid for worker in self._workers(root) if worker.pid is not None]
+
     def _disk_changed(self, root: _Root) -> None:
         if root.news is None:
-            pids = [worker.pid for worker in self._workers(root) if worker.pid is not None]
-            root.news = _News(0.0, {pid: written_by(pid) for pid in pids})
+            told = {pid: written_by(pid) for pid in self._pids_in(root)}
+            root.news = _News(0.0, self._activity.before(time.monotonic()), told)
         root.news.time = time.monotonic()
         root.stirred.set()
+
+    def _news_since_look(self, root: _Root) -> _News:
+        done = self._activity.before(root.looked)
+        return _News(time.monotonic(), done, done)
 
     async def _watch_with(self, root: _Root, watch: TreeWatch) -> None:
         complete = await self._cover(root, watch)
@@ -588,14 +606,14 @@ class Journal:
                 await root.stirred.wait()
             root.stirred = anyio.Event()
             if waited.cancelled_caught and ((self._check_quiet(root) and not complete) or root.failed):
-                root.news = _News(time.monotonic(), {})
+                root.news = self._news_since_look(root)
             if root.news is None:
                 continue
             await anyio.sleep(SETTLE_S)
             start = time.monotonic()
             news, root.news = root.news, None
             if root.looked < news.time:
-                await self._look(root, news.written)
+                await self._look(root, news)
             complete = await self._cover(root, watch)
             await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
 
@@ -607,7 +625,7 @@ class Journal:
             return False
         coverage = await watch.cover(directories)
         if coverage.grown and root.news is None:
-            root.news = _News(time.monotonic(), {})
+            root.news = self._news_since_look(root)
             root.stirred.set()
         return coverage.complete
 
@@ -649,9 +667,13 @@ class Journal:
                 root.do(lambda number=running.number, cli=cli: self._finish(root, number or 0, cli.written))
         return busy or any(key not in self._silent for key in root.running)
 
-    async def _look(self, root: _Root, before: Mapping[int, int | None]) -> None:
-        """Look at all files; `before` is how much the processes had written when the disk changed."""
-        workers = [worker for worker in self._workers(root) if _is_active(worker, before)]
+    async def _look(self, root: _Root, news: _News) -> None:
+        """Look at all files because of `news`."""
+        all_workers = self._workers(root)
+        # One may have done its last work between the change and the news of it; one that goes on is likelier.
+        workers = [worker for worker in all_workers if did_something(worker.pid, news.told)] or [
+            worker for worker in all_workers if did_something(worker.pid, news.before)
+        ]
         surely = [worker for worker in workers if worker.runs_tool]
         worker = next(iter(surely or workers), None)
         several = len([each for each in workers if each.session in self._silent]) > 1
@@ -890,13 +912,6 @@ def _row(session: str, client: str, source: str, prompt: str, start: int, peer: 
 def _key_of(peer: Peer) -> str:
     """Return an id for the conversation of a CLI that does not tell its own."""
     return f"process {peer.pid} {peer.started}"
-
-
-def _is_active(worker: _Worker, before: Mapping[int, int | None]) -> bool:
-    """Whether `worker` has done something since `before`, as far as anybody knows."""
-    if worker.pid is None or before.get(worker.pid) is None:
-        return True
-    return written_by(worker.pid) != before[worker.pid]
 
 
 def _shortened(text: str) -> str:

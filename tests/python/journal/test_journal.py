@@ -51,6 +51,7 @@ from qwen_companion.emacs.messages import (
     Notification,
     TurnChanges,
 )
+from qwen_companion.journal.activity import GRACE_S, Activity, did_something
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import StoreError
@@ -204,6 +205,14 @@ class SilentCli:
         """Have it run `commands`, one line, and after each of them draw for a second as one that goes on working."""
         drawing = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
         os.write(self._terminal, "; ".join(f"{command}; {drawing}" for command in commands).encode() + b"\n")
+
+    def type_quietly(self, command: str) -> None:
+        """Have it run `command`, and nothing after it."""
+        os.write(self._terminal, command.encode() + b"\n")
+
+    def wait_until_idle(self) -> None:
+        """Wait until it has done all that it was told; the event loop stands still."""
+        self._read_prompt()
 
     def _read_prompt(self) -> None:
         shown = b""
@@ -595,6 +604,37 @@ async def test_silent_clis_that_connect_together_are_taken_together(
                 await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
         assert len(taken) < 5
+
+
+async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_it(
+    project: Project,
+) -> None:
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        with SilentCli(project.root) as cli:
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            cli.type_quietly("echo agent > a")
+            # Nothing is heard meanwhile: this is the event loop.
+            cli.wait_until_idle()
+            (turn,) = await place.until({"a": "modified"})
+            assert turn.client == "Gemini CLI 0.61.0"
+
+
+def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path) -> None:
+    with SilentCli(tmp_path) as cli:
+        pid = cli.process.pid
+        activity = Activity()
+        activity.sample([pid])
+        cli.type_quietly("echo agent > a")
+        cli.wait_until_idle()
+        at_work = time.monotonic()
+        activity.sample([pid])
+        assert did_something(pid, activity.before(at_work))
+        assert not did_something(pid, activity.before(time.monotonic() + GRACE_S))
+        # Nobody knows of one that was not looked at.
+        activity.sample([])
+        assert did_something(pid, activity.before(at_work))
 
 
 async def test_the_hooks_of_one_cli_and_the_writes_of_another_are_told_apart(project: Project) -> None:
