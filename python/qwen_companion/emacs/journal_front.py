@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from qwen_companion.journal.journal import Journal, Update
 
 
+_WITH_HOOKS = ("qwen",)
+"""The families of CLIs some of which call hooks."""
+
 SILENCE_S = 2.0
 """How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
 
@@ -48,6 +51,8 @@ class JournalFront:
         self._silent_untold = False
         """Whether the silent CLIs, or what the journal does with them, have changed since it was told."""
         self._telling_silent = False
+        self._told_silent: set[str] = set()
+        self._silent_news = anyio.Event()
         self._environ = environ
         self._tell = tell
         self._settings = Settings()
@@ -176,6 +181,7 @@ class JournalFront:
     def _silent_changed(self) -> None:
         """Tell the journal, in a moment, which CLIs are silent; once of all that change until then."""
         self._silent_untold = True
+        self._silent_news.set()
         if self._tasks is not None and not self._telling_silent:
             self._telling_silent = True
             self._tasks.start_soon(self._tell_silent)
@@ -183,11 +189,26 @@ class JournalFront:
     async def _tell_silent(self) -> None:
         while self._silent_untold:
             self._silent_untold = False
-            await anyio.sleep(self._silence_s)
-            sessions = tuple(self._silent.values()) if self._settings.journal else ()
-            if sessions or self._journal is not None:
-                await (await self._load()).set_silent(sessions)
+            waited = anyio.CancelScope(deadline=anyio.current_time() + self._silence_s)
+            while not waited.cancelled_caught:
+                news = self._silent_news = anyio.Event()
+                # Of a CLI that never calls hooks the first change may come soon.
+                await self._set_silent(
+                    session
+                    for session in self._silent.values()
+                    if session.id in self._told_silent or (session.peer and session.peer.family not in _WITH_HOOKS)
+                )
+                waited = anyio.CancelScope(deadline=waited.deadline)
+                with waited:
+                    await news.wait()
+            await self._set_silent(self._silent.values())
         self._telling_silent = False
+
+    async def _set_silent(self, sessions: Iterable[KnownSession]) -> None:
+        told = tuple(sessions) if self._settings.journal else ()
+        if told or self._told_silent:
+            self._told_silent = {session.id for session in told}
+            await (await self._load()).set_silent(told)
 
     def take_chat(self, work: ChatWork) -> None:
         """Take what an agent of `qwen serve` is doing."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -108,13 +109,13 @@ class Agent:
 class Site:
     """A journal, and what it has told Emacs."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, silence_s: float = 0) -> None:
         self.project = project
         self.told: list[Notification] = []
         self._news = anyio.Event()
         self.turns: dict[str, Turn] = {}
         self.files: dict[str, dict[str, ChangedFile]] = {}
-        self.front = JournalFront(project.environ, self._take, silence_s=0)
+        self.front = JournalFront(project.environ, self._take, silence_s=silence_s)
         self._requests = 0
 
     def _take(self, message: Notification) -> None:
@@ -253,8 +254,8 @@ def turn_of(reply: JournalReply) -> str:
 
 
 @asynccontextmanager
-async def site(project: Project, settings: Settings = ON) -> AsyncGenerator[Site]:
-    place = Site(project)
+async def site(project: Project, settings: Settings = ON, silence_s: float = 0) -> AsyncGenerator[Site]:
+    place = Site(project, silence_s)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(place.front.run)
         await anyio.wait_all_tasks_blocked()
@@ -619,6 +620,21 @@ async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_i
             cli.wait_until_idle()
             (turn,) = await place.until({"a": "modified"})
             assert turn.client == "Gemini CLI 0.61.0"
+
+
+async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Project) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as gemini, SilentCli(project.root) as qwen:
+        async with site(project, silence_s=math.inf) as place:
+            session = qwen.state.session
+            assert session.peer is not None
+            session = replace(session, id="other", client="Qwen Code", peer=replace(session.peer, family="qwen"))
+            place.front.set_sessions([replace(qwen.state, session=session)])
+            place.front.set_sessions([gemini.state])
+            await place.until_watched(project)
+            gemini.type("echo agent > a")
+            (turn,) = await place.until({"a": "modified"})
+            assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
 
 
 def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path) -> None:
