@@ -64,6 +64,12 @@
 
 (defconst qwen-companion-changes--buffer-name "*qwen-companion changes*")
 
+(defconst qwen-companion-changes--chunk 30
+  "Most headings of files that are made at once: about 2 ms of work.")
+
+(defconst qwen-companion-changes--pause 0.01
+  "Seconds until more of them are made, in which keys are handled.")
+
 (defconst qwen-companion-changes--delay 0.1
   "Seconds during which news are collected before the buffer is updated.")
 
@@ -107,8 +113,11 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
 (defvar-local qwen-companion-changes--headings nil
   "Hash table of the headings of files, by (GROUP . PATH).
-Each is (FILE OPEN UNDONE . TEXT).  Updating a thousand files would spend
+Each is (FILE OPEN UNDONE . ITEM).  Updating a thousand files would spend
 its time on making them anew.")
+(defvar-local qwen-companion-changes--room nil
+  "How many headings of files may still be made in the update that goes on.
+Below 0, some are missing, or not as they should be.")
 (defvar-local qwen-companion-changes--nets nil
   "Alist of roots and the files that the journal has told for the scope.
 The cdr is a list of files, or a string, the reason why there is none.")
@@ -341,24 +350,27 @@ With NOW non-nil, return those seen by now."
        (abbreviate-file-name path)))))
 
 (defun qwen-companion-changes--file-heading (group file)
-  "Return the heading of FILE in GROUP; make it only if something of it is new."
+  "Return the item of the heading of FILE in GROUP.
+Make it only if something of it is new.  If too many have been made, it
+may be an old one, or nil."
   (let* ((path (qwen-companion-changed-file-path file))
          (place (cons (qwen-companion-changes--group-id group) path))
-         (view (gethash place qwen-companion-changes--views))
+         (view (and (> (hash-table-count qwen-companion-changes--views) 0)
+                    (gethash place qwen-companion-changes--views)))
          (undone (and view (qwen-companion-changes-file-undone view)))
-         (open (and (member (qwen-companion-changes--file-key group path)
-                            qwen-companion-changes--unfolded)
-                    t))
-         (known (gethash place qwen-companion-changes--headings)))
+         (known (gethash place qwen-companion-changes--headings))
+         (key (if known (nth 3 known) (qwen-companion-changes--file-key group path)))
+         (open (and (member key qwen-companion-changes--unfolded) t)))
     (pcase known
-      ((and `(,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone)) . ,text)
-            (guard text))
-       text)
-      (_
-       (let ((text (qwen-companion-changes--make-file-heading group file undone)))
-         (puthash place (cons file (cons open (cons undone text)))
+      (`(,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone)) . ,item)
+       item)
+      ((guard (or open (> (cl-decf qwen-companion-changes--room) -1)))
+       (let* ((text (qwen-companion-changes--make-file-heading group file undone))
+              (item (cons key (cons text text))))
+         (puthash place (cons file (cons open (cons undone item)))
                   qwen-companion-changes--headings)
-         text)))))
+         item))
+      (_ (cdddr known)))))
 
 (defun qwen-companion-changes--make-file-heading (group file undone)
   "Return a new heading of FILE in GROUP; UNDONE is non-nil if all of it is."
@@ -487,11 +499,11 @@ They are as in `qwen-companion-changes--wanted-items'."
 
 (defun qwen-companion-changes--file-items (group file)
   "Return the items of FILE in GROUP."
-  (let* ((path (qwen-companion-changed-file-path file))
-         (key (qwen-companion-changes--file-key group path))
-         (heading (qwen-companion-changes--file-heading group file)))
+  (when-let* ((heading (qwen-companion-changes--file-heading group file))
+              (key (car heading))
+              (path (qwen-companion-changed-file-path file)))
     (cons
-     (cons key (cons heading heading))
+     heading
      (when (member key qwen-companion-changes--unfolded)
        (let* ((view (qwen-companion-changes--view group path))
               (body (list 'body (qwen-companion-changes--group-id group) path))
@@ -611,12 +623,13 @@ They are as in `qwen-companion-changes--wanted-items'."
 
 ;;; Updating
 
-(defun qwen-companion-changes--update-soon ()
-  "Update the current buffer in a moment if it is in a window."
+(defun qwen-companion-changes--update-soon (&optional delay)
+  "Update the current buffer in a moment if it is in a window.
+DELAY is how long that is, in seconds."
   (when (and (not qwen-companion-changes--timer)
              (get-buffer-window (current-buffer) 0))
     (setq qwen-companion-changes--timer
-          (run-at-time qwen-companion-changes--delay nil
+          (run-at-time (or delay qwen-companion-changes--delay) nil
                        #'qwen-companion-changes--update-in (current-buffer)))))
 
 (defun qwen-companion-changes--update-in (buffer)
@@ -628,13 +641,13 @@ They are as in `qwen-companion-changes--wanted-items'."
 
 (defun qwen-companion-changes--update ()
   "Bring the current buffer up to date.
-Only what has changed is replaced; point, the mark and the windows stay."
+Only what has changed is replaced; point, the mark and the windows stay.
+Of very many files, some come in a moment."
+  (setq qwen-companion-changes--room qwen-companion-changes--chunk)
   (let ((wanted (qwen-companion-changes--wanted-items)))
-    (unless (and (= (length wanted) (length qwen-companion-changes--items))
-                 (cl-every (lambda (item old)
-                             (and (equal (car item) (car old))
-                                  (equal (cadr item) (cadr old))))
-                           wanted qwen-companion-changes--items))
+    (when (< qwen-companion-changes--room 0)
+      (qwen-companion-changes--update-soon qwen-companion-changes--pause))
+    (unless (qwen-companion-changes--drawn-p wanted)
       (let ((inhibit-read-only t)
             (places (mapcar
                      (lambda (window)
@@ -657,12 +670,28 @@ Only what has changed is replaced; point, the mark and the windows stay."
             (set-window-start window
                               (qwen-companion-changes--position start before) t)))))))
 
+(defun qwen-companion-changes--same-p (item old)
+  "Return non-nil when ITEM is drawn as it should be, as OLD."
+  (and (equal (car item) (car old))
+       (equal (cadr item) (cadr old))))
+
+(defun qwen-companion-changes--drawn-p (wanted)
+  "Return non-nil when the items WANTED are those of the current buffer."
+  (let ((old qwen-companion-changes--items))
+    (while (and wanted old (qwen-companion-changes--same-p (car wanted) (car old)))
+      (pop wanted)
+      (pop old))
+    (not (or wanted old))))
+
 (defun qwen-companion-changes--replace-items (wanted)
   "Make the items WANTED those of the current buffer.
 Items that stay are not touched."
   (let ((old qwen-companion-changes--items)
         (keys (make-hash-table :test #'equal))
         (new nil))
+    (while (and wanted old (qwen-companion-changes--same-p (car wanted) (car old)))
+      (pop wanted)
+      (push (pop old) new))
     (dolist (item wanted)
       (puthash (car item) t keys))
     (cl-flet ((remove-first ()
@@ -1176,27 +1205,30 @@ Leave out those that are undone themselves."
   "Return t when TURN is undone, `partly' when a part of it is, else nil."
   (when-let* ((undoings (qwen-companion-changes--undoings (qwen-companion-turn-id turn)))
               (files (qwen-companion-turn-files turn)))
-    (if (cl-every (lambda (file)
-                    (qwen-companion-changes--file-undone-p file undoings))
-                  files)
-        t
-      'partly)))
+    (let ((back (make-hash-table :test #'equal)))
+      (dolist (undoing undoings)
+        (dolist (file (qwen-companion-turn-files undoing))
+          (pcase-let ((`(,added . ,deleted)
+                       (gethash (qwen-companion-changed-file-path file) back '(0 . 0))))
+            (puthash (qwen-companion-changed-file-path file)
+                     (cons (+ added (qwen-companion-changed-file-added file))
+                           (+ deleted (qwen-companion-changed-file-deleted file)))
+                     back))))
+      (if (cl-every (lambda (file)
+                      (qwen-companion-changes--file-undone-p
+                       file (gethash (qwen-companion-changed-file-path file) back)))
+                    files)
+          t
+        'partly))))
 
-(defun qwen-companion-changes--file-undone-p (file undoings)
-  "Return non-nil when the list UNDOINGS has as many lines back as FILE took.
-These are turns.  Of a renamed file, only see whether they touch it."
-  (let* ((path (qwen-companion-changed-file-path file))
-         (back (delq nil (mapcar (lambda (turn)
-                                   (qwen-companion-changes--file-of turn path))
-                                 undoings))))
-    (cl-flet ((sum (function)
-                (apply #'+ (mapcar function back))))
-      (and back
-           (or (eq 'renamed (qwen-companion-changed-file-kind file))
-               (and (= (qwen-companion-changed-file-added file)
-                       (sum #'qwen-companion-changed-file-deleted))
-                    (= (qwen-companion-changed-file-deleted file)
-                       (sum #'qwen-companion-changed-file-added))))))))
+(defun qwen-companion-changes--file-undone-p (file back)
+  "Return non-nil when BACK has as many lines back as FILE took.
+BACK is (ADDED . DELETED), or nil if no undoing touches FILE.  Of a renamed
+file, only see whether there is one."
+  (and back
+       (or (eq 'renamed (qwen-companion-changed-file-kind file))
+           (and (= (qwen-companion-changed-file-added file) (cdr back))
+                (= (qwen-companion-changed-file-deleted file) (car back))))))
 
 (defun qwen-companion-changes--title (group)
   "Return the prompt of the turn of GROUP, or the name of the scope."

@@ -403,6 +403,56 @@ A text that is nil removes the line."
       (qwen-companion-changes-test-settle)
       (should (= tick (buffer-chars-modified-tick))))))
 
+;;; Very many files
+
+(defun qwen-companion-changes-test--files (added)
+  "Return 500 files of a turn, each with ADDED lines."
+  (cl-loop for number below 500
+           collect (list :path (expand-file-name (format "file-%03d.txt" number))
+                         :kind 'modified :by '(("run_shell_command" nil))
+                         :added added :deleted 0)))
+
+(defun qwen-companion-changes-test--add-files (added)
+  "Add a turn with ADDED lines in each of `qwen-companion-changes-test--files'."
+  (qwen-companion-changes-test-add
+   (list :id "many" :root (directory-file-name default-directory) :session "conversation"
+         :client "Qwen Code 0.24.4" :who 'agent :source 'hooks :prompt "Change them all"
+         :start 1.0 :end 2 :files (qwen-companion-changes-test--files added))))
+
+(defun qwen-companion-changes-test--count (text)
+  "Return how many lines of the buffer of changes have TEXT."
+  (how-many (regexp-quote text) (point-min) (point-max)))
+
+(ert-deftest qwen-companion-changes-test-draws-very-many-files-little-by-little ()
+  "Each file comes, point stays, and keys are handled between."
+  (qwen-companion-changes-test-with ()
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test--add-files 1)
+    (qwen-companion-changes--update)
+    (should (< 10 (qwen-companion-changes-test--count "file-") 50))
+    (should (string-search "500 files" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-goto "file-007.txt")
+    (set-window-point nil (point))
+    (qwen-companion-test-wait-for
+     (= 500 (qwen-companion-changes-test--count "file-")))
+    (should (string-search "file-007.txt" (thing-at-point 'line)))
+    ;; All are changed at once: none goes until it is drawn anew.
+    (qwen-companion-changes-test-goto "file-450.txt")
+    (set-window-point nil (point))
+    (qwen-companion-changes-test--add-files 9)
+    (qwen-companion-changes--update)
+    (should (= 500 (qwen-companion-changes-test--count "file-")))
+    (should (< 10 (qwen-companion-changes-test--count "+9 ") 50))
+    (qwen-companion-test-wait-for
+     (= 500 (qwen-companion-changes-test--count "+9 ")))
+    (should (string-search "file-450.txt" (thing-at-point 'line)))
+    ;; Unfolded again, all are there at once.
+    (qwen-companion-changes-test-goto "Change them all")
+    (qwen-companion-changes-test-press "TAB")
+    (should (= 0 (qwen-companion-changes-test--count "file-")))
+    (qwen-companion-changes-test-press "TAB")
+    (should (= 500 (qwen-companion-changes-test--count "file-")))))
+
 (ert-deftest qwen-companion-changes-test-waits-for-an-agent-at-work ()
   (qwen-companion-changes-test--with-hunks
     (let ((busy (list (list (expand-file-name "a.txt") "one" "edit")))
