@@ -52,7 +52,7 @@ from qwen_companion.emacs.messages import (
     Notification,
     TurnChanges,
 )
-from qwen_companion.journal.activity import GRACE_S, Activity, did_something
+from qwen_companion.journal.activity import GRACE_S, Activity, did_something, last_input
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import StoreError
@@ -224,9 +224,8 @@ class SilentCli:
         """Wait until it has done all that it was told."""
         await to_thread.run_sync(self._read_prompt)
 
-    def typed_at(self, seconds: float) -> None:
-        """Make the time at which it was typed to last that in `seconds` from now; the system rounds it."""
-        moment = time.time() + seconds
+    def typed_at(self, moment: float) -> None:
+        """Make `moment` the time at which it was typed to last."""
         os.utime(self._name, (moment, moment))
 
     def __enter__(self) -> SilentCli:
@@ -545,6 +544,13 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
     project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qwen_companion.journal.journal.QUIET_S", 0.5)
+    typed = [0]
+
+    # The system's time changes with what is typed every 8 seconds only.
+    def typed_at(_: int) -> int:
+        return typed[0]
+
+    monkeypatch.setattr("qwen_companion.journal.journal.last_input", typed_at)
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     project.write("e/old", b"old\n")
     project.write("d", b"before it came\n")
@@ -573,7 +579,7 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
             # It goes on by itself, until it is typed to.
             project.write(".git/go", b"")
             await place.until({**changes, "more": "added"})
-            cli.typed_at(60)
+            typed[0] = int(time.time() * 1000) + 60_000
             project.write(".git/next", b"")
             _, second = await place.until({**changes, "more": "added"}, {"a": "modified"})
             assert place.turns[turn.id].end is not None
@@ -635,6 +641,12 @@ async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Pro
             gemini.type("echo agent > a")
             (turn,) = await place.until({"a": "modified"})
             assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
+
+
+def test_when_a_terminal_was_typed_to_is_known(tmp_path: Path) -> None:
+    with SilentCli(tmp_path) as cli:
+        cli.typed_at(1000.0)
+        assert last_input(cli.process.pid) == 1_000_000
 
 
 def test_what_a_process_has_done_long_before_news_is_not_counted(tmp_path: Path) -> None:
