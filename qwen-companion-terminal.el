@@ -32,6 +32,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-terminal-updates)
 
 (defcustom qwen-companion-qwen-command '("qwen")
   "The program and arguments that start Qwen Code, a list of strings."
@@ -382,6 +383,9 @@ Kill the terminals there whose CLI has ended."
         (setq qwen-companion-terminal-directory directory
               qwen-companion-terminal-arguments arguments
               qwen-companion-terminal-prompt-file file)
+        ;; Ghostel has no process of Emacs, and knows the marks.
+        (when-let* ((process (get-buffer-process buffer)))
+          (qwen-companion-terminal-updates-join process))
         (when (boundp 'dnd-protocol-alist)
           (setq-local dnd-protocol-alist
                       (cons '("^file:" . qwen-companion-terminal-files-drop) dnd-protocol-alist)))

@@ -447,6 +447,38 @@ ROOT is the directory."
             (string-search "no display" (with-current-buffer buffer (buffer-string)))))
       (kill-buffer buffer))))
 
+;;; Updates of the screen
+
+(ert-deftest qwen-companion-terminal-test-updates-come-whole ()
+  "No part of an update of the screen is drawn, unless its end does not come."
+  (with-temp-buffer
+    (let* ((drawn nil)
+           (process (make-process :name "cli" :buffer (current-buffer) :command '("cat")
+                                  :connection-type 'pipe :noquery t
+                                  :filter (lambda (_process text) (push text drawn)))))
+      (cl-flet ((comes (text) (funcall (process-filter process) process text)))
+        (unwind-protect
+            (progn
+              (qwen-companion-terminal-updates-join process)
+              (comes "plain")
+              (should (equal '("plain") drawn))
+              (comes "before\e[?2026h\e[2Jfirst half, with")
+              (comes " the second")
+              (should (equal '("before" "plain") drawn))
+              (comes " half\e[?2026lafter\e[?2026h")
+              (should (equal "\e[?2026h\e[2Jfirst half, with the second half\e[?2026lafter"
+                             (car drawn)))
+              ;; Its begin has come alone.
+              (comes "next\e[?2026l")
+              (should (equal "\e[?2026hnext\e[?2026l" (car drawn)))
+              (let ((qwen-companion-terminal-updates--limit 0))
+                (comes "\e[?2026hwithout an end h")
+                (qwen-companion-test-wait-for
+                 (equal "\e[?2026hwithout an end h" (car drawn)))
+                (comes "more")
+                (should (equal "more" (car drawn)))))
+          (delete-process process))))))
+
 ;;; Keys
 
 (declare-function term-line-mode "term" ())

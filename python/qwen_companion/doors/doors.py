@@ -220,7 +220,10 @@ class Doors:
 
     def annotated(self, state: SessionState) -> SessionState:
         """Return `state` with what the hooks have reported."""
-        return replace(state, state=self._state(state.session), no_hooks=self._silent.get(state.session.id))
+        reported = self._state(state.session)
+        # On a busy machine the first hook may come late.
+        silent = None if reported is not None else self._silent.get(state.session.id)
+        return replace(state, state=reported, no_hooks=silent)
 
     def _state(self, session: KnownSession) -> CliState | None:
         if self._handler is None or session.peer is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from qwen_companion.domain import KnownSession, Peer, SessionState
+from qwen_companion.domain import CliState, KnownSession, Peer, SessionState
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.ide.peers import Caller
@@ -42,7 +42,7 @@ def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]
 
 
 class Site:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, known: tuple[SessionState, ...] = ()) -> None:
         def find_caller(_: Connection) -> Caller | None:
             raise AssertionError
 
@@ -54,7 +54,7 @@ class Site:
             {"HOME": str(directory)},
             FakeEditor(),
             find_caller,
-            known=(),
+            known=known,
             sessions=lambda: (),
             changed=lambda: None,
             report_answers=lambda _session, _answers: None,
@@ -87,6 +87,16 @@ async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_pat
     site = Site(tmp_path)
     async with running(site):
         await notice_silence(site, tmp_path)
+
+
+async def test_a_cli_whose_first_hook_came_late_is_not_called_silent(tmp_path: Path) -> None:
+    session = KnownSession("1", "", "Qwen Code", "0.24.4", Peer(1, "", str(tmp_path), "qwen", (1,)))
+    late = SessionState(session, True, state=CliState("idle", 5), no_hooks="no setting tells why")
+    silent = replace(late, session=replace(session, id="2"), state=None)
+    site = Site(tmp_path, (late, silent))
+    async with running(site):
+        assert site.doors.annotated(SessionState(late.session, True)).no_hooks is None
+        assert site.doors.annotated(SessionState(silent.session, True)).no_hooks == "no setting tells why"
 
 
 async def notice_silence(site: Site, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+;;; qwen-companion-terminal-updates.el --- Whole updates of a terminal's screen  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; A CLI draws its screen anew several times a second, and marks the begin and
+;; the end of each update (synchronized output, mode 2026).  Emacs reads an
+;; update in pieces of 4 KB and may redisplay between two, when the screen has
+;; been cleared and not yet filled: it flickers.  vterm, Eat and term do not
+;; know the marks, so we hold an update back until it is whole.
+;; tests/bench/terminals.py measures what that changes.
+
+;;; Code:
+
+(require 'subr-x)
+
+(defconst qwen-companion-terminal-updates--limit 0.2
+  "Seconds for which the begin of an update waits for its end.")
+
+(defconst qwen-companion-terminal-updates--mark "\e\\[\\?2026\\([hl]\\)"
+  "Matches the begin of an update, with an h, or the end, with an l.")
+
+(defun qwen-companion-terminal-updates-join (process)
+  "Pass each update of the screen to the filter of PROCESS in one piece."
+  (let ((held "")
+        (timer nil))
+    (add-function
+     :around (process-filter process)
+     (lambda (filter process string)
+       (let* ((text (concat held string))
+              (whole (qwen-companion-terminal-updates--whole text)))
+         (setq held (substring text whole))
+         (when (and timer (or (> whole 0) (string-empty-p held)))
+           (cancel-timer timer)
+           (setq timer nil))
+         ;; The begin alone draws nothing: it may wait.
+         (when (and (not timer) (length> held (length "\e[?2026h")))
+           (setq timer (run-at-time qwen-companion-terminal-updates--limit nil
+                                    (lambda ()
+                                      (let ((text held))
+                                        (setq held "" timer nil)
+                                        (when (buffer-live-p (process-buffer process))
+                                          (funcall filter process text)))))))
+         (unless (zerop whole)
+           (funcall filter process (substring text 0 whole))))))))
+
+(defun qwen-companion-terminal-updates--whole (text)
+  "Return the length of the part of TEXT before an update without end."
+  (let ((from 0)
+        (begin nil))
+    (while (string-match qwen-companion-terminal-updates--mark text from)
+      (setq from (match-end 0)
+            begin (and (equal "h" (match-string 1 text))
+                       (or begin (match-beginning 0)))))
+    (or begin (length text))))
+
+(provide 'qwen-companion-terminal-updates)
+;;; qwen-companion-terminal-updates.el ends here
