@@ -353,7 +353,7 @@ class Conversation:
             raise
 
     def _note(self, tool: str, text: str) -> str | None:
-        """Return what the model is told of `text`, in place of what `tool` writes; None when they are the same."""
+        """Return the note for the model on `text`, applied in place of that of `tool`; None when they are the same."""
         path, proposed = self.session.tool_path(tool), self.session.tool_text(tool, NEW, 0)
         return None if path is None or proposed is None else review_note(path, proposed, text)
 

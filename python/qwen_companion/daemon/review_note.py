@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model is told when the user has changed an edit before allowing it."""
+"""The text for the model when the user has changed an edit before allowing it."""
 
 from __future__ import annotations
 
