@@ -109,13 +109,14 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/emacs/test_spool.py tests/python/journal/test_random.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
-bench: build ## What reviews, following a file and sessions cost, beside what there is for it; asserts nothing
+bench: build ## What reviews, following a file, sessions and the journal cost, beside what there is for it; asserts nothing
 	@$(CHECKOUT) -l tests/bench/review.el
 	@$(CHECKOUT) -l tests/bench/unified.el
 	@$(CHECKOUT) -l tests/bench/follow.el
 	@$(CHECKOUT) -l tests/bench/burst.el
 	@$(CHECKOUT) -l tests/bench/chat.el
 	@$(VENV)/python tests/bench/sessions.py
+	@$(VENV)/python tests/bench/journal.py
 
 lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; changes nothing
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Time what the journal costs in a directory of many files: the first look at all of them, and later ones.
+
+    .build/venv/bin/python tests/bench/journal.py [FILES]
+
+Prints the processor time of the look and of the git that it runs, in ms, in a repository where all is committed, in one
+where nothing is, and without git; and beside it what `git status` takes.  The files have 300 bytes each.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/python", "tests", "python")]
+
+from journal_project import Project  # noqa: E402  the path is set first
+
+
+def spent_ms(work: Callable[[], object]) -> float:
+    """Return the processor time that `work` and its children take, in ms."""
+    before = os.times()
+    work()
+    after = os.times()
+    return 1000 * (sum(after[:4]) - sum(before[:4]))
+
+
+def measure(what: str, project: Project, files: int, status: bool) -> None:
+    """Look at the `files` of `project` again and again, and print it as `what`."""
+    first = spent_ms(lambda: project.begin())
+    turn = project.begin()
+    nothing = spent_ms(lambda: project.scan(turn))
+    for number in range(20):
+        project.write(f"{number % 100}/{number}", b"changed\n")
+    some = spent_ms(lambda: project.scan(turn))
+    assert len(project.files(turn)) == 20
+    beside = f"{spent_ms(lambda: project.git('status', '--porcelain')):6.0f}" if status else "     -"
+    print(f"{what:28}{files:8} files  first {first:6.0f}  unchanged {nothing:6.0f}  20 changed {some:6.0f}  {beside}")
+    project.record.close()
+
+
+def main() -> None:
+    """Measure all three kinds of directories."""
+    files = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+    for what, git, committed in (
+        ("all committed", True, True),
+        ("nothing committed", True, False),
+        ("no git", False, False),
+    ):
+        with tempfile.TemporaryDirectory() as home:
+            project = Project(Path(home), git)
+            for number in range(files):
+                project.write(f"{number % 100}/{number}", b"%0299d\n" % number)
+            if committed:
+                project.commit()
+                # Of a file as new as the index git does not believe its time.
+                time.sleep(1.1)
+                project.git("status")
+            measure(what, project, files, git)
+
+
+if __name__ == "__main__":
+    main()
