@@ -9,6 +9,7 @@ its quartiles: a range around 1 is no difference.  Asserts nothing.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -123,6 +124,8 @@ def show(old: Sequence[dict[str, float]], new: Sequence[dict[str, float]]) -> No
 
 def main() -> None:
     """Measure both checkouts in turns and print a table."""
+    # As for users, else each start would compile the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     trees = [Path(name).resolve() for name in sys.argv[1:3]]
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 12
     found: list[list[dict[str, float]]] = [[], []]
