@@ -31,6 +31,7 @@
 (declare-function ghostel-paste-string "ext:ghostel" (string))
 (declare-function ghostel-send-string "ext:ghostel" (string))
 (defvar ghostel-buffer-name-function)
+(defvar ghostel-use-native-pty)
 
 (cl-defmethod qwen-companion-terminal-start ((_kind (eql ghostel)) buffer command)
   "Run COMMAND in Ghostel in BUFFER."
@@ -39,7 +40,10 @@
   (ghostel-mode)
   ;; The buffer keeps its name.
   (setq-local ghostel-buffer-name-function nil)
-  (ghostel-exec buffer (car command) (cdr command)))
+  ;; A process of Emacs: of another, Emacs does not tell its CLI's id, by which
+  ;; a session finds its terminal.
+  (let ((ghostel-use-native-pty nil))
+    (ghostel-exec buffer (car command) (cdr command))))
 
 (cl-defmethod qwen-companion-terminal-paste ((_kind (eql ghostel)) text)
   "Paste TEXT into the Ghostel terminal of the current buffer."

@@ -383,7 +383,6 @@ Kill the terminals there whose CLI has ended."
         (setq qwen-companion-terminal-directory directory
               qwen-companion-terminal-arguments arguments
               qwen-companion-terminal-prompt-file file)
-        ;; Ghostel has no process of Emacs, and knows the marks.
         (when-let* ((process (get-buffer-process buffer)))
           (qwen-companion-terminal-updates-join process))
         (when (boundp 'dnd-protocol-alist)

@@ -447,6 +447,37 @@ ROOT is the directory."
             (string-search "no display" (with-current-buffer buffer (buffer-string)))))
       (kill-buffer buffer))))
 
+(defvar ghostel-use-native-pty)
+
+(ert-deftest qwen-companion-terminal-test-ghostel ()
+  "With the functions of Ghostel 0.51: the CLI is a process of Emacs."
+  (qwen-companion-test-with-files '(("ghostel.el" "(provide 'ghostel)\n"))
+    (save-window-excursion
+      (let ((qwen-companion-terminal 'ghostel)
+            (qwen-companion-approval-mode nil)
+            (qwen-companion-qwen-command '("cat"))
+            (ghostel-use-native-pty t)
+            (load-path (cons default-directory load-path))
+            (root (directory-file-name default-directory))
+            (sent nil))
+        (cl-letf (((symbol-function 'ghostel-mode)
+                   (lambda () (setq major-mode 'ghostel-mode)))
+                  ((symbol-function 'ghostel-exec)
+                   (lambda (buffer program &optional args)
+                     (should-not ghostel-use-native-pty)
+                     (make-process :name "ghostel" :buffer buffer :noquery t
+                                   :command (cons program args))))
+                  ((symbol-function 'ghostel-paste-string) (lambda (text) (push text sent)))
+                  ((symbol-function 'ghostel-send-string) (lambda (text) (push text sent))))
+          (qwen-companion-terminal--open root)
+          (let* ((buffer (qwen-companion-terminal--buffer-for root))
+                 (process (get-buffer-process buffer)))
+            (should (eq buffer (qwen-companion-terminal-session-buffer
+                                (list :ancestors (list (process-id process))))))
+            (qwen-companion-terminal-send-prompt buffer "hello")
+            (qwen-companion-test-wait-for (equal '("\r" "hello") sent))
+            (delete-process process)))))))
+
 ;;; Updates of the screen
 
 (ert-deftest qwen-companion-terminal-test-updates-come-whole ()
