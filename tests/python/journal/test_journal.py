@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -611,36 +610,6 @@ async def test_silent_clis_that_connect_together_are_taken_together(
                 await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
         assert len(taken) < 5
-
-
-async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_it(
-    project: Project,
-) -> None:
-    project.commit(a=b"a\n")
-    async with site(project) as place:
-        with SilentCli(project.root) as cli:
-            place.front.set_sessions([cli.state])
-            await place.until_watched(project)
-            cli.type_quietly("echo agent > a")
-            # Nothing is heard meanwhile: this is the event loop.
-            cli.wait_until_idle()
-            (turn,) = await place.until({"a": "modified"})
-            assert turn.client == "Gemini CLI 0.61.0"
-
-
-async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Project) -> None:
-    project.commit(a=b"a\n")
-    with SilentCli(project.root) as gemini, SilentCli(project.root) as qwen:
-        async with site(project, silence_s=math.inf) as place:
-            session = qwen.state.session
-            assert session.peer is not None
-            session = replace(session, id="other", client="Qwen Code", peer=replace(session.peer, family="qwen"))
-            place.front.set_sessions([replace(qwen.state, session=session)])
-            place.front.set_sessions([gemini.state])
-            await place.until_watched(project)
-            gemini.type("echo agent > a")
-            (turn,) = await place.until({"a": "modified"})
-            assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
 
 
 def test_when_a_terminal_was_typed_to_is_known(tmp_path: Path) -> None:
