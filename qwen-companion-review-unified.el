@@ -417,8 +417,11 @@ ALIST has names by line; SECONDS is what the major mode has taken.")
       (cdr place))))
 
 (defun qwen-companion-review-unified--definition ()
-  "Return the name of the definition at point by the major mode, or nil."
-  (when (< (buffer-size) qwen-companion-review-unified--mode-limit)
+  "Return the name of the definition at point by the major mode, or nil.
+Without a function of the mode Emacs looks for a word and a colon, which
+takes a second in a long line and finds headers of letters."
+  (when (and add-log-current-defun-function
+             (< (buffer-size) qwen-companion-review-unified--mode-limit))
     (when-let* ((name (ignore-errors (save-match-data (add-log-current-defun)))))
       (qwen-companion-untrusted-line name))))
 

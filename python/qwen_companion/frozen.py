@@ -2,7 +2,7 @@
 """Dataclasses whose objects never change, for less processor time at the start than `dataclass(frozen=True)`.
 
 A frozen dataclass generates and compiles six methods at every start.  With more than a hundred classes that was a
-third of the time until Emacs hears of the backend.  Here only `__init__` is generated, and the others are shared.
+fifth of the processor time until Emacs hears of the backend.  Here only `__init__` is generated; the others are shared.
 """
 
 from __future__ import annotations

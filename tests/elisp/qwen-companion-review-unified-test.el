@@ -256,7 +256,9 @@ A text that is nil removes the line."
 (ert-deftest qwen-companion-review-unified-test-hunks-say-what-they-are-in ()
   "The major mode names it if that is cheap; otherwise git's rule does."
   (qwen-companion-review-unified-test-with
-      '(("a.el" "(defun one ()\n  \"Text.\"\n  1)\n") ("b.txt" "One\n two\n"))
+      '(("a.el" "(defun one ()\n  \"Text.\"\n  1)\n")
+        ("b.txt" "One\n two\n")
+        ("c.txt" "Subject: one\n two\n"))
     (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el")
     (should (looking-at "@@ -1,3 \\+1,3 @@ one$"))
     (qwen-companion-review-unified-test--press "k")
@@ -267,8 +269,10 @@ A text that is nil removes the line."
     (should (looking-at "@@ -1,3 \\+1,3 @@"))
     (qwen-companion-diff-reject)
     ;; There are no functions in it.
-    (qwen-companion-review-unified-test--review "One\n 2\n" "b.txt")
-    (should (looking-at "@@ -1,2 \\+1,2 @@$"))))
+    (pcase-dolist (`(,text ,file) '(("One\n 2\n" "b.txt") ("Subject: one\n 2\n" "c.txt")))
+      (qwen-companion-review-unified-test--review text file)
+      (should (looking-at "@@ -1,2 \\+1,2 @@$"))
+      (qwen-companion-diff-reject))))
 
 (ert-deftest qwen-companion-review-unified-test-in-words ()
   "Each sign has its meaning as help, and a hunk can be read as a sentence."
