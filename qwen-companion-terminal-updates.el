@@ -28,6 +28,7 @@
 
 ;;; Code:
 
+(require 'cl-lib)
 (require 'subr-x)
 
 (defconst qwen-companion-terminal-updates--limit 0.2
@@ -36,29 +37,44 @@
 (defconst qwen-companion-terminal-updates--mark "\e\\[\\?2026\\([hl]\\)"
   "Matches the begin of an update, with an h, or the end, with an l.")
 
+(cl-defstruct (qwen-companion-terminal-updates--begun
+               (:constructor qwen-companion-terminal-updates--make-begun))
+  "The TEXT of an update without end, and the TIMER that passes it on."
+  (text "") timer)
+
 (defun qwen-companion-terminal-updates-join (process)
   "Pass each update of the screen to the filter of PROCESS in one piece."
-  (let ((held "")
-        (timer nil))
-    (add-function
-     :around (process-filter process)
-     (lambda (filter process string)
-       (let* ((text (concat held string))
-              (whole (qwen-companion-terminal-updates--whole text)))
-         (setq held (substring text whole))
-         (when (and timer (or (> whole 0) (string-empty-p held)))
-           (cancel-timer timer)
-           (setq timer nil))
-         ;; The begin alone draws nothing: it may wait.
-         (when (and (not timer) (length> held (length "\e[?2026h")))
-           (setq timer (run-at-time qwen-companion-terminal-updates--limit nil
-                                    (lambda ()
-                                      (let ((text held))
-                                        (setq held "" timer nil)
-                                        (when (buffer-live-p (process-buffer process))
-                                          (funcall filter process text)))))))
-         (unless (zerop whole)
-           (funcall filter process (substring text 0 whole))))))))
+  (let ((begun (qwen-companion-terminal-updates--make-begun)))
+    (add-function :around (process-filter process)
+                  (lambda (filter process string)
+                    (qwen-companion-terminal-updates--take begun filter process string)))))
+
+(defun qwen-companion-terminal-updates--take (begun filter process string)
+  "Pass to FILTER what is whole of BEGUN and STRING, output of PROCESS."
+  (let* ((text (concat (qwen-companion-terminal-updates--begun-text begun) string))
+         (whole (qwen-companion-terminal-updates--whole text))
+         (rest (substring text whole))
+         (timer (qwen-companion-terminal-updates--begun-timer begun)))
+    (when (and timer (or (> whole 0) (string-empty-p rest)))
+      (cancel-timer timer)
+      (setq timer nil))
+    ;; The begin alone draws nothing: it may wait.
+    (when (and (not timer) (length> rest (length "\e[?2026h")))
+      (setq timer (run-at-time qwen-companion-terminal-updates--limit nil
+                               #'qwen-companion-terminal-updates--give-up
+                               begun filter process)))
+    (setf (qwen-companion-terminal-updates--begun-text begun) rest
+          (qwen-companion-terminal-updates--begun-timer begun) timer)
+    (unless (zerop whole)
+      (funcall filter process (substring text 0 whole)))))
+
+(defun qwen-companion-terminal-updates--give-up (begun filter process)
+  "Pass BEGUN, output of PROCESS, to FILTER without waiting for its end."
+  (let ((text (qwen-companion-terminal-updates--begun-text begun)))
+    (setf (qwen-companion-terminal-updates--begun-text begun) ""
+          (qwen-companion-terminal-updates--begun-timer begun) nil)
+    (when (buffer-live-p (process-buffer process))
+      (funcall filter process text))))
 
 (defun qwen-companion-terminal-updates--whole (text)
   "Return the length of the part of TEXT before an update without end."
