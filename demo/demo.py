@@ -29,7 +29,7 @@ TERMINAL_VARIABLES = ("TERM", "COLORTERM", *DISPLAYS, "XAUTHORITY", "LANG", "LC_
 
 
 def own_terminal() -> dict[str, str]:
-    """What Emacs must know of the terminal or display it draws on."""
+    """Return the variables that tell Emacs of its terminal or display."""
     return {name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ}
 
 
@@ -52,7 +52,7 @@ def run_emacs(sandbox: Sandbox, guide: str, environment: Mapping[str, str]) -> i
 
 
 def closed(_signal: int, _frame: FrameType | None) -> None:
-    """Go on when the terminal window is closed: that ends Emacs, and what is left to do then is to clean up."""
+    """Go on when the terminal window is closed: that ends Emacs, and only cleaning up is left."""
 
 
 def main() -> int:

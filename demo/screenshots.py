@@ -82,7 +82,7 @@ def hunks(emacs: Emacs) -> None:
 
 
 def changes(emacs: Emacs) -> None:
-    """Accept the first review, and look at what the turn has changed; a hunk of it is undone."""
+    """Accept the first review, show the changes of the turn, and undo a hunk of it."""
     review(emacs)
     emacs.eval("(qwen-companion-diff-accept)")
     wait_for(

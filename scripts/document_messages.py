@@ -41,7 +41,7 @@ def plist_of(cls: type[Any]) -> str:
 
 
 def keys_of(name: str, type_: FieldType) -> str:
-    """Return what the field `name` of a property list is: its keys, and what their values are."""
+    """Describe the field `name` of a property list: its keys and their values."""
     if domain.LONG in type_.marks:
         return ":text S"
     if INLINE in type_.marks:
@@ -52,7 +52,7 @@ def keys_of(name: str, type_: FieldType) -> str:
 
 
 def value_of(type_: FieldType) -> str:
-    """Return what stands for a value of `type_`."""
+    """Describe a value of `type_`."""
     if NESTED in type_.marks:
         value = "(:text S)"
     elif type_.words is not None:

@@ -48,15 +48,15 @@ class _ByStage(LoadFileScheduling):
 
 @cache
 def _scope(file: str) -> str:
-    """Return what `file`, a name from the root of the checkout, shares a worker with."""
+    """Return the group of tests that share a worker with `file`, a path from the root of the checkout."""
     marked = _STAGE.search((TESTS.parent / file).read_text(encoding="utf-8"))
     return marked[1] if marked else file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what shares a stage together, and slow tests first, so that no worker is left with one in the end.
+    """Group the tests that share a stage, and put slow tests first, so that none of them starts last.
 
-    Of those that share a stage, first what does not begin on one that was left, and last what leaves none.
+    Within a group, tests that need a fresh stage come first, and those that end theirs last.
     """
     order = {"lint": 0, "e2e": 1, "elisp": 2}
     scopes = {item: _scope(item.nodeid.split("::")[0]) for item in items}
@@ -96,7 +96,7 @@ class _Progress:
 
     @staticmethod
     def _line(nodeid: str) -> str:
-        """Return what shares a line with the test `nodeid`: its file, or an end-to-end test by itself."""
+        """Return the unit that the progress shows for the test `nodeid`: its file, or an end-to-end test by itself."""
         return nodeid if nodeid.startswith("tests/e2e/") else nodeid.split("::")[0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How long a test waits for what must happen: the one number for all tests, in Python, tmux and Emacs.
+"""How long a test waits for an event: the one number for all tests, in Python, tmux and Emacs.
 
 A wait ends with an event; the limit only ends a hang.  It grows with the time that this machine takes for a fixed
 piece of work when the suite starts, so that a busy machine is no reason for a failure.
@@ -18,7 +18,7 @@ VARIABLE: Final = "QWEN_COMPANION_TEST_LIMIT"
 
 _WORK: Final = 3_000_000
 _WORK_S: Final = 0.6
-"""What an idle machine takes for the work; a faster one counts as this one."""
+"""The time of the work on an idle machine, in seconds; a faster machine counts as this one."""
 
 
 def limit_s() -> float:

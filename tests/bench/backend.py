@@ -55,7 +55,7 @@ class Clocks:
         return time.clock_gettime(self._cpu) * 1000
 
     def calls(self, times: dict[str, float], name: str, call: Callable[[int], object]) -> None:
-        """Add what one of many `call`s, which get their number, takes."""
+        """Add the time of one `call`, measured over many; each gets its number."""
         for number in range(WARM_UP):
             call(number)
         walls: list[float] = []

@@ -36,7 +36,7 @@ TAKES_ANSWERS: Final = (
 
 
 def daemons(stage: Stage) -> list[psutil.Process]:
-    """What keeps a daemon of Emacs's own, and the daemon; empty when there is none."""
+    """Return the daemon that Emacs started and its supervisor; empty when there is none."""
     others = [stage.serve.pid] if stage.serve.running else []
     found = [process for process in _serving(stage.sandbox.processes()) if process.pid not in others]
     return sorted(found, key=lambda process: process.create_time())

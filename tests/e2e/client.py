@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An MCP client in place of a CLI: for tests to which it does not matter what a CLI shows and how it decides.
+"""An MCP client in place of a CLI, for tests that need neither its screen nor its decisions.
 
 A real one takes three seconds of processor time to start, and two for each review.
 """
@@ -21,7 +21,7 @@ _ANSWERS: Final = {"ide/diffAccepted": True, "ide/diffRejected": False}
 
 
 class Client:
-    """A session of the companion of `sandbox`; what it proposes is written by `write_accepted`, as a CLI does."""
+    """A session of the companion of `sandbox`; `write_accepted` writes an accepted proposal, as a CLI does."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         """Find the companion as Qwen Code does, and connect."""

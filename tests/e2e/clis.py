@@ -47,7 +47,7 @@ IN_CONTAINER: Final = any(Path(sign).exists() for sign in ("/.dockerenv", "/run/
 
 @dataclass(frozen=True)
 class Container:
-    """What a CLI needs in a container: environment `variables`, and the `reason`."""
+    """The environment `variables` that a CLI needs in a container, and the `reason`."""
 
     variables: Mapping[str, str]
     reason: str
@@ -75,19 +75,19 @@ class Cli:
     program: str
     """How it is started."""
     container: Container | None = None
-    """What it needs in a container, if anything: most look for their editor at 127.0.0.1 there too."""
+    """Its needs in a container, if any: most look for their editor at 127.0.0.1 there too."""
     path_argument: str = "file_path"
-    """What its tool read_file calls the name of the file."""
+    """The parameter of its tool read_file for the name of the file."""
     input_start: str = r"^[ │]*> +"
-    """A regular expression for what stands before what is typed to it."""
+    """A regular expression for the text of its prompt before the cursor."""
     pause: float = 0
     """Seconds that must be between a text and Enter: closer together it takes both for something pasted."""
     confirmation: str = "Yes, allow once"
-    """What it says when it asks whether to write a file."""
+    """The label with which it offers to write a file."""
     cancelled: str = r"^[ │]*- +WriteFile"
     """A regular expression for how it marks a change that was rejected."""
     tells_edits: bool = True
-    """Whether its model learns what the user has changed in a proposal that was accepted in the editor."""
+    """Whether its model learns of the user's changes to a proposal that was accepted in the editor."""
     tells_rejection: bool = True
     """Whether its model learns, with the next question, that a proposal was rejected in the editor."""
     finds_process: bool = False

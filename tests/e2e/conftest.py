@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what marks the tests that the option is for."""
+    """Register the marker of the tests that need the option."""
     config.addinivalue_line("markers", f"interop: only with {INTEROP}, which `make test-interop` gives")
     config.addinivalue_line("markers", f"{REUSE}(kind): begins on the stage that a test of this kind has left")
     config.addinivalue_line(
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep the reports with the item, for the fixture that ends it, and say in that of a failure what there was."""
+    """Keep the reports with the item for its fixture, and add the records of the stage to that of a failure."""
     report = yield
     item.stash.setdefault(_reports, []).append(report)
     stage = cast("pytest.Function", item).funcargs.get("stage")
@@ -86,7 +86,7 @@ def kept_stages() -> Iterator[dict[str, Stage]]:
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iterator[Stage]:
-    """What one test plays on; see the markers."""
+    """Return the stage of one test; see the markers."""
     item: pytest.Item = request.node
     marker = item.get_closest_marker(REUSE)
     kind = str(marker.args[0]) if marker else ""
@@ -105,7 +105,7 @@ def stage(request: pytest.FixtureRequest, kept_stages: dict[str, Stage]) -> Iter
 
 
 def _reset(stage: Stage) -> bool:
-    """Make `stage` as it was at its start; return whether that succeeded: what cannot be reset is ended."""
+    """Restore `stage` to its state at the start; return whether that succeeded."""
     try:
         return stage.reset()
     except (EmacsError, ScreenTimeoutError):

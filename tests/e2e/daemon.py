@@ -80,7 +80,7 @@ class Daemon(Emacs):
         return self.text(f"(frame-parameter {WINDOW} 'outer-window-id)")
 
     def open_frame(self, file: Path) -> None:
-        """Type, to the shell on the screen, what opens a frame that shows `file`."""
+        """Type the command that opens a frame with `file` into the shell on the screen."""
         self.screen.type(shlex.join([CLIENT, "-t", "-s", str(self._server), str(file)]))
         self.screen.keys("Enter")
         self.screen.wait_for("File Edit Options")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model of the demo says: rules over the conversation, no memory of its own.
+"""The script of the demo's model: rules over the conversation, no memory of its own.
 
 It quotes what the CLI told it about the editor, and proposes changes of the demo project's files.
 """

@@ -12,7 +12,7 @@ from terminal import PATIENCE
 
 
 class Display:
-    """A running X server without a window manager; `name` is what DISPLAY has to be."""
+    """A running X server without a window manager; `name` is the value for DISPLAY."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -131,7 +131,7 @@ class Emacs:
         return result.stdout.strip()
 
     def wait_until(self, form: str) -> None:
-        """Return when `form` is true, which Emacs itself sees at once; what it does meanwhile goes on."""
+        """Wait until `form` is true in Emacs, which goes on working meanwhile."""
         # A key that comes meanwhile is read by the command loop only, and FORM may depend on it.
         wait = (
             f'(with-timeout ({PATIENCE} (error "Never true")) (let (done)'

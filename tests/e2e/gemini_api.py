@@ -89,5 +89,5 @@ def _event(data: Mapping[str, Any]) -> bytes:
 
 
 def token_count() -> dict[str, Any]:
-    """The number of tokens of whatever was asked."""
+    """Return the number of tokens of any request."""
     return {"totalTokens": 1}

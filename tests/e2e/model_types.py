@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a scripted model is asked and what it answers, in no protocol's words."""
+"""The requests to a scripted model and its answers, independent of a protocol."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUESTIONS: Final = (
         "multiSelect": False,
     },
 )
-"""What a model may ask by the tool `ask_user_question`; one of them takes several answers."""
+"""Questions for the tool `ask_user_question`; one of them takes several answers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One request of a CLI; `body` is what came over the wire."""
+    """One request of a CLI; `body` is its JSON as received."""
 
     messages: tuple[Message, ...]
     tools: frozenset[str]
@@ -55,7 +55,7 @@ class ModelRequest:
 
     @property
     def prompt(self) -> str:
-        """What the user typed last, and what the CLI put before it, in the same message or in one of its own."""
+        """The user's last prompt, with the context that the CLI put before it, in the same message or in its own."""
         newest = itertools.dropwhile(lambda message: message.role != "user", reversed(self.messages))
         texts = [message.text for message in itertools.takewhile(lambda message: message.role == "user", newest)]
         return "\n".join(reversed(texts))
@@ -98,11 +98,11 @@ class Answer:
     text: str = ""
     calls: tuple[Call, ...] = ()
     thought: str = ""
-    """What it thinks before; only OpenAI's protocol carries it here, and only as a stream."""
+    """The model's thoughts before its text; sent only by OpenAI's protocol, and only as a stream."""
     pieces: int = 2
     """In how many pieces the text is streamed."""
     halfway: threading.Event | None = None
-    """What the second half of the text waits for."""
+    """The event after which the second half of the text is sent."""
     refusal: int | None = None
     """A status of HTTP that the CLI gets in place of an answer."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Record what a real `qwen serve` says, for the fake daemon of the unit tests: `python tests/e2e/record_serve.py`.
+"""Record the answers of a real `qwen serve` for the fake daemon of the unit tests: `python tests/e2e/record_serve.py`.
 
 Writes tests/python/daemon/recorded.json anew.  Names of the run (paths, ids, times, the token) are replaced by made-up
 ones, in the order in which they come, and the long list of slash commands is cut; all else is what the daemon sent.
@@ -102,7 +102,7 @@ class Recorder:
         self.refusals: Json = {}
 
     def begin(self) -> tuple[str, Stream]:
-        """A new session, its id, and what it says after its beginning."""
+        """Open a new session; return its id and the stream of its events."""
         created = self.http.post("/session", json={"sessionScope": "thread"}).json()
         self.http.headers["X-Qwen-Client-Id"] = created["clientId"]
         # The commands may have been told before anybody listens, or come after the rest.
@@ -236,13 +236,13 @@ class Recorder:
         self.refusal("too_large", "POST", f"{below}/prompt", {"prompt": [{"type": "text", "text": "x" * 11_000_000}]})
 
     def record_tools(self) -> None:
-        """Go through what tools and a failing model do, in a session of its own that is loaded in three ways."""
+        """Record tools and a failing model, in a session of its own that is loaded in three ways."""
         session, stream = self.begin()
         below = f"/session/{session}"
         greeting, fresh = str(self.project / "greeting.py"), str(self.project / "fresh.txt")
 
         def play(name: str, *answers: Answer, meanwhile: Callable[[], object] = lambda: None) -> None:
-            """Record a turn in which the model gives `answers`; what it asks is allowed, after `meanwhile`."""
+            """Record a turn in which the model gives `answers`; allow its requests after `meanwhile`."""
             for answer in answers:
                 self.model.answer(answer)
             prompt = self.prompt(session, f"please {name}")
@@ -340,7 +340,7 @@ class Recorder:
 
 
 class Names:
-    """Replaces what belongs to the run by made-up names."""
+    """Replaces the ids and paths of the run by made-up names."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
@@ -360,7 +360,7 @@ class Names:
 
 
 def shorten(value: Any) -> Any:
-    """`value` with only the first slash commands and skills, and without what else is long and of no use here."""
+    """Return `value` with only the first slash commands and skills, and without long parts that no test uses."""
     if isinstance(value, list):
         return [shorten(item) for item in cast("Sequence[Any]", value)]
     if not isinstance(value, dict):

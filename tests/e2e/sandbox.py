@@ -170,7 +170,7 @@ class Sandbox:
 
     @property
     def discovery_files(self) -> list[Path]:
-        """All discovery files of a companion: whatever lies in a directory of the name that all CLIs have for them."""
+        """Return all discovery files: all CLIs look for them in directories of the same name."""
         return sorted(self.root.rglob("ide/*"))
 
     @property

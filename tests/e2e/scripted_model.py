@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A language model on loopback that says what a script says; the only part that the end-to-end tests make up.
+"""A language model on loopback that answers by a script; the only simulated part of the end-to-end tests.
 
 In a test:
 
@@ -35,7 +35,7 @@ MAIN_TOOL: Final = "write_file"
 
 
 SUBAGENT_TASK: Final = "You are the subagent of this script."
-"""What a subagent is asked; by that its conversation is told from the user's."""
+"""The prompt of a subagent; its conversation is told from the user's by it."""
 
 # What Qwen Code in its mode `auto` asks about a command: whether it is to be kept from running.
 CLASSIFICATION: Final = "shouldBlock"
@@ -142,11 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(event)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the screen belongs to whatever is tested."""
+        """Print nothing: the screen belongs to the program under test."""
 
 
 def side_answer(request: ModelRequest) -> Answer | None:
-    """The answer to what a CLI asks for itself, or None when the request belongs to the user's conversation."""
+    """Return the answer to a CLI's own request, or None when the request belongs to the user's conversation."""
     if MAIN_TOOL in request.tools:
         return None
     if CLASSIFICATION in json.dumps(request.body):

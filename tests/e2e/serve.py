@@ -44,7 +44,7 @@ class Serve:
 
     @property
     def log(self) -> str:
-        """What the daemon has printed and written about itself."""
+        """Return the daemon's output and its log."""
         return "".join(self._output) + (self._sandbox.home / ".qwen/debug/daemon/daemon.log").read_text()
 
     @property
@@ -59,7 +59,7 @@ class Serve:
         return self._process is not None and self._process.poll() is None
 
     def write_authinfo(self, token: str | None = None, port: int | None = None) -> None:
-        """Make `token`, else the right one, that which the user has for this daemon at `port`, else at its own."""
+        """Store `token`, or else the right one, as the user's token for `port`, or else for the daemon's own port."""
         file = self._sandbox.home / ".authinfo"
         file.write_text(f"machine 127.0.0.1 port {port or self._port} login qwen password {token or self.token}\n")
         file.chmod(0o600)
@@ -108,7 +108,7 @@ class Serve:
                 assert has_ended(agent, PATIENCE), "an agent outlives its daemon"
 
     def kill_agents(self) -> None:
-        """End what it works with as a crash does; it goes on."""
+        """Kill the daemon's agents, as a crash would; the daemon goes on."""
         for agent in psutil.Process(self.pid).children(recursive=True):
             agent.kill()
 

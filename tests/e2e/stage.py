@@ -246,7 +246,7 @@ class Stage:
         self._keep_only(None)
 
     def _keep_only(self, wanted: _RunningCli | None) -> None:
-        """End the CLI of an earlier test unless it is just what is `wanted`."""
+        """End the CLI of an earlier test unless it equals `wanted`."""
         if self._cli is not None and self._cli != wanted:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
@@ -312,7 +312,7 @@ class Stage:
             assert time.monotonic() < deadline, f"the CLI never said {wanted} but\n{screen}"
 
     def ask(self, text: str, cli: Cli = QWEN, screen: Screen | None = None) -> None:
-        """Type `text` and Enter to `cli`, in whose window the cursor is, or which has a `screen` of its own."""
+        """Type `text` and Enter into `cli`, in the selected window or on a `screen` of its own."""
         screen = screen or self.screen
         screen.type(text, seen=re.compile(cli.input_start + re.escape(text), re.MULTILINE))
         # Nothing to be seen tells that this time is over.

@@ -25,7 +25,7 @@ PATIENCE: Final = limit_s()
 
 
 class ScreenTimeoutError(AssertionError):
-    """What was waited for did not come; the message shows the last screen."""
+    """A wait for a text on the screen timed out; the message shows the last screen."""
 
 
 class Screen:
@@ -40,7 +40,7 @@ class Screen:
         self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
         self.log: list[str] = []
-        """What was typed and waited for, for the records of a failed test."""
+        """The keys typed and the texts waited for, for the records of a failed test."""
 
     # --- Life
 
@@ -75,7 +75,7 @@ class Screen:
                     self._changed.notify_all()
 
     def close(self) -> None:
-        """End the tmux server and with it whatever still runs in it."""
+        """End the tmux server and all programs in it."""
         control, self._control = self._control, None
         if control is None:
             return

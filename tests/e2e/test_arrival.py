@@ -30,7 +30,7 @@ pytestmark = pytest.mark.reuses_stage("arrival")
 EDITED = GREETING.replace('"hello "', '"good day "')
 OPEN = "C-c C-c accept"
 WORKING_S = 1.5
-"""How long the user is kept busy: three times what a review waits for."""
+"""How long the user is kept busy: three times as long as a review waits for a pause."""
 PAUSE_S = stretched(5)
 """How long keys must not come for a pause, where keys do come."""
 KEY_S = 0.2

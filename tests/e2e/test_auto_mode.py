@@ -21,7 +21,7 @@ NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def start_in_auto(stage: Stage) -> None:
-    """Start Emacs and a CLI, whose settings say nothing of an approval mode."""
+    """Start Emacs and a CLI without an approval mode in its settings."""
     settings = copy.deepcopy(dict(QWEN_SETTINGS))
     settings["tools"] = {"useRipgrep": False}
     stage.sandbox.write_cli_settings(settings)

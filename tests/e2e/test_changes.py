@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the real CLI changes in yolo, by its tools and its shell, is recorded turn by turn, byte for byte."""
+"""The real CLI's changes in yolo, by its tools and its shell, are recorded turn by turn, byte for byte."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(stage: Stage, command: str) -> None:
 
 
 def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
-    """Have the CLI do what is scripted."""
+    """Send `prompt` and wait until the CLI has shown `answer`."""
     stage.model.say(answer)
     stage.ask(prompt, cli)
     stage.screen.wait_for(answer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a chat asks and others answer, or nobody can, with the real `qwen serve` and a scripted model, in a terminal."""
+"""Questions of a chat that another client answers, or nobody can, with the real `qwen serve`, in a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a chat asks, with the real `qwen serve` and a scripted model, in a terminal."""
+"""Questions in a chat, with the real `qwen serve` and a scripted model, in a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is put into a chat from anywhere, with the real `qwen serve` and a scripted model, in a terminal."""
+"""Sending text to a chat from other buffers, with the real `qwen serve` and a scripted model, in a terminal."""
 
 from __future__ import annotations
 

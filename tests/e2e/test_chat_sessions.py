@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Several chats, several Emacs, and what ends under them, with the real `qwen serve`; the model is scripted."""
+"""Several chats, several Emacs, and daemons that end under them, with the real `qwen serve`; the model is scripted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""
 
 SEPARATOR: Final = " C-c C-c sends"
-"""What the line between the conversation and the prompt begins with."""
+"""The start of the line between the conversation and the prompt."""
 
 LIST: Final = "*qwen-companion chats*"
 
@@ -59,7 +59,7 @@ def wait_until_said(stage: Stage, buffer: str, text: str) -> None:
 
 
 def answer(stage: Stage, chat: str, label: str) -> None:
-    """Press the key of the answer `label` to what `chat` asks, once it takes keys."""
+    """Press the key of the answer `label` to the question of `chat`, once it takes keys."""
     wait_until(
         stage,
         f"(with-current-buffer {lisp_string(chat)} (ignore-errors"
@@ -288,7 +288,7 @@ LEFT: Final = r"""
                        (seq-difference (leftovers--state) leftovers-before))
            "\n")
 """
-"""What there is of chats and daemons that was not there before, or was otherwise, a line for each."""
+"""The traces of chats and daemons that are new or have changed since the start, one a line."""
 
 
 # What it leaves is compared with what there was before the first chat.

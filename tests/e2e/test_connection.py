@@ -20,7 +20,7 @@ NEW_NOTES = NOTES.replace("pears", "plums")
 
 
 def assert_context_and_review_work(stage: Stage) -> None:
-    """The CLI, in whose window the cursor is, knows about Emacs, and a change it proposes is reviewed and written."""
+    """Check that the CLI in the selected window gets the context, and that its proposal is reviewed and written."""
     stage.script_change(stage.sandbox.greeting, EDITED)
     stage.model.say("It is changed.")
     stage.ask("change the greeting")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model is told of the place, the selection and the files where Emacs shows them in more than one way."""
+"""The context that the model gets when Emacs shows a file, point or the region in more than one way."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ WATCH: Final = """
 
 
 def test_prompts_while_it_works_come_in_their_order(stage: Stage) -> None:
-    """Each is a turn of its own; one that waits can be taken back; what is half typed in the terminal stays."""
+    """Each is a turn of its own; a waiting one can be taken back; text half typed in the terminal stays."""
     stage.start_emacs(stage.sandbox.greeting, forms=(f"(progn {WATCH})",))
     stage.start_cli()
     working = threading.Event()

@@ -31,7 +31,7 @@ class Case:
     bom: bytes = b""
     new: str = "pêches"
     written: str | None = None
-    """What CLI makes of it when not just the word changes."""
+    """The text that the CLI writes, unless only the word changes."""
     written_encoding: str | None = None
 
     @property

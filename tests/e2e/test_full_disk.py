@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A file system for temporary files that is full: what is accepted reaches the CLI all the same."""
+"""The file system for temporary files is full: an accepted text reaches the CLI all the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The context inspector on real parts: it shows what the model is told, and what is changed there is so."""
+"""The context inspector on real parts: it shows the context that the model gets, and changes in it have effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def go_to(stage: Stage, pattern: str) -> None:
 
 
 def prompt_after(stage: Stage, question: str, answer: str) -> str:
-    """Ask the CLI `question` and return what its model got to read; the inspector, selected before, is so again."""
+    """Ask the CLI `question`, select the inspector again, and return the prompt that the model received."""
     go_to(stage, "Qwen Code")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Type your message")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What becomes of the user's text when a review ends otherwise than by an answer in Emacs."""
+"""The user's text is kept when a review ends otherwise than by an answer in Emacs."""
 
 from __future__ import annotations
 

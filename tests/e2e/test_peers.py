@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Emacs knows of the CLIs that are connected: which process, where it runs, and when it has gone."""
+"""Emacs knows the connected CLIs: their processes, their directories, and when they have gone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def propose(stage: Stage, path: Path, text: str) -> Client:
 
 
 def accept(stage: Stage, client: Client, path: Path) -> None:
-    """Accept the proposal for `path`, and wait until what is then written is followed."""
+    """Accept the proposal for `path`, and wait until Emacs shows the written text."""
     stage.emacs.command("qwen-companion-diff-accept")
     client.write_accepted(path)
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")

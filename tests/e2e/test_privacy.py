@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model is not told."""
+"""Excluded files, and those of other projects, never reach the model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def start(stage: Stage, *forms: str) -> None:
 
 
 def assert_unseen(stage: Stage, *hidden: str) -> None:
-    """Neither Emacs's buffers and variables nor any command line show what is `hidden`."""
+    """Check that the `hidden` texts are in no buffer, variable or command line."""
     places = [" ".join(process.cmdline()) for process in stage.sandbox.processes()]
     places += [stage.emacs.buffer_text(name) for name in ("*Messages*", "*qwen-companion log*")]
     places.append(stage.emacs.text('(format "%S" reports)'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Several CLIs in terminals of one project: another one, one that goes on with what was said, hidden and shown."""
+"""Several CLIs in terminals of one project: start another, continue a conversation, hide and show."""
 
 from __future__ import annotations
 

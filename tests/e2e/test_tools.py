@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the user's Emacs knows, for the model: problems that come by themselves, and tools, with the real CLI."""
+"""Problems sent to the model by themselves, and tools that ask Emacs, with the real CLI."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def is_busy(answer: str) -> bool:
 
 @contextmanager
 def calling(stage: Stage, file: Path) -> Generator[Callable[[], list[str]]]:
-    """Return what calls a tool about `file` fifty times, eight at a time, and returns the first line of each answer."""
+    """Return a function that calls a tool fifty times for `file`, eight at a time, and returns the first lines."""
     (layer,) = stage.sandbox.tmp.glob(f"*/{FILE_NAME}")
     with subprocess.Popen(
         [sys.executable, str(CLIENT), str(layer), "symbols", json.dumps({"path": file.name})],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model may propose in one turn, and the other ways in which a review ends."""
+"""Several proposals in one turn, and the other ways in which a review ends."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
 # It needs a CLI of its own.
 @pytest.mark.ends_stage
 def test_no_reviews_at_all(stage: Stage) -> None:
-    """The CLI asks in its terminal only, and writes what is answered there."""
+    """The CLI asks in its terminal only, and writes its text after an answer there."""
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq qwen-companion-diff-style nil)",))
     stage.script_change(stage.sandbox.greeting, EDITED)
     stage.start_cli()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reviews hunk by hunk: what is dropped is not written, and both front ends show one proposal."""
+"""Reviews hunk by hunk: dropped hunks are not written, and both front ends show one proposal."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_each_key(stage: Stage) -> None:
 
 
 def accept(stage: Stage, client: Client, expected: str) -> None:
-    """Accept the proposal, whose text must be `expected`, by the keys; return when Emacs shows what is written."""
+    """Accept the proposal by the keys; its text must be `expected`. Return when Emacs shows the written file."""
     stage.screen.keys("C-c", "C-c")
     assert client.write_accepted(stage.sandbox.project / "list.txt") == expected
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("list.txt") == expected, "the buffer as on disk")
@@ -287,7 +287,7 @@ def test_lines_are_edited_in_the_mode_of_the_file(stage: Stage) -> None:
 
 
 def test_it_is_answered_in_the_terminal(stage: Stage) -> None:
-    """The review closes; what was dropped in it is kept, since the CLI writes its own text."""
+    """The review closes; its text without the dropped hunks is kept, since the CLI writes its own text."""
     client = open_review(stage)
     path = stage.sandbox.project / "list.txt"
     stage.screen.keys("k")
@@ -305,7 +305,7 @@ def test_it_is_answered_in_the_terminal(stage: Stage) -> None:
 @pytest.mark.skipif(not draws_windows(), reason="this Emacs draws no windows: EMACS=/path/to/emacs names one that does")
 @pytest.mark.fresh_stage
 def test_in_a_window_with_colours(stage: Stage) -> None:
-    """The keys do the same, and what is seen has the colours of the file's mode."""
+    """The keys do the same, and the text has the colours of the file's mode."""
     with display() as screen:
         stage.emacs.start(
             stage.sandbox.greeting, forms=(UNIFIED, "(external-debugging-output ?.)"), display=screen.name

@@ -73,4 +73,4 @@ class ErtItem(pytest.Item):
 
 
 class ErtError(Exception):
-    """Tests have failed; the message is what Emacs printed."""
+    """Tests have failed; the message is Emacs's output."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Emacs as the daemon client sees it, and a chat that shows nothing but what it is told."""
+"""Emacs as the daemon client sees it, and a chat that shows only the reports it gets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Notification)
 
 
 class Chat:
-    """What a chat shows of one session: it only does what it is told."""
+    """The chat of one session, built from the reports it gets and nothing else."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str | None, str], str] = {}
@@ -100,7 +100,7 @@ class Emacs:
             await asyncio.wait_for(self._news.wait_for(lambda: bool(good())), TIMEOUT_S)
 
     def ask(self, method: str, **values: object) -> str:
-        """Call `method`; by what its reply will be known."""
+        """Call `method`; return the id of the request, which its reply will carry."""
         self._requests += 1
         request = f"request {self._requests}"
         payload = {key.replace("_", "-"): value for key, value in values.items()} | {"request": request}
@@ -155,7 +155,7 @@ class Emacs:
         return await self.call("daemon-prompt", session=session, parts=[text_part(text)])
 
     def answer(self, asked: Permission, option: str | None) -> dict[str, object]:
-        """What answers `asked` with `option`, about the tool as it was told last."""
+        """Return the message that answers `asked` with `option`, with the tool as last reported."""
         tool = self.chats[asked.session].tools[str(asked.tool)]
         return {
             "session": asked.session,
@@ -202,4 +202,4 @@ async def connected_emacs(
 
 
 Chatting = tuple[str, FakeSession, Chat]
-"""An open session: what Emacs calls it, the daemon's side of it, and the chat."""
+"""An open session: its name in Emacs, the daemon's side of it, and the chat."""

@@ -73,7 +73,7 @@ def tool_update(call: str = "call_1", prompt: str = P1, **fields: Any) -> Json:
 
 
 def said(text: str) -> list[Json]:
-    """What a tool has said, as its content."""
+    """Return `text` as the content of a tool call."""
     return [{"type": "content", "content": _text(text)}]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A daemon on a real loopback socket that says what a real one said, and fails when a test wants it to.
+"""A daemon on a real loopback socket that answers as recorded from a real one, and fails when a test wants it to.
 
 What it says is in daemon/recorded.json, which tests/e2e/record_serve.py records from the real one.  In a test:
 
@@ -114,7 +114,7 @@ class FakeStream:
         self._pieces.put_nowait(ConnectionError)
 
     async def serve(self, receive: Receive, send: Send, epoch: str) -> None:
-        """Answer with what is sent, until the end or until nobody listens any more."""
+        """Stream the queued events until the end, or until the client has gone."""
         headers = [(b"content-type", b"text/event-stream"), (_EPOCH_HEADER.encode(), epoch.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone = asyncio.create_task(_gone(receive))
@@ -142,7 +142,7 @@ async def _gone(receive: Receive) -> None:
 
 
 class FakeSession:
-    """A session: its events, who takes part, what runs."""
+    """A session: its events, its clients and its running turn."""
 
     def __init__(self, daemon: FakeDaemon, identifier: str) -> None:
         self.id = identifier
@@ -159,7 +159,7 @@ class FakeSession:
         self.permission: Json | None = None
         """The event of the permission that waits."""
         self.messages: dict[str, str] = {}
-        """By their ids, what the model is told with the next result of a tool."""
+        """Texts that the model gets with the next result of a tool, by their ids."""
         self._daemon = daemon
         self._last = 0
         self._scripts: deque[list[Json]] = deque()
@@ -206,7 +206,7 @@ class FakeSession:
         self.permission = None
 
     def revive(self) -> None:
-        """What a load does to a session that is only on disk."""
+        """Bring a session back to life that is only on disk, as a load does."""
         if not self.alive:
             self.alive = True
             self._last = 0
@@ -330,7 +330,7 @@ class FakeSession:
         }
 
     def open(self, stream: FakeStream) -> None:
-        """Begin a stream: what was missed, then what happens."""
+        """Begin a stream: first the missed events, then new ones as they happen."""
         stream.send(b"retry: 3000\n\n")
         last, epoch = stream.headers.get("last-event-id"), stream.headers.get(_EPOCH_HEADER)
         if last is not None:
@@ -352,7 +352,7 @@ class FakeSession:
 
 
 _Answerer = Callable[[FakeSession, Request, Any], Response]
-"""What answers a request about a session, by its JSON body."""
+"""A function from a session, a request and its JSON body to the response."""
 
 
 def _of_prompt(found: Json, identifier: str, client: str, blocks: Sequence[Json]) -> Json:
@@ -370,7 +370,7 @@ def _of_prompt(found: Json, identifier: str, client: str, blocks: Sequence[Json]
 
 
 class FakeDaemon:
-    """The daemon.  Usable while its context lasts; `stop` and `start` are for what happens in between."""
+    """The daemon.  Usable while its context lasts; `stop` and `start` interrupt it in between."""
 
     def __init__(self, token: str | None = TOKEN) -> None:
         self.token = token
@@ -460,7 +460,7 @@ class FakeDaemon:
     # --- What a test does
 
     def add_session(self, identifier: str | None = None) -> FakeSession:
-        """A live session that nobody takes part in; the first one is what all share."""
+        """Add a live session without clients; the first one is shared by all."""
         found = FakeSession(self, identifier or f"session-{next(self.numbers)}")
         self.sessions[found.id] = found
         found.emit(turn("start")[1])

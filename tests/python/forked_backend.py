@@ -75,7 +75,7 @@ class ForkedBackend:
 
 @cache
 def _template() -> socket.socket:
-    """Start what backends are forked from, once, and return the connection to it; it ends with that."""
+    """Start, once, the process that backends are forked from; return the connection to it, with which it ends."""
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with its:
         command = [sys.executable, str(Path(__file__)), str(its.fileno())]
@@ -90,7 +90,7 @@ def _template() -> socket.socket:
 
 
 def _import_everything() -> None:
-    """Import all modules of the backend, with what they import only when they need it."""
+    """Import all modules of the backend, and those that they import only on demand."""
     from qwen_companion.__main__ import PACKAGES
 
     # It is run, not imported.

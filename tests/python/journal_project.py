@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A directory of the user's with a real git repository, an agent and a user who write in it, and its record."""
+"""A real git repository, the writes of an agent and of the user in it, and its record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Project:
         return self.record.begin(turn_row(session, start=start)).id
 
     def scan(self, turn: int | None, tool: str = SHELL) -> None:
-        """Look at what a command has changed."""
+        """Record the changes that a command has made."""
         self.record.scan(NOBODY if turn is None else Cause(turn, tool))
 
     def edit(self, turn: int | None, name: str, data: bytes | None, mode: int = 0o644) -> None:
@@ -107,7 +107,7 @@ class Project:
         return {} if summary is None else {os.path.relpath(path, self.root): f for path, f in summary.files.items()}
 
     def kinds(self, turn: int) -> dict[str, str]:
-        """Return what has happened to each file in `turn`."""
+        """Return the kind of change of each file in `turn`."""
         return {name: file.kind for name, file in self.files(turn).items()}
 
     def net(self, name: str, turn: int, kind: str = "turn") -> Net:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Emacs is told of what a real daemon said, for the tests of the chat: `make reports`.
+"""Write the reports that Emacs gets of a real daemon's recorded events, for the tests of the chat: `make reports`.
 
 Each turn and each load of daemon/recorded.json goes through the client's own code, one event at a time, and all that
 would cross EPC for it is written to tests/elisp/recorded-reports.eld.
@@ -45,7 +45,7 @@ SESSIONS: Final = (
 """The turns of each session, in order."""
 
 LOADS: Final = {"load": "status", "load_waiting": "status_waiting", "load_live": "status", "load_disk": "status"}
-"""What was loaded, and the status that fits."""
+"""Recorded loads, and the recorded status of each."""
 
 BACK: Final[tuple[StreamItem, ...]] = (Connected("epoch"), ReplayDone())
 
@@ -55,7 +55,7 @@ async def _never(_message: Notification) -> None:
 
 
 class Telling:
-    """A session as `Conversation` has it, without a daemon: what is told is asked for after each step."""
+    """A session as `Conversation` has it, without a daemon: its reports are collected after each step."""
 
     def __init__(self, session_id: str, client_id: str | None) -> None:
         self.session = DaemonSession(session_id, client_id)
@@ -133,7 +133,7 @@ def _entries() -> Iterator[tuple[str, list[Notification]]]:
 
 
 def reports() -> str:
-    """What is written."""
+    """Return the contents of the file."""
     with TemporaryDirectory() as directory:
         spool = Spool(directory)
         entries = ["\n ".join([f'("{name}"', *(_printed(item, spool) for item in told)]) for name, told in _entries()]

@@ -27,7 +27,7 @@ from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
 
 TIMEOUT_S = limit_s()
-"""How long a test waits for what must happen; a passing test never waits that long."""
+"""How long a test waits for an event, in seconds; a passing test never waits that long."""
 
 SECRET = "a secret of Emacs"
 INITIALIZE = {
@@ -162,7 +162,7 @@ class Home:
         return {**kept, "HOME": str(self.home), "TMPDIR": str(self.temporary)}
 
     def files(self) -> list[Path]:
-        """All discovery files, and whatever else lies where they lie."""
+        """Return all discovery files, and any other files in their directories."""
         return sorted(path for top in (self.home, self.temporary) for path in top.rglob("*") if path.is_file())
 
 
@@ -183,7 +183,7 @@ class Backend:
     """A backend process."""
 
     def __init__(self, home: Home, *, settings: str = "", fresh: bool = False, **hello: object) -> None:
-        """Start one with what `hello` has besides the usual.
+        """Start one; `hello` adds fields to the usual greeting.
 
         With `settings`, Python that it runs first, or with `fresh` it is a new interpreter, as for users.
         """
@@ -230,7 +230,7 @@ class Backend:
         return self.emacs
 
     def greet(self) -> dict[str, Any]:
-        """Connect and name the roots; what was published."""
+        """Connect and name the roots; return the `published` message."""
         self.connect()
         self.emacs.call("roots", dumps({"roots": [str(self.home.work)]}))
         # What a test opens lies in a temporary directory, and the CLI that it plays works somewhere else.

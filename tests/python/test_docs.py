@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the texts in docs/ name is there, and what the code cites is in them."""
+"""Names in docs/ exist in the code, and clauses cited by the code exist in docs/."""
 
 from __future__ import annotations
 

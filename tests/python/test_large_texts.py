@@ -33,7 +33,7 @@ def parts_of_proposal(path: str, size: int) -> Iterator[bytes]:
 
 
 def propose(cli: Cli, path: str, size: int, *, chunked: bool) -> dict[str, object]:
-    """What `cli` is answered to a proposal for `path` of `size` bytes."""
+    """Send a proposal of `size` bytes for `path`; return the answer that `cli` gets."""
     length = sum(map(len, parts_of_proposal(path, size)))
     headers = {**cli.headers, "mcp-session-id": cli.session}
     connection = http.client.HTTPConnection("127.0.0.1", cli.port, timeout=TIMEOUT_S)

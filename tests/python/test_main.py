@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process as Emacs starts it: hello, exit codes, and what is left behind."""
+"""The process as Emacs starts it: hello, exit codes, and leftover files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_library_is_there_before_the_first_cli(home: Home) -> None:
 
 
 def test_the_files_follow_the_processes_above_emacs(home: Home) -> None:
-    """A terminal was closed under an Emacs: what a CLI in it takes for its editor is another process now."""
+    """A terminal was closed under an Emacs: a CLI in it takes another process for its editor now."""
     settings = "import qwen_companion.companion as c; c.ANCESTORS_S = 0.01; c.WATCHED_ANCESTORS_S = 3600"
     script = "sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
@@ -304,7 +304,7 @@ def test_a_closed_connection_is_noticed_though_input_stays_open(backend: Backend
 
 
 def test_a_change_of_one_cli_tells_of_no_other(backend: Backend) -> None:
-    """What Emacs has to read does not grow with the CLIs that are connected."""
+    """A message to Emacs names the changed CLI only, however many are connected."""
 
     def settled(told: dict[str, Any]) -> bool:
         return any(item.get("streaming") and "pid" in item for item in map(as_dict, told["sessions"]))

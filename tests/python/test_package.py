@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The package as MELPA builds it: what is in it, and that an Emacs with nothing else can install and use it."""
+"""The package as MELPA builds it: its files, and that an Emacs with nothing else can install and use it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEWER_EMACS = CHECKOUT / ".build/newer-emacs"
 
 
 def emacs(arguments: Sequence[str], variables: dict[str, str], program: str = EMACS) -> str:
-    """Run a bare Emacs in batch mode with `arguments`; return what it printed on both channels."""
+    """Run a bare Emacs in batch mode with `arguments`; return its output on both channels."""
     done = subprocess.run(
         [program, "-Q", "--batch", *arguments],
         stdout=subprocess.PIPE,

@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def answer_to(port: int, data: bytes) -> bytes:
-    """What is answered to `data`, up to the end of the connection."""
+    """Send `data`; return the answer up to the end of the connection."""
     answer = b""
     with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(data)
@@ -69,7 +69,7 @@ def hostile_body(chance: random.Random) -> bytes:
 
 
 def hostile_request(chance: random.Random, cli: Cli) -> bytes:
-    """A request of `cli`, by what it shows, that no `cli` would send."""
+    """Return a request with the headers of `cli` that no `cli` would send."""
     body = hostile_body(chance)
     headers = {**cli.headers, "mcp-session-id": chance.choice((cli.session, "no such", "\x80", ""))}
     headers["Connection"] = "close"

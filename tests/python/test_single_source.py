@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has to be written in more than one place says the same everywhere; the place named first is the source."""
+"""Facts that have to be written in several places agree; the place named first is the source."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the kernel tells about real connections, in both ways it can be asked."""
+"""The kernel's tables of real connections, in both ways they can be read."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ except OSError:
 
 @contextmanager
 def flood(port: int, *, by_other: bool, count: int, said: str = "") -> Generator[None, None, None]:
-    """`count` connections, each of which has `said` that and stays open inside."""
+    """Keep `count` connections open inside, each after sending `said`."""
     script = (BECOME_OTHER if by_other else "import resource, socket, sys\n") + FLOOD
     command = [sys.executable, "-c", script, str(port), str(count), said]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -69,7 +69,7 @@ def flood(port: int, *, by_other: bool, count: int, said: str = "") -> Generator
 
 
 def ask_as_other(port: int, request: bytes) -> bytes:
-    """What another user is answered to `request`."""
+    """Send `request` as another user; return the answer."""
     command = [sys.executable, "-c", BECOME_OTHER + ASK, str(port)]
     return subprocess.run(command, input=request, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True).stdout
 

@@ -65,7 +65,7 @@ OPTIONAL_FEATURES = (
     "session_list",
     "session_supported_commands",
 )
-"""Features of which the user is told when the daemon lacks them; it does without."""
+"""Optional features; the user is told when the daemon lacks one."""
 
 LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
 """Largest image file: a request may have 10 MB, and Base64 makes it a third longer."""

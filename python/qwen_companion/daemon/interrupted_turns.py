@@ -110,7 +110,7 @@ class InterruptedTurns:
         return result
 
     def _rebuild(self, outputs: Sequence[Output], running: str | None) -> None:
-        """Replace all that was told by `outputs`, of which only the turn `running` is not over."""
+        """Replace all recorded reports by `outputs`; in them only the turn `running` is not over."""
         self._turn = self._newest = self._after = None
         for item in outputs:
             if isinstance(item, Change) and item.turn is not None and _begins(item):

@@ -43,7 +43,7 @@ class Capped(NamedTuple):
 
 
 def exact(text: str) -> str:
-    """`text` as it is, but for lone surrogates, of which no file can be made."""
+    """Return `text` unchanged but for lone surrogates, which are replaced: no file can hold them."""
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

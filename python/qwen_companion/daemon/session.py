@@ -205,7 +205,7 @@ class DaemonSession:
         return outputs
 
     def _running_turn(self, epoch: str) -> str | None:
-        """Return the turn that runs after a load of `epoch`: None for none, "" for one of which nothing was told."""
+        """Return the turn that runs after a load of `epoch`: None for none, "" for an unknown one."""
         if self._running != _UNKNOWN_PROMPT:
             return None if self._running is None else local_id("turn", self._running)
         # As long as neither daemon nor agent was replaced, the turn that ran goes on.

@@ -97,7 +97,7 @@ class HeldTool:
         self._parent = parent or self._parent
 
     def allowed(self, time: int | None) -> bool:
-        """From `time` on it may run, and it does, of which the daemon says nothing before its end (0.24.4).
+        """Mark the tool as running since `time`: it has been allowed, and the daemon reports only its end (0.24.4).
 
         False when it does so already, or did.
         """
@@ -255,7 +255,7 @@ class Tools:
 
 
 def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
-    """Return the sorts of `content` of which nothing is shown; a change that cannot be read is told with the tool."""
+    """Return the sorts of `content` that cannot be shown; a change that cannot be read is reported with the tool."""
     return [
         item.content.type if item.content is not None else item.type
         for item in content or ()

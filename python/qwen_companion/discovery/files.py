@@ -380,7 +380,7 @@ def _read(directory: int, name: str) -> bytes | None:
 
 
 def _owner(data: bytes | None) -> _Owner | None:
-    """Whom a file with our mark stands for."""
+    """Return the process that the mark in `data`, a discovery file, names; None without a mark of ours."""
     try:
         content: object = json.loads(data or b"")
     except ValueError:

@@ -211,7 +211,7 @@ class HookReviews:
         return NO_DECISION, None
 
     def _find(self, request: PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
-        """The review of the same change, of which the same agent was told to ask again."""
+        """Return the review of the same change by the same agent, if that was told to ask again."""
         for held in self._held.values():
             same = (held.asker.pid, held.agent_id, held.proposal.path) == (asker.pid, request.agent_id, path)
             if same and held.facts == facts and held.abandonment is not None:

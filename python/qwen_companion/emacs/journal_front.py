@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _WITH_HOOKS = ("qwen",)
-"""The families of CLIs some of which call hooks."""
+"""The families of CLIs with hooks in at least one version."""
 
 SILENCE_S = 2.0
 """How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""

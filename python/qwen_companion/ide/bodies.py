@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading the bodies of requests, of which large ones are not kept.
+"""Reading the bodies of requests without keeping large ones.
 
 A proposal above the user's size limit is refused by its size, before it is parsed: what is kept of it is the request
 with its long strings emptied, so that the tool call it was can still be answered.

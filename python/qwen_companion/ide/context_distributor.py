@@ -51,7 +51,7 @@ class _Job:
     settings: Settings
     roots: tuple[str, ...]
     families: frozenset[str | None]
-    """Those of the sessions, and that of a CLI of which nothing is known."""
+    """Those of the sessions, and that of an unknown CLI."""
 
     directories: frozenset[str | None]
     """Where the CLIs work; None where that is unknown."""

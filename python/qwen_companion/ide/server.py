@@ -387,7 +387,7 @@ class _Protocol(H11Protocol):
 
 
 def _foreign_answer() -> bytes:
-    """An HTTP response for a connection of which no request has been read."""
+    """An HTTP response for a connection before any request was read from it."""
     body = refusal(_FOREIGN)
     head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode("ascii") + body

@@ -30,7 +30,7 @@ HOOKS, CHAT = "hooks", "chat"
 """The source of a turn that a CLI or a daemon has told of."""
 
 DISK = "disk"
-"""The tool of a write that only the disk tells of, and the source of a turn of which nothing else does."""
+"""The tool of a write, and the source of a turn, that only the disk tells of."""
 
 ONE_GO_MS = 5 * 60 * 1000
 """How long after the last one a further hunk that the user undoes belongs to the same turn."""

@@ -26,7 +26,7 @@ def render(
     offset: int | None,
     limit: int,
 ) -> str:
-    """Return `items` as text, of which there are `more` that Emacs has not sent, and which `left_out` others.
+    """Return `items` as text; `more` of them were not sent by Emacs, and `left_out` others are hidden.
 
     `hidden` are the paths that are not shown, each with the rule; `shown_as` what other paths are called.  `offset`,
     None where the answer is no list, tells how many items are skipped; then up to `limit` are shown.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the real CLI changes in its mode auto is recorded as in yolo; see test_changes.py."""
+"""Changes that the real CLI makes in its mode auto are recorded as in yolo; see test_changes.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the settings layer and the hooks rest on, with the real CLIs that have a mode `auto`."""
+"""Properties of the real CLIs with a mode `auto` that the settings layer and the hooks rest on."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Chat:
         raise AssertionError(f"the stream has ended with {self.items[-1]}")
 
     async def event(self, kind: type[P], wanted: Callable[[P], bool] = lambda _: True) -> P:
-        """Listen until an event of `kind` is `wanted`; return what it says."""
+        """Listen until an event of `kind` is `wanted`; return its payload."""
 
         def is_it(item: StreamItem) -> bool:
             return isinstance(item, Frame) and isinstance(item.envelope.payload, kind) and wanted(item.envelope.payload)
@@ -162,7 +162,7 @@ class Chat:
         return [envelope.payload for envelope in self.envelopes if isinstance(envelope.payload, kind)]
 
     def text(self, prompt_id: str) -> str:
-        """What the model has said in a turn."""
+        """Return the model's text in a turn."""
         return "".join(
             envelope.payload.content.text
             for envelope in self.envelopes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which URLs and tokens are used, and what is shown of them."""
+"""Which URLs and tokens are used, and how they are shown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests to a daemon that answers as a real one was recorded, and what becomes of its refusals."""
+"""Requests to a daemon that answers as a recorded one did, and the errors that its refusals raise."""
 
 from __future__ import annotations
 

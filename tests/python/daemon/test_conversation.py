@@ -327,7 +327,7 @@ class _Forgetful(dict[str, str]):
 
 
 async def _allowing(emacs: Emacs, session: str) -> tuple[dict[str, object], str]:
-    """What allows the change that is asked for, and its text."""
+    """Return the answer that allows the requested change, and the text of the change."""
     asked = await emacs.permission(session, "open")
     tool = str(asked.tool)
     allow = next(option for option in asked.options if option.allows and not option.lasting)

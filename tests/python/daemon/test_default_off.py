@@ -12,7 +12,7 @@ from support import Backend, Home
 
 
 def imported(home: Home, *, asked: bool) -> str:
-    """Return what a backend imports that serves, is perhaps `asked` for a daemon, and ends."""
+    """Run a backend, send it a request about a daemon if `asked`, and return the list of its imports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
         backend = Backend(home, fresh=True)

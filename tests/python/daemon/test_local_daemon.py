@@ -39,13 +39,13 @@ async def start(directory: Path, *lines: str) -> LocalDaemon:
 
 @pytest.fixture
 def started() -> Callable[[], list[psutil.Process]]:
-    """Return what lists the processes below this one of this test alone: other tests may have kept some."""
+    """Return a function that lists the child processes of this test, without those that other tests have kept."""
     before = psutil.Process().children(recursive=True)
     return lambda: [process for process in psutil.Process().children(recursive=True) if process not in before]
 
 
 async def read(file: Path) -> str:
-    """What has been written to `file`, a named pipe."""
+    """Return the text written to `file`, a named pipe."""
     return await asyncio.to_thread(file.read_text)
 
 

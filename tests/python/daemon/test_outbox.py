@@ -40,7 +40,7 @@ def end(turn: str = "t") -> EndChange:
 
 
 class Emacs:
-    """The other end: what it was told, and a pause that lasts until it is over."""
+    """The other end: a record of the messages it got, and a gate that holds them back."""
 
     def __init__(self) -> None:
         self.told: list[Notification] = []

@@ -717,7 +717,7 @@ def disk(kind: str, text: str, prompt: str | None = None) -> Json:
 
 
 def load_again(seen: Seen, *replay: Json, why: str | None = None, **terminals: str) -> None:
-    """Let `seen` tell what it loads; `terminals` are by prompt."""
+    """Let `seen` report the loaded session; `terminals` maps prompts to how their turns ended."""
     listed = [{"promptId": prompt, "terminal": terminal} for prompt, terminal in terminals.items()]
     seen.outputs = seen.session.load(load_reply(*replay, promptTerminals=listed), why)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which daemon is talked to, and what it is shown."""
+"""The choice of the daemon's address and token, and how they are shown."""
 
 from __future__ import annotations
 

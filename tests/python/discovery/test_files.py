@@ -28,7 +28,7 @@ PORT = 4711
 
 @pytest.fixture(autouse=True)
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What a CLI may take for its editor; may be changed."""
+    """The process ids that a CLI may take for its editor's; tests may change the list."""
     pids = [PID, PARENT]
 
     def known(_: int) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def environ(home: Home) -> dict[str, str]:
 
 @pytest.fixture
 def mortal_home() -> Iterator[Home]:
-    """A home of the user who runs the test, or of nobody when that is the superuser, who may do everything."""
+    """A home of the user of the test, or of `nobody` in place of the superuser, for whom no permission counts."""
     with tempfile.TemporaryDirectory() as directory:
         nobody = 65534 if os.geteuid() == 0 else os.geteuid()
         os.chown(directory, nobody, -1)

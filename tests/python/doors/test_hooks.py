@@ -22,7 +22,7 @@ PROPOSED = "one\nthree\n"
 
 
 class Caller:
-    """A CLI as far as its hooks go: it knows what its settings layer says."""
+    """A CLI reduced to its hooks, which it reads from its settings layer."""
 
     def __init__(self, layer: Path) -> None:
         settings = json.loads(layer.read_text())

@@ -123,7 +123,7 @@ def test_what_looks_like_a_comment_in_a_string_stays(place: Path, administrator:
 
 
 def test_half_a_surrogate_pair_stays(place: Path, administrator: Path) -> None:
-    """JSON may hold what UTF-8 cannot."""
+    """JSON can escape half a surrogate pair, which UTF-8 cannot encode."""
     administrator.write_text('{"a": {"half": "\\ud83d", "whole": "\u00e9"}}')
     assert Layer(str(place), {}).install(OURS).warnings == ()
     assert content(place)["a"] == {"half": "\ud83d", "whole": "\u00e9"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Listeners hear of events, and what they say is answered in time; hooks are called by this test."""
+"""Listeners hear of events, and their answers are sent in time; hooks are called by this test."""
 
 from __future__ import annotations
 

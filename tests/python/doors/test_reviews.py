@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a request for permission is answered; Emacs is scripted."""
+"""Answers to requests for permission; Emacs is scripted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Site:
     async def answer(
         self, request: PermissionRequest | None = None, agent: str | None = None, asker: Asker = CONNECTED
     ) -> Answer:
-        """The answer; what is to be done after it was sent is done."""
+        """Return the answer, after running the callback for a sent answer."""
         answer, sent = await soon(self.reviews.answer(request or self.request(), asker, agent, self.gone))
         if sent is not None:
             sent()

@@ -104,7 +104,7 @@ def test_a_subagent_is_named_by_its_kind() -> None:
 
 
 def test_what_the_user_asks_for_is_no_subagents_doing() -> None:
-    """Qwen Code 0.24 names a subagent also in what the conversation with the user does after it."""
+    """Qwen Code 0.24 names a finished subagent in later events of the user's conversation too."""
     states = States()
     start = SubagentStart(agent_id="a", agent_type="explorer", prompt_id="s#3")
     request = PermissionRequest(agent_id="a", prompt_id="s#3")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which CLI hears of what, with real files and the real git."""
+"""Which CLI gets which context, with real files and the real git."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Hall:
-    """A context distributor, two projects to work in, and a record of what was told."""
+    """A context distributor, two projects to work in, and a record of the notifications."""
 
     def __init__(self, home: Home) -> None:
         self.one, self.two = home.work / "one", home.work / "two"
@@ -76,7 +76,7 @@ class Hall:
         subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
 
     def join(self, name: str, directory: Path | None, family: str | None = "qwen", identified: bool = True) -> None:
-        """A CLI connects that works in `directory`, or of which nothing is known."""
+        """Connect a CLI that works in `directory`, or one whose process is unknown."""
         peer = Peer(1, "boot:1", str(directory), family, (1,)) if directory else None
         self.distributor.set_session(SessionState(KnownSession(name, "1", "", "", peer), True, identified))
 
@@ -92,7 +92,7 @@ class Hall:
         self.distributor.set_snapshot(Snapshot(files, active, 3, 7, selection))
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        """Whom something is told next, and what."""
+        """Return the name of the CLI that is notified next, and the notification."""
         return await asyncio.wait_for(self.told.get(), TIMEOUT_S)
 
     async def heard(self, *sessions: str) -> dict[str, Sequence[str]]:
@@ -111,7 +111,7 @@ class Hall:
             pass
 
     async def report(self) -> Notification:
-        """What a user who is looking is shown next."""
+        """Return the next notification shown in an open inspector."""
         return await asyncio.wait_for(self.reports.get(), TIMEOUT_S)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who is calling, asked about real connections of real processes."""
+"""Finding the process at the other end of real connections of real processes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def soon(awaitable: Awaitable[T]) -> T:
 
 
 class Table:
-    """Sessions, with a record of what they told."""
+    """Sessions, with a record of their reports."""
 
     def __init__(self, known: tuple[KnownSession, ...] = (), **timing: float) -> None:
         limits = {field.name: NEVER for field in fields(Timing)} | timing
@@ -77,7 +77,7 @@ class Table:
 
 
 class Get:
-    """A GET by a client that takes what it is sent, until `stall`ed."""
+    """A GET by a client that reads the stream until `stall`ed."""
 
     def __init__(self, table: Table, session: str) -> None:
         self.sent: asyncio.Queue[bytes] = asyncio.Queue()

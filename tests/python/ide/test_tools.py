@@ -221,7 +221,7 @@ async def test_close_with_bad_arguments_is_an_error(desk: Desk, arguments: dict[
 
 @pytest.mark.parametrize("answer", ["accepted", EmacsGoneError("")])
 async def test_close_overtakes_a_decision_that_has_not_gone_out(desk: Desk, answer: str | Exception) -> None:
-    """Emacs is told that its decision is void, and keeps what the CLI may not write."""
+    """Emacs is told that its decision is void, and keeps the text that the CLI may not write."""
     identifier = await desk.open()
     desk.tools.decide(identifier, Decision("accepted"))
     desk.editor.text = answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tests of the journal share."""
+"""Fixtures of the journal's tests."""
 
 from __future__ import annotations
 

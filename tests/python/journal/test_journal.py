@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hooks report and Emacs says becomes turns, attributed to who wrote; the hooks are called by this test."""
+"""Reports of hooks and of Emacs become turns, attributed to their writers; the hooks are called by this test."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ON = Settings(journal=True, tell_undone=True)
 
 
 class Agent:
-    """A conversation of a CLI whose hooks the journal hears."""
+    """A conversation of a CLI whose hooks reach the journal."""
 
     def __init__(self, front: JournalFront, project: Project, session: str = "s", pid: int | None = None) -> None:
         self._front = front
@@ -77,7 +77,7 @@ class Agent:
         self.time = int(time.time() * 1000)
 
     async def report(self, name: str, **fields: Any) -> str | None:
-        """Report an event, as the CLI would, and return what is answered."""
+        """Report an event, as the CLI would, and return the answer."""
         values = {"hook_event_name": name, "session_id": self.session, "cwd": self.cwd, **fields}
         event = parse_event(json.dumps(values).encode())
         assert event is not None
@@ -106,7 +106,7 @@ class Agent:
 
 
 class Site:
-    """A journal, and what it has told Emacs."""
+    """A journal, and its reports to Emacs."""
 
     def __init__(self, project: Project, silence_s: float = 0) -> None:
         self.project = project
@@ -190,7 +190,7 @@ class Site:
 
 
 class SilentCli:
-    """A process in a terminal of its own that calls no hooks: a shell, which is told what to do there."""
+    """A process that calls no hooks: a shell in a terminal of its own, which runs given commands."""
 
     def __init__(self, directory: Path) -> None:
         self._terminal, inner = os.openpty()
@@ -237,7 +237,7 @@ class SilentCli:
 
 
 def _watched() -> str:
-    """What the system says of all files that this process watches."""
+    """Return the system's list of the files that this process watches."""
     found: list[str] = []
     for descriptor in Path("/proc/self/fdinfo").iterdir():
         with suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Random work of an agent and of the user, undone and brought back, against a model that knows who wrote what."""
+"""Random work of an agent and of the user, undone and brought back, compared with a model that attributes each line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def merged(net: Net, path: Path, back: bool = False) -> bytes | None:
 
 
 class Model:
-    """What should be in the files: the agent writes values of even numbers, the user those of odd ones."""
+    """The expected contents of the files: the agent writes values of even numbers, the user those of odd ones."""
 
     def __init__(self, project: Project, source: random.Random) -> None:
         self.project = project
@@ -110,7 +110,7 @@ class Model:
         assert [row.id for row in going] == [self.turn]
 
     def check(self, turn: int) -> None:
-        """Compare what `turn` is said to have changed with what it has."""
+        """Compare the recorded changes of `turn` with the expected ones."""
         for name in FILES:
             mine = {key[1]: pair for key, pair in self.changes[turn].items() if key[0] == name and pair[0] != pair[1]}
             told = self.project.files(turn).get(name)
@@ -153,7 +153,7 @@ class Model:
             self.undone[turn, name] = None if row is None or back else row.id
 
     def check_all(self) -> None:
-        """Compare what all turns come to: the difference from the files as they were, with the user's text in both."""
+        """Compare the net changes of all turns with the first files, where both have the user's text."""
         self.next_turn()
         told = {file.path for file in self.project.record.files(Scope("all"))}
         for name, values in self.values.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is recorded of real directories and repositories is what lay on the disk, byte for byte."""
+"""Records of real directories and repositories equal the files on the disk, byte for byte."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_no_excluded_or_ignored_file_is_recorded(any_project: Project) -> None:
 
 
 def test_what_an_agent_writes_below_git_is_not_recorded(any_project: Project) -> None:
-    """Nor can it be undone."""
+    """It cannot be undone either."""
     project = any_project
     names = (".git/hooks/pre-commit", ".git/info/note", "sub/.git/note")
     for name in names:

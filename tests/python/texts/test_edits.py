@@ -13,7 +13,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 def apply(old: str, new: str, edits: list[Edit]) -> str:
-    """What Emacs makes of `old`; checks that `edits` are in order, in place and not empty."""
+    """Apply `edits` to `old`, as Emacs does; check that they are in order, in place and not empty."""
     result = ""
     end = 0
     for edit in edits:
@@ -27,7 +27,7 @@ def apply(old: str, new: str, edits: list[Edit]) -> str:
 
 
 def changes(old: str, new: str, budget: int = 1_000_000) -> list[tuple[str, str]]:
-    """The changed pieces: what was, and what is."""
+    """Return the changed pieces, each as its old and its new text."""
     edits = find_edits(old, new, Budget(budget))
     assert apply(old, new, edits) == new
     return [(old[edit.start : edit.end], new[edit.new_start : edit.new_end]) for edit in edits]

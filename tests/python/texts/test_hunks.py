@@ -33,7 +33,7 @@ def test_hunks_make_the_new_sequence_of_the_old_one(old: list[int], new: list[in
 
 
 def nested(leaf: int, levels: int) -> list[int]:
-    """A sequence each of whose halves has the same items, and one between them that is the only one of its kind."""
+    """Return a sequence of two equal halves around a unique item, each half built in the same way."""
     items = [leaf]
     for level in range(1, levels + 1):
         items = [*items, level, *items]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a model gives to a tool, and is told when that is wrong."""
+"""A model's arguments for tools, and the errors for wrong ones."""
 
 from __future__ import annotations
 

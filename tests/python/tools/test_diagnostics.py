@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a model is told by itself; Emacs and the hooks are scripted."""
+"""Problems sent to a model without its asking; Emacs and the hooks are scripted."""
 
 from __future__ import annotations
 

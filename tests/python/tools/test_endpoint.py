@@ -23,7 +23,7 @@ Connect = Callable[[], "Client"]
 
 
 class Client:
-    """A CLI as far as its tools go: it knows what its settings layer says."""
+    """A CLI reduced to its tools, which it finds by its settings layer."""
 
     def __init__(self, layer: Path) -> None:
         settings = json.loads(layer.read_text())
@@ -106,7 +106,7 @@ def backend(home: Home) -> Iterator[Backend]:
 
 @pytest.fixture
 def connect(home: Home) -> Iterator[Connect]:
-    """What makes a client of the backend that is running."""
+    """Return a function that connects a client to the running backend."""
     clients: list[Client] = []
 
     def make() -> Client:
@@ -208,7 +208,7 @@ REFUSED = (
     ("", "no name of a file"),
     ("a\0b", "no name of a file"),
 )
-"""What a model may name, and what it is told."""
+"""Paths that a model may name, and the answers."""
 
 
 def test_files_that_are_not_for_the_cli_are_refused_in_every_way(home: Home, backend: Backend, client: Client) -> None:
