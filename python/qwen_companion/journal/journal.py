@@ -669,23 +669,15 @@ class Journal:
 
     async def _look(self, root: _Root, news: _News) -> None:
         """Look at all files because of `news`."""
-        all_workers = self._workers(root)
-        # One may have done its last work between the change and the news of it; one that goes on is likelier.
-        workers = [worker for worker in all_workers if did_something(worker.pid, news.told)] or [
-            worker for worker in all_workers if did_something(worker.pid, news.before)
-        ]
-        surely = [worker for worker in workers if worker.runs_tool]
-        worker = next(iter(surely or workers), None)
-        several = len([each for each in workers if each.session in self._silent]) > 1
-        running = None if worker is None else root.running.get(worker.session)
-        silent = None if worker is None else self._silent.get(worker.session)
         done = anyio.Event()
-        written: list[TurnRow] = []
+        written: list[tuple[_SilentCli, TurnRow]] = []
 
         def look() -> None:
             try:
+                # Only now: a job before this one may have taken long, and somebody may have begun to write meanwhile.
+                worker, running, silent, several = anyio.from_thread.run_sync(self._likely_writer, root, news)
                 if silent is not None:
-                    written.extend(self._scan_for_silent(root, silent, several))
+                    written.extend((silent, row) for row in self._scan_for_silent(root, silent, several))
                 elif worker is None or running is None or running.number is None:
                     self._scan(root, NOBODY)
                 else:
@@ -695,11 +687,29 @@ class Journal:
 
         root.do(look)
         await done.wait()
-        if silent is not None and written:
-            silent.turn, silent.written = written[0], _now()
-            if running is None or running.row is not silent.turn:
-                running = root.running[_key_of(silent.peer)] = _Running(silent.turn, number=silent.turn.id)
+        for silent, row in written:
+            key = _key_of(silent.peer)
+            running = root.running.get(key)
+            silent.turn, silent.written = row, _now()
+            if running is None or running.row is not row:
+                running = root.running[key] = _Running(row, number=row.id)
                 running.ready.set()
+
+    def _likely_writer(
+        self, root: _Root, news: _News
+    ) -> tuple[_Worker | None, _Running | None, _SilentCli | None, bool]:
+        """Return the likely writer behind `news` or None, its turn, its CLI if silent, and whether there are others."""
+        all_workers = self._workers(root)
+        # One may have done its last work between the change and the news of it; one that goes on is likelier.
+        workers = [worker for worker in all_workers if did_something(worker.pid, news.told)] or [
+            worker for worker in all_workers if did_something(worker.pid, news.before)
+        ]
+        surely = [worker for worker in workers if worker.runs_tool]
+        worker = next(iter(surely or workers), None)
+        if worker is None:
+            return None, None, None, False
+        several = len([each for each in workers if each.session in self._silent]) > 1
+        return worker, root.running.get(worker.session), self._silent.get(worker.session), several
 
     def _scan_for_silent(self, root: _Root, cli: _SilentCli, several: bool) -> Sequence[TurnRow]:
         """Give what has changed to CLI, and return the turn that wrote it, if any.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -280,17 +281,21 @@ def may_look(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the methods of records that have been called and are done."""
+    """The names of the methods of records that have been called and are done; "scan found" if there was a change."""
     done: list[str] = []
 
     def watch(name: str) -> None:
         method = getattr(Record, name)
 
         def call(*arguments: Any) -> Any:
+            result = None
             try:
-                return method(*arguments)
+                result = method(*arguments)
+                return result
             finally:
                 done.append(name)
+                if result is True:
+                    done.append(f"{name} found")
 
         monkeypatch.setattr(Record, name, call)
 
@@ -557,10 +562,11 @@ async def test_a_cli_without_hooks_has_turns_by_what_it_writes(
         with SilentCli(project.root) as cli:
             place.front.set_sessions([cli.state])
             await place.until_watched(project)
+            # What is there until then is not its.
+            await until_more(calls, "scan", 0)
             # Nobody's: it is doing nothing.
-            before = calls.count("scan")
             project.write("c", b"by another program of the user's\n")
-            await until_more(calls, "scan", before)
+            await until_more(calls, "scan found", 0)
             cli.type("echo agent > a; mkdir new; echo n > new/file; rm e/old")
             changes = {"a": "modified", "file": "added", "old": "deleted"}
             (turn,) = await place.until(changes)
@@ -610,6 +616,39 @@ async def test_silent_clis_that_connect_together_are_taken_together(
                 await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
         assert len(taken) < 5
+
+
+async def test_a_cli_that_has_done_all_before_the_disk_is_heard_of_has_written_it(
+    project: Project, calls: list[str]
+) -> None:
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        with SilentCli(project.root) as cli:
+            place.front.set_sessions([cli.state])
+            await place.until_watched(project)
+            # What is there until then is not its.
+            await until_more(calls, "scan", 0)
+            cli.type_quietly("echo agent > a")
+            # Nothing is heard meanwhile: this is the event loop.
+            cli.wait_until_idle()
+            (turn,) = await place.until({"a": "modified"})
+            assert turn.client == "Gemini CLI 0.61.0"
+
+
+async def test_of_a_cli_that_never_calls_hooks_nobody_waits_for_one(project: Project, calls: list[str]) -> None:
+    project.commit(a=b"a\n")
+    with SilentCli(project.root) as gemini, SilentCli(project.root) as qwen:
+        async with site(project, silence_s=math.inf) as place:
+            session = qwen.state.session
+            assert session.peer is not None
+            session = replace(session, id="other", client="Qwen Code", peer=replace(session.peer, family="qwen"))
+            place.front.set_sessions([replace(qwen.state, session=session)])
+            place.front.set_sessions([gemini.state])
+            await place.until_watched(project)
+            await until_more(calls, "scan", 0)
+            gemini.type("echo agent > a")
+            (turn,) = await place.until({"a": "modified"})
+            assert (turn.client, turn.notes) == ("Gemini CLI 0.61.0", ())
 
 
 def test_when_a_terminal_was_typed_to_is_known(tmp_path: Path) -> None:
