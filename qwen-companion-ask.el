@@ -30,6 +30,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-mention)
 (require 'qwen-companion-messages)
@@ -309,19 +310,12 @@ One that works in ROOT is preferred to others."
                           (cons (buffer-name (qwen-companion-terminal-session-buffer session))
                                 session))
                         sessions))
-         (now (float-time))
-         (completion-extra-properties
-          (list :annotation-function
-                (lambda (name)
-                  (when-let* ((text (qwen-companion-layer-describe
-                                     (cdr (assoc name table)) now)))
-                    (concat "  " text))))))
+         (now (float-time)))
     (cdr (assoc (completing-read
                  "Send to: "
-                 (lambda (string predicate action)
-                   (if (eq action 'metadata)
-                       '(metadata (category . buffer))
-                     (complete-with-action action table string predicate)))
+                 (qwen-companion-completion-table
+                  table 'buffer
+                  (lambda (session) (qwen-companion-layer-describe session now)))
                  nil t)
                 table))))
 
@@ -371,17 +365,11 @@ or left.  Where several wait, choose one: they are in their order."
 
 (defun qwen-companion-ask--read-waiting (choices)
   "Return the name of that of CHOICES, (NAME BUFFER . _), which the user takes."
-  (let ((completion-extra-properties
-         (list :annotation-function
-               (lambda (text)
-                 (format "  %s" (buffer-name (cadr (assoc text choices))))))))
-    (completing-read
-     "Take back: "
-     (lambda (string predicate action)
-       (if (eq action 'metadata)
-           '(metadata (display-sort-function . identity) (cycle-sort-function . identity))
-         (complete-with-action action choices string predicate)))
-     nil t)))
+  (completing-read
+   "Take back: "
+   (qwen-companion-completion-table
+    choices 'qwen-companion-prompt (lambda (waiting) (buffer-name (car waiting))))
+   nil t))
 
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.

@@ -40,12 +40,14 @@
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-comments)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-journal)
+(require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-terminal)
@@ -1740,8 +1742,15 @@ Ask which one if it cannot be told."
                                      (or (qwen-companion-session-client session) "CLI"))
                                     (or (qwen-companion-session-pid session) ""))
                             session))
-                    candidates)))
-        (cdr (assoc (completing-read "Send the comments to: " names nil t) names))))))
+                    candidates))
+            (now (float-time)))
+        (cdr (assoc (completing-read
+                     "Send the comments to: "
+                     (qwen-companion-completion-table
+                      names 'qwen-companion-session
+                      (lambda (session) (qwen-companion-layer-describe session now)))
+                     nil t)
+                    names))))))
 
 ;;; The mode
 

@@ -36,6 +36,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-state)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-mention)
@@ -202,7 +203,10 @@ For `completion-at-point-functions'."
                    (user-error "There is no chat; M-x qwen-companion-chat begins one"))))
     (if (and current-prefix-arg (cdr chats))
         (get-buffer
-         (completing-read "Send to: " (mapcar #'buffer-name chats) nil t))
+         (completing-read
+          "Send to: "
+          (qwen-companion-completion-table (mapcar #'buffer-name chats) 'buffer)
+          nil t))
       (car chats))))
 
 (defun qwen-companion-chat-send--insert (text)
@@ -459,7 +463,11 @@ If a prompt still waits here for the session, take it back instead."
     (unless choices
       (user-error "No prompt is queued"))
     (if (cdr choices)
-        (cdr (assoc (completing-read "Take out of the queue: " choices nil t) choices))
+        (cdr (assoc (completing-read
+                     "Take out of the queue: "
+                     (qwen-companion-completion-table choices 'qwen-companion-prompt)
+                     nil t)
+                    choices))
       (cdar choices))))
 
 (defun qwen-companion-chat-remove-queued (queued)

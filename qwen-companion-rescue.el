@@ -33,6 +33,7 @@
 (require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-compare)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
 (require 'qwen-companion-untrusted)
@@ -229,7 +230,9 @@ there is none or several."
     (when (and (cdr all)
                (not qwen-companion-rescue--current)
                (not buffer-file-name))
-      (completing-read (format "%s which text: " verb) all nil t))))
+      (completing-read (format "%s which text: " verb)
+                       (qwen-companion-completion-table all 'buffer)
+                       nil t))))
 
 ;;;###autoload
 (defun qwen-companion-kept-apply (&optional buffer)

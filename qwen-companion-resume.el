@@ -26,6 +26,7 @@
 
 (require 'cl-lib)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -87,22 +88,14 @@ the next keys are meant for something else."
            (completion-category-defaults
             (cons '(qwen-companion-recorded-session (styles substring))
                   completion-category-defaults))
-           (completion-extra-properties
-            (list :annotation-function
-                  (lambda (name)
-                    (when-let* ((session (cdr (assoc name choices))))
-                      (format-time-string
-                       "  %F %R"
-                       (/ (qwen-companion-recorded-session-time session) 1000))))))
            (choice
             (completing-read
              "Go on with: "
-             (lambda (string predicate action)
-               (if (eq action 'metadata)
-                   '(metadata (category . qwen-companion-recorded-session)
-                              (display-sort-function . identity)
-                              (cycle-sort-function . identity))
-                 (complete-with-action action choices string predicate)))
+             (qwen-companion-completion-table
+              choices 'qwen-companion-recorded-session
+              (lambda (session)
+                (format-time-string
+                 "%F %R" (/ (qwen-companion-recorded-session-time session) 1000))))
              nil t)))
       (qwen-companion-terminal-open
        directory

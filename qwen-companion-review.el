@@ -32,6 +32,7 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
@@ -826,9 +827,21 @@ command by VERB, a string, when there is none or several."
   (let ((candidates (qwen-companion-review--candidates)))
     (when (cdr candidates)
       (let ((choices (qwen-companion-review--choices candidates)))
-        (alist-get (completing-read (format "%s which proposal: " verb)
-                                    choices nil t)
+        (alist-get (completing-read
+                    (format "%s which proposal: " verb)
+                    (qwen-companion-completion-table
+                     choices 'qwen-companion-proposal
+                     #'qwen-companion-review--annotation)
+                    nil t)
                    choices nil nil #'equal)))))
+
+(defun qwen-companion-review--annotation (proposal)
+  "Return when PROPOSAL came and whether it is shown, for completion."
+  (format "%s, %s"
+          (format-time-string "%R" (qwen-companion-proposal-arrived proposal))
+          (if (eq 'shown (qwen-companion-proposal-state proposal))
+              "being reviewed"
+            "waiting")))
 
 (defun qwen-companion-review--choices (proposals)
   "Return an alist of PROPOSALS by distinct labels."

@@ -242,10 +242,19 @@ The function `typed' returns what a terminal has got."
       (qwen-companion-ask-send "Hello")
       (should (equal "*two*" (caar typed)))
       (plist-put (car sessions) :directory root)
+      (plist-put (car sessions) :state
+                 (list :activity 'idle :since (* 1000 (float-time))))
       (let (offered)
         (cl-letf (((symbol-function 'completing-read)
                    (lambda (_prompt table &rest _)
                      (setq offered (all-completions "" table))
+                     (let ((metadata (completion-metadata "" table nil)))
+                       (should (eq 'buffer (completion-metadata-get metadata 'category)))
+                       (should (string-match-p
+                                "\\`  idle for [0-9]+ s\\'"
+                                (funcall (completion-metadata-get
+                                          metadata 'annotation-function)
+                                         "*one*"))))
                      "*one*")))
           (qwen-companion-ask-send "Hello")
           (should (equal '("*one*" "*two*") offered))
@@ -313,6 +322,13 @@ The function `typed' returns what a terminal has got."
               (cl-letf (((symbol-function 'completing-read)
                          (lambda (_prompt table &rest _)
                            (setq offered (all-completions "" table))
+                           (let ((metadata (completion-metadata "" table nil)))
+                             (should (eq 'qwen-companion-prompt
+                                         (completion-metadata-get metadata 'category)))
+                             (should (equal "  *one*"
+                                            (funcall (completion-metadata-get
+                                                      metadata 'annotation-function)
+                                                     "2 Second"))))
                            "2 Second")))
                 (qwen-companion-ask-take-back))
               (should (equal '("1 First" "2 Second" "3 Third") offered)))

@@ -724,7 +724,29 @@ A text that is nil removes the line."
                          (lambda () (list other session))))
                 (with-current-buffer qwen-companion-changes--buffer-name
                   (should (equal "s" (plist-get (qwen-companion-changes--comments-session)
-                                                :id))))))
+                                                :id)))
+                  ;; The user chooses where it has gone and others are there.
+                  (cl-letf (((symbol-function 'qwen-companion-backend-sessions)
+                             (lambda ()
+                               (list other
+                                     (list :id "third" :client "qwen" :pid 3
+                                           :directory directory
+                                           :state (list :activity 'idle
+                                                        :since (* 1000 (float-time)))))))
+                            ((symbol-function 'completing-read)
+                             (lambda (_prompt table &rest _)
+                               (let ((metadata (completion-metadata "" table nil)))
+                                 (should (eq 'qwen-companion-session
+                                             (completion-metadata-get metadata 'category)))
+                                 (should (string-match-p
+                                          "\\`  idle for [0-9]+ s\\'"
+                                          (funcall (completion-metadata-get
+                                                    metadata 'annotation-function)
+                                                   "qwen 3"))))
+                               "qwen 3")))
+                    (should (equal "third"
+                                   (plist-get (qwen-companion-changes--comments-session)
+                                              :id)))))))
             ;; Not while it is asking something.
             (setq session (plist-put session :state '(:activity asking)))
             (qwen-companion-changes-test-press "C-c C-c")

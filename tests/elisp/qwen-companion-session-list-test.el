@@ -15,9 +15,15 @@
 (require 'bookmark)
 (require 'cl-lib)
 (require 'desktop)
+(require 'project)
+(require 'saveplace)
 (require 'qwen-companion)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-test-helper)
+
+(defconst qwen-companion-session-list-test--root
+  (file-name-directory (locate-library "qwen-companion"))
+  "Directory of the package.")
 
 (defvar qwen-companion-session-list-test--sessions nil
   "The connected CLIs of a test.")
@@ -72,9 +78,11 @@
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2)))))))
 
 (ert-deftest qwen-companion-session-list-test-nothing-is-restored ()
-  "Neither the desktop nor a bookmark keeps a list, a prompt or a review."
+  "Neither desktop, bookmark nor `save-place' keeps a list, a prompt or a review."
   (qwen-companion-session-list-test--with nil
-    (let ((buffers (list (get-buffer "*qwen-companion sessions*"))))
+    (let ((buffers (list (get-buffer "*qwen-companion sessions*")))
+          (save-place-alist nil)
+          (save-place-loaded t))
       (qwen-companion-diff-open (qwen-companion-test-propose "a.txt" "two\n"))
       (let ((qwen-companion-diff-style 'unified))
         (qwen-companion-diff-open (qwen-companion-test-propose "b.txt" "two\n")))
@@ -89,8 +97,35 @@
             (with-current-buffer buffer
               (unless buffer-file-name
                 (should-not (desktop-save-buffer-p nil (buffer-name) major-mode))
-                (should-error (bookmark-make-record)))))
+                (should-error (bookmark-make-record))
+                (goto-char (point-max))
+                (let ((save-place-mode t))
+                  (save-place-to-alist))
+                (should-not save-place-alist))))
         (kill-buffer (car buffers))))))
+
+(ert-deftest qwen-companion-session-list-test-switching-to-a-project ()
+  "The entry that the manual gives runs a CLI in the project switched to."
+  (qwen-companion-test-with-files '((".git/HEAD" "ref: refs/heads/main\n"))
+    (let ((manual (with-temp-buffer
+                    (insert-file-contents
+                     (expand-file-name "docs/qwen-companion.org" qwen-companion-session-list-test--root))
+                    (re-search-forward "=\\((add-to-list 'project-switch-commands .*)\\)= in")
+                    (match-string 1)))
+          (root default-directory)
+          (project-switch-commands nil)
+          (project-list-file (expand-file-name "projects"))
+          started)
+      (eval (read manual) t)
+      (should (equal '((qwen-companion-run "Qwen" ?q)) project-switch-commands))
+      (cl-letf (((symbol-function 'qwen-companion-start-cli)
+                 (lambda (directory &rest _) (push directory started))))
+        (with-temp-buffer
+          (setq default-directory "/")
+          (let ((unread-command-events (list ?q)))
+            (project-switch-project root)))
+        (should (file-equal-p root (car started)))
+        (should-not (cdr started))))))
 
 (ert-deftest qwen-companion-session-list-test-files-and-changes ()
   "The number of files that a CLI has changed; `c' opens its changes."

@@ -6,6 +6,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion)
 (require 'qwen-companion-attention)
 (require 'qwen-companion-resume)
 (require 'qwen-companion-test-helper)
@@ -360,6 +361,25 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
         (setq num-nonmacro-input-events 8)
         (should (string-match-p "M-x qwen-companion-resume again" (answer)))
         (should-not asked)))))
+
+(ert-deftest qwen-companion-terminal-test-in-a-worktree ()
+  "Another CLI of the project makes the worktree; a bad name starts none."
+  (qwen-companion-test-with-files nil
+    (let (opened)
+      (cl-letf (((symbol-function 'qwen-companion-terminal-open)
+                 (lambda (directory arguments)
+                   (should (file-equal-p default-directory directory))
+                   (push arguments opened)))
+                ((symbol-function 'qwen-companion-terminal-go-to)
+                 (lambda (_) (ert-fail "Went to one that runs")))
+                ((symbol-function 'qwen-companion-terminal-command) #'ignore)
+                ((symbol-function 'qwen-companion-state) (lambda () 'ready)))
+        (let ((qwen-companion-mode t))
+          (qwen-companion-run-in-worktree " fix-1.a_b ")
+          (qwen-companion-run-in-worktree "")
+          (dolist (name '("two words" "../up" "a;b" "a\nb"))
+            (should-error (qwen-companion-run-in-worktree name) :type 'user-error))))
+      (should (equal '(("--worktree") ("--worktree=fix-1.a_b")) opened)))))
 
 (ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
   "Its .dir-locals.el sets safe values; unsafe ones ask nothing and do nothing."

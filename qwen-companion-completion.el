@@ -1,0 +1,50 @@
+;;; qwen-companion-completion.el --- Completion tables with categories  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;; This program is free software; you can redistribute it and/or modify
+;; it under the terms of the GNU General Public License as published by
+;; the Free Software Foundation, either version 3 of the License, or
+;; (at your option) any later version.
+
+;; This program is distributed in the hope that it will be useful,
+;; but WITHOUT ANY WARRANTY; without even the implied warranty of
+;; MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the
+;; GNU General Public License for more details.
+
+;; You should have received a copy of the GNU General Public License
+;; along with this program.  If not, see <https://www.gnu.org/licenses/>.
+
+;;; Commentary:
+
+;; Completion tables whose metadata say what the candidates are.  Packages like
+;; Embark and Marginalia choose actions and annotations by that.  The manual
+;; lists the categories.
+
+;;; Code:
+
+(require 'subr-x)
+
+(defun qwen-companion-completion-table (choices category &optional annotate)
+  "Return a completion table of CHOICES, in their order.
+CHOICES is a list of names or an alist (NAME . VALUE).  CATEGORY is a
+symbol that says what the names are.  The function ANNOTATE takes a VALUE
+and returns its annotation, a string, or nil for none."
+  (lambda (string predicate action)
+    (if (eq action 'metadata)
+        `(metadata
+          (category . ,category)
+          (display-sort-function . ,#'identity)
+          (cycle-sort-function . ,#'identity)
+          ,@(when annotate
+              `((annotation-function
+                 . ,(lambda (name)
+                      (when-let* ((choice (assoc name choices))
+                                  (text (funcall annotate (cdr choice))))
+                        (concat "  " text)))))))
+      (complete-with-action action choices string predicate))))
+
+(provide 'qwen-companion-completion)
+;;; qwen-companion-completion.el ends here
