@@ -73,7 +73,7 @@ Each is a list of sessions."
                      (qwen-companion-attention-test--events
                       (list (append ended working)) '((:id "2"))))))))
 
-(ert-deftest qwen-companion-attention-test-nothing-about-what-is-looked-at ()
+(ert-deftest qwen-companion-attention-test-nothing-about-a-terminal-with-the-focus ()
   "A terminal that is selected in a frame with the focus needs no word."
   (let* ((focus t)
          (told 0)

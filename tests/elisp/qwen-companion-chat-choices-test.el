@@ -106,7 +106,7 @@ A list of the prompt and, for each that was offered, what the line says."
 
 ;;; The model
 
-(ert-deftest qwen-companion-chat-choices-test-model-says-before-what-it-writes ()
+(ert-deftest qwen-companion-chat-choices-test-model-warns-before-it-rewrites-settings ()
   (qwen-companion-chat-choices-test-with
     (should (equal '("Use Second, which rewrites the user's settings on the daemon's host? ")
                    (qwen-companion-chat-choices-test-answering
@@ -162,7 +162,7 @@ A list of the prompt and, for each that was offered, what the line says."
 
 ;;; What is refused
 
-(ert-deftest qwen-companion-chat-choices-test-what-is-in-use-already ()
+(ert-deftest qwen-companion-chat-choices-test-current-value-cannot-be-chosen ()
   "Choosing the current one is refused; with no default, \"\" chooses nothing."
   (qwen-companion-chat-choices-test-with
     (dolist (name '("scripted" ""))

@@ -161,7 +161,7 @@
     (qwen-companion-chat-toggle-fold)
     (should (looking-at "Thought"))))
 
-(ert-deftest qwen-companion-chat-markdown-test-search-opens-what-it-finds ()
+(ert-deftest qwen-companion-chat-markdown-test-search-opens-folded-matches ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'thought "hidden"))
     (qwen-companion-chat-markdown-test--find "hidden")
@@ -237,7 +237,7 @@
       (qwen-companion-chat-markdown-test--find text)
       (should (= columns (length (get-text-property (point) 'wrap-prefix)))))))
 
-(ert-deftest qwen-companion-chat-markdown-test-what-the-user-said-looks-different ()
+(ert-deftest qwen-companion-chat-markdown-test-user-text-has-its-own-face ()
   "All of it, and its Markdown has faces all the same."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
@@ -302,7 +302,7 @@
                            (qwen-companion-chat-markdown-test--lines-shown))))
     (should (memq 'italic (qwen-companion-chat-markdown-test--faces "fine")))))
 
-(ert-deftest qwen-companion-chat-markdown-test-what-is-no-table-stays-as-it-is ()
+(ert-deftest qwen-companion-chat-markdown-test-text-like-a-table-is-not-aligned ()
   (dolist (text '("| one |  line |\n"
                   "| no  | rule |\n| x | y |\n"
                   "```\n| a | b |\n|---|---|\n| ccc | d |\n```\n"))

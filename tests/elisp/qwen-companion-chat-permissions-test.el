@@ -132,7 +132,7 @@
     (should (equal "o10" (plist-get (car (qwen-companion-chat-permissions-test--sent))
                                     :option)))))
 
-(ert-deftest qwen-companion-chat-permissions-test-what-the-daemon-says-to-it ()
+(ert-deftest qwen-companion-chat-permissions-test-shows-the-warning-of-the-daemon ()
   "A warning is between the title and the tool's input; nothing is hidden in it."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :input "command: touch x")
@@ -246,7 +246,7 @@
           (qwen-companion-chat-permissions-test--press key)))
       (should (equal id (plist-get (car (qwen-companion-chat-permissions-test--sent)) :option))))))
 
-(ert-deftest qwen-companion-chat-permissions-test-consent-is-for-what-was-shown ()
+(ert-deftest qwen-companion-chat-permissions-test-changed-request-is-not-allowed ()
   "A request that changes while the user is asked is not allowed."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :revision 1)
@@ -624,7 +624,7 @@
       (qwen-companion-chat-permissions-test--press "C-c C-a n")
       (should (= 1 (length (qwen-companion-chat-permissions-test--sent)))))))
 
-(ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-seen-anew ()
+(ert-deftest qwen-companion-chat-permissions-test-changed-input-is-shown-again ()
   "A change of the same size counts too; earlier fetched text does not."
   (qwen-companion-chat-permissions-test-with
     (let ((diffs '((:index 0 :path "/project/a.txt" :old-size 4 :new-size 4))))
@@ -652,7 +652,7 @@
       ;; In case that yet another is on its way.
       (should (= 2 (plist-get (car (qwen-companion-test-sent 'daemon-answer)) :revision))))))
 
-(ert-deftest qwen-companion-chat-permissions-test-what-has-changed-is-read-before-a-key ()
+(ert-deftest qwen-companion-chat-permissions-test-changed-request-guards-the-keys-again ()
   "The keys are guarded again, and cut input has to be shown in full again."
   (qwen-companion-chat-permissions-test-with
     (qwen-companion-chat-permissions-test--tool :revision 1 :input "command: echo" :input-more 5)

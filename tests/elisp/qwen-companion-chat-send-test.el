@@ -60,7 +60,7 @@ It is the value of `default-directory' there."
              (qwen-companion-chat-send-test--prompt)))
     (should-not (qwen-companion-test-sent 'daemon-prompt))))
 
-(ert-deftest qwen-companion-chat-send-test-keeps-what-was-written ()
+(ert-deftest qwen-companion-chat-send-test-inserting-keeps-the-prompt ()
   "Inserted text comes after the prompt, on a line of its own."
   (qwen-companion-chat-send-test-with nil
     (insert "Look:")
@@ -125,7 +125,7 @@ It is the value of `default-directory' there."
                        (:kind link :path ,file))
                      (plist-get (car (qwen-companion-test-sent 'daemon-prompt)) :parts))))))
 
-(ert-deftest qwen-companion-chat-send-test-what-is-no-link ()
+(ert-deftest qwen-companion-chat-send-test-other-names-are-no-links ()
   "Names without a file, email addresses and quoted names stay text."
   (qwen-companion-chat-send-test-with '(("a" "") ("b" ""))
     (dolist (text '("me@a is @nobody" "no @" "```\n@a\n```" "````\n```\n@a" "`@a`"))
@@ -138,7 +138,7 @@ It is the value of `default-directory' there."
                      (:kind link :path ,(expand-file-name "a")))
                    (qwen-companion-chat-send--parts "```\n@a\n```\n@b @a @b")))))
 
-(ert-deftest qwen-companion-chat-send-test-what-the-daemon-does-not-read-is-no-link ()
+(ert-deftest qwen-companion-chat-send-test-files-outside-the-workspace-are-no-links ()
   "The name of a file that is not in the workspace stays, and that is said."
   (qwen-companion-chat-send-test-with '(("project/a" "one\n") ("outside" "two\n"))
     (make-symbolic-link (expand-file-name "outside") "project/inside")
@@ -160,7 +160,7 @@ It is the value of `default-directory' there."
       (should (member (list :kind 'link :path file)
                       (qwen-companion-chat-send--parts (concat "@" file)))))))
 
-(ert-deftest qwen-companion-chat-send-test-what-ends-a-sentence-is-not-in-the-name ()
+(ert-deftest qwen-companion-chat-send-test-punctuation-after-a-name-is-not-in-it ()
   (qwen-companion-chat-send-test-with '(("a.el" "one\n") ("b" "two\n") ("b!" "three\n"))
     (pcase-dolist (`(,text . ,file) '(("what is @a.el?" . "a.el") ("(see @a.el)." . "a.el")
                                       ("@b, then" . "b") ("@b!" . "b!")))
@@ -436,7 +436,7 @@ One with a line end cannot be written."
     (should (equal "then this" (string-trim (qwen-companion-chat-send--text))))
     (qwen-companion-chat-send--set-text "")))
 
-(ert-deftest qwen-companion-chat-send-test-what-fills-the-context ()
+(ert-deftest qwen-companion-chat-send-test-shows-the-use-of-the-context ()
   (qwen-companion-chat-test-with
     (call-interactively #'qwen-companion-chat-show-usage)
     (should (equal "s" (plist-get (car (qwen-companion-test-sent 'daemon-usage)) :session)))

@@ -29,7 +29,7 @@
                                    :type 'user-error)))))
     (should-not (qwen-companion-chat-buffers))))
 
-(ert-deftest qwen-companion-chat-test-opens-a-session-and-shows-what-is-said ()
+(ert-deftest qwen-companion-chat-test-opens-a-session-and-shows-its-texts ()
   (qwen-companion-chat-test-with
     (should (eq (current-buffer) (qwen-companion-chat-buffer "s")))
     (qwen-companion-chat-test-turn
@@ -39,7 +39,7 @@
     (should (equal "\n\fYou\nWhat is it?\n\nA greeting.\n"
                    (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-what-comes-before-the-reply-is-not-lost ()
+(ert-deftest qwen-companion-chat-test-text-before-the-reply-is-not-lost ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat t)
     (qwen-companion-chat-test-tell 'daemon-session :session "other" :state 'busy)
@@ -117,7 +117,7 @@
        (list :kind 'end :turn "t1" :outcome outcome :text text))
       (should (equal said (qwen-companion-chat-test-conversation))))))
 
-(ert-deftest qwen-companion-chat-test-what-is-not-supported-is-said-by-its-name ()
+(ert-deftest qwen-companion-chat-test-unsupported-events-are-named ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      '(:kind note :turn "t1" :note unsupported :text "goal_changed")
@@ -125,7 +125,7 @@
     (should (string-match-p "Unsupported: goal_changed;.*\nUnsupported: hologram;"
                             (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-what-is-not-all-there-says-so ()
+(ert-deftest qwen-companion-chat-test-incomplete-text-says-so ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn '(:kind note :turn nil :note truncated :text "120")
                                    (qwen-companion-chat-test-text 'user "One" :by 'me)
@@ -137,7 +137,7 @@
                            "The session was rewound to its beginning; everything above is forgotten\n")
                    (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-what-belongs-to-no-turn-is-at-the-end ()
+(ert-deftest qwen-companion-chat-test-notes-without-a-turn-are-at-the-end ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      '(:kind note :note setting :text "one")
@@ -145,7 +145,7 @@
      '(:kind note :note setting :text "two"))
     (should (string-match-p "one\n\nAnswer\\.\n.*two\n\\'" (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-what-cannot-be-shown-costs-nothing-else ()
+(ert-deftest qwen-companion-chat-test-an-unreadable-text-does-not-stop-the-others ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell 'daemon-reset :session "s" :batches 1)
     (should (string-match-p
@@ -196,7 +196,7 @@
 
 ;;; Point, windows, undo
 
-(ert-deftest qwen-companion-chat-test-nobody-is-moved-by-what-comes ()
+(ert-deftest qwen-companion-chat-test-point-stays-when-text-arrives ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn
      (qwen-companion-chat-test-text 'answer (mapconcat #'number-to-string (number-sequence 1 99) "\n"))
@@ -218,7 +218,7 @@
       (should (equal "51\n52" (buffer-substring (window-start away) (+ 5 (window-start away)))))
       (should (equal "55" (buffer-substring (- (window-point away) 2) (window-point away)))))))
 
-(ert-deftest qwen-companion-chat-test-a-window-that-begins-with-the-prompt-shows-what-comes ()
+(ert-deftest qwen-companion-chat-test-a-window-that-begins-with-the-prompt-follows-new-text ()
   "A window scrolled inside a long prompt stays where it is."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "One.\n"))
@@ -546,7 +546,7 @@
         (kill-buffer))
       (should-not qwen-companion-chat--clock))))
 
-(ert-deftest qwen-companion-chat-test-what-counts-is-first-in-a-narrow-window ()
+(ert-deftest qwen-companion-chat-test-header-starts-with-the-state-in-a-narrow-window ()
   "State, queue and context come first; in a mismatch, the owner of the files."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-tell
@@ -614,7 +614,7 @@
 
 ;;; Coming and going
 
-(ert-deftest qwen-companion-chat-test-a-new-process-is-told-what-is-open ()
+(ert-deftest qwen-companion-chat-test-a-new-process-is-told-of-open-sessions ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn (qwen-companion-chat-test-text 'answer "Before."))
     (run-hooks 'qwen-companion-backend-disconnected-hook)
@@ -627,7 +627,7 @@
                                   (qwen-companion-test-sent 'daemon-load))))
     (should (string-match-p "Before\\." (qwen-companion-chat-test-conversation)))))
 
-(ert-deftest qwen-companion-chat-test-a-new-process-is-told-what-only-emacs-has ()
+(ert-deftest qwen-companion-chat-test-a-new-process-gets-interrupted-turns-from-emacs ()
   "A turn that has not ended well, as it was shown."
   (qwen-companion-chat-test-with
     (let ((said (lambda (turn voice text)

@@ -43,7 +43,7 @@
     ;; The end of the last line is that of what is seen.
     (should-not (invisible-p (point)))))
 
-(ert-deftest qwen-companion-chat-tools-test-what-is-below-is-opened-with-the-mouse ()
+(ert-deftest qwen-companion-chat-tools-test-nested-parts-are-opened-with-the-mouse ()
   "It is set off from the conversation, in an agent's text too."
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn

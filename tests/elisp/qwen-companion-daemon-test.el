@@ -181,7 +181,7 @@ token for the URL, which is the value of the option."
       (call-interactively #'qwen-companion-daemon-start))
     (should-not (plist-member (car (qwen-companion-test-sent 'daemon-start)) :token))))
 
-(ert-deftest qwen-companion-daemon-test-what-cannot-be-started-is-refused ()
+(ert-deftest qwen-companion-daemon-test-refuses-a-missing-program-or-directory ()
   (qwen-companion-daemon-test-with
     (let ((qwen-companion-qwen-command '("no-such-program")))
       (should-error (qwen-companion-daemon-start default-directory) :type 'user-error))

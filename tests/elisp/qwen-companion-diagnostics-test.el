@@ -103,7 +103,7 @@ Each is (LINE . TEXT), or TEXT."
   "Return the text for the model about an error with MESSAGE."
   (format "error: %s (qwen-companion-diagnostics-test-check)" message))
 
-(ert-deftest qwen-companion-diagnostics-test-only-what-is-new-is-told ()
+(ert-deftest qwen-companion-diagnostics-test-only-new-problems-are-told ()
   (qwen-companion-diagnostics-test--with "bad old\nfine\n"
     ;; It stands on another line now, and is no news.
     (should-not (qwen-companion-diagnostics-test--edit
@@ -117,7 +117,7 @@ Each is (LINE . TEXT), or TEXT."
                                   (qwen-companion-diagnostics-test--insert "bad old\n")))))
     (should-not (qwen-companion-diagnostics-test--edit #'erase-buffer))))
 
-(ert-deftest qwen-companion-diagnostics-test-the-user-chooses-what-is-told ()
+(ert-deftest qwen-companion-diagnostics-test-the-option-chooses-the-severities ()
   (qwen-companion-diagnostics-test--with "fine\n"
     (let ((qwen-companion-tell-problems 'all))
       (should (equal '("bad" "odd")
@@ -159,7 +159,7 @@ Each is (LINE . TEXT), or TEXT."
         (qwen-companion-test-wait-for (not (eq told 'nothing)))
         (should-not told)))))
 
-(ert-deftest qwen-companion-diagnostics-test-what-was-not-checked-before-is-said-so ()
+(ert-deftest qwen-companion-diagnostics-test-says-when-it-was-not-checked-before ()
   (qwen-companion-diagnostics-test--with "bad old\n"
     (flymake-start)
     (should (equal "Nothing had been checked before, so some of it may be old."

@@ -206,7 +206,7 @@
           (dolist (other '("one\ntwo\nthree\n\n" "one\ntwo\n" "one\r\ntwo" ""))
             (should-not (qwen-companion-disk-holds-p path other))))))))
 
-(ert-deftest qwen-companion-disk-test-what-cannot-be-encoded-is-not-held ()
+(ert-deftest qwen-companion-disk-test-unencodable-text-is-not-held ()
   (qwen-companion-disk-test-with nil
     (let ((path (expand-file-name "a.txt")))
       (qwen-companion-disk-test--encode path "caf\u00e9 ?\n" 'iso-latin-1)

@@ -640,7 +640,7 @@ visits and that has changed."
       (qwen-companion-follow-test--undo)
       (should (buffer-modified-p)))))
 
-(ert-deftest qwen-companion-follow-test-what-is-not-followed-keeps-its-time ()
+(ert-deftest qwen-companion-follow-test-unfollowed-buffer-keeps-its-time ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (with-current-buffer (find-file-noselect "a.txt")
       (setq-local revert-buffer-function #'ignore)
@@ -657,7 +657,7 @@ visits and that has changed."
       (should-not (equal 0 (visited-file-modtime)))
       (qwen-companion-follow-enable))))
 
-(ert-deftest qwen-companion-follow-test-option-off-follows-what-was-accepted ()
+(ert-deftest qwen-companion-follow-test-option-off-follows-accepted-proposals ()
   (qwen-companion-follow-test-with '(("a.txt" "one\n"))
     (setq qwen-companion-follow-writes nil)
     (with-current-buffer (find-file-noselect "a.txt")

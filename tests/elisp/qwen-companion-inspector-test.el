@@ -125,7 +125,7 @@ MORE are keys and values that come first."
       (qwen-companion-inspector-toggle-fold)
       (should (string-search "| answer" (qwen-companion-inspector-test--text))))))
 
-(ert-deftest qwen-companion-inspector-test-what-hooks-were-answered ()
+(ert-deftest qwen-companion-inspector-test-shows-answers-to-hooks ()
   "The answers to hooks are counted, and shown one by one on demand."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1")
@@ -151,7 +151,7 @@ MORE are keys and values that come first."
     (qwen-companion--on-sessions '(:sessions nil :gone ("s1")))
     (should-not (string-search "Hooks" (qwen-companion-inspector-test--text)))))
 
-(ert-deftest qwen-companion-inspector-test-what-a-cli-was-told ()
+(ert-deftest qwen-companion-inspector-test-shows-the-context-of-a-cli ()
   "Name, process, place, trust, files with ages, cursor and selection."
   (qwen-companion-inspector-test--with '(("main.py" "one\n") ("doc/notes.txt" "two\n"))
     (qwen-companion-inspector-test--connect "s1" :pid 4711 :directory (expand-file-name "~/src"))
@@ -178,7 +178,7 @@ MORE are keys and values that come first."
       ;; Newest first, as it was told.
       (should (< (string-search "main.py" text) (string-search "doc/notes.txt" text))))))
 
-(ert-deftest qwen-companion-inspector-test-what-was-not-told ()
+(ert-deftest qwen-companion-inspector-test-shows-nothing-that-was-not-told ()
   "The inspector invents nothing that the CLI was not told."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)

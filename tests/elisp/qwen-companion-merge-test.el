@@ -356,7 +356,7 @@ Check that the text is then what it should be, and return it."
   (should-not (qwen-companion-merge-test--merge nil "a\n" "b\n"))
   (should-not qwen-companion-merge--requests))
 
-(ert-deftest qwen-companion-merge-test-what-is-not-unicode-fails ()
+(ert-deftest qwen-companion-merge-test-text-that-is-not-unicode-fails ()
   "Text that is not Unicode fails, and the connection lives on."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
@@ -466,7 +466,7 @@ Check that the text is then what it should be, and return it."
       (qwen-companion-test-wait-for (eq answer 'failed))
       (should-not (directory-files (qwen-companion-backend-spool) nil "^text-")))))
 
-(ert-deftest qwen-companion-merge-test-what-is-too-large-fails ()
+(ert-deftest qwen-companion-merge-test-too-large-text-fails ()
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (qwen-companion-backend-connected-p))

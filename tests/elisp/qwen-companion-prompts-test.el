@@ -135,7 +135,7 @@ The function `become' gives it another activity, since now or TIME."
     (send "three")
     (should (equal '(paste "three") (car sent)))))
 
-(ert-deftest qwen-companion-prompts-test-nothing-is-pasted-behind-what-is-typed ()
+(ert-deftest qwen-companion-prompts-test-nothing-is-pasted-after-typed-text ()
   "Without a file, prompts are pasted when the turn is over and nothing is typed."
   (qwen-companion-prompts-test--with '(:activity working :since 1)
     (setq-local qwen-companion-terminal-prompt-file nil)

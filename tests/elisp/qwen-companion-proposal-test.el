@@ -611,7 +611,7 @@ that of the unified review."
                          (regexp-quote (expand-file-name "elsewhere/a.txt")))
                  shown))))))
 
-(ert-deftest qwen-companion-proposal-test-names-with-what-cannot-be-seen ()
+(ert-deftest qwen-companion-proposal-test-invisible-characters-in-names-are-shown ()
   "It is written out, and that is said."
   (qwen-companion-proposal-test-with '(("plain.txt" "one\n"))
     (pcase-dolist (`(,file ,written)
@@ -675,7 +675,7 @@ that of the unified review."
         (should (string-match-p (regexp-quote "%%b%%n%%s\\u202E")
                                 (qwen-companion-test-header)))))))
 
-(ert-deftest qwen-companion-proposal-test-what-reorders-text-is-shown ()
+(ert-deftest qwen-companion-proposal-test-characters-that-reorder-text-are-shown ()
   "Characters that make a line look like another are seen as codes."
   (qwen-companion-proposal-test-with '(("a.py" "x = 1\n") ("b.py" "# \u202e\n"))
     (let ((plain (qwen-companion-test-propose "a.py" "# שלום é\n"))
@@ -844,7 +844,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal '((accepted "ONE\n2\n") (accepted "1\nTWO\n"))
                      (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-proposal-test-three-changes-whatever-comes-first ()
+(ert-deftest qwen-companion-proposal-test-three-changes-in-any-order-of-merges ()
   "The future text of the file is computed in order, also when merges are slow."
   (qwen-companion-proposal-test-with-merges '(("a.txt" "1\n2\n3\n"))
     (should-not
@@ -1005,7 +1005,7 @@ The CLI writes both one after the other, and nothing is amiss."
                           (qwen-companion-proposal-test--settle))))
       (should (equal '("two\nmine\n") (qwen-companion-proposal-test--kept))))))
 
-(ert-deftest qwen-companion-proposal-test-what-equals-the-disk-is-not-kept ()
+(ert-deftest qwen-companion-proposal-test-text-equal-to-the-disk-is-not-kept ()
   "A text that equals the file is not kept, in whatever way the review ends."
   (dolist (end (list #'qwen-companion-proposal-on-close #'qwen-companion-proposal-on-orphan
                      (lambda (_) (qwen-companion-proposal-end-all))
@@ -1046,7 +1046,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-diff-accept proposal)
       (should (equal '((accepted "two\n")) (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-proposal-test-what-was-written-before-it-is-shown ()
+(ert-deftest qwen-companion-proposal-test-file-written-before-the-review-is-shown ()
   "Accepting from the list is refused once; the review itself says so."
   (qwen-companion-proposal-test-with '(("a.txt" "one\n"))
     (dolist (shown '(nil t))
@@ -1083,7 +1083,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (should (equal '((accepted "\ufeffone\r\n2\r\n"))
                      (qwen-companion-proposal-test--outcomes))))))
 
-(ert-deftest qwen-companion-proposal-test-says-what-the-cli-could-not-read ()
+(ert-deftest qwen-companion-proposal-test-warns-of-text-that-the-cli-cannot-read ()
   "A CLI that knows UTF-8 only would spoil a file in another encoding."
   (qwen-companion-proposal-test-with nil
     (let ((coding-system-for-write 'iso-latin-1-unix))

@@ -186,7 +186,7 @@ Wait until the companion has found out, and return what it says."
       (qwen-companion-test-wait-for
        (null (get-process "qwen-companion-diff"))))))
 
-(ert-deftest qwen-companion-rescue-test-disk-is-not-what-was-accepted ()
+(ert-deftest qwen-companion-rescue-test-disk-differs-from-the-accepted-text ()
   "A message says so; the text is kept, and the difference is shown beside."
   (dolist (busy '(nil t))
     (qwen-companion-rescue-test-with '(("a.txt" "one\n"))

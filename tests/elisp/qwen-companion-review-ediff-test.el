@@ -54,7 +54,7 @@
       ediff-session-registry
       (directory-files temporary-file-directory nil "\\`[^.]")))
 
-(ert-deftest qwen-companion-review-ediff-test-what-ediff-cannot-show ()
+(ert-deftest qwen-companion-review-ediff-test-falls-back-to-hunks ()
   "It is shown hunk by hunk, with the reason; keys go where they went before."
   (pcase-dolist (`(,new ,program ,reason)
                  (list '("one\nt\0wo\n" "diff" "NUL")
@@ -88,7 +88,7 @@
         (should (equal '("*terminal*") (qwen-companion-review-ediff-test--buffers)))
         (delete-directory temporary-file-directory t)))))
 
-(ert-deftest qwen-companion-review-ediff-test-what-ediff-can-show-no-longer ()
+(ert-deftest qwen-companion-review-ediff-test-falls-back-during-a-review ()
   "A text on disk, or a third one, with a NUL comes while Ediff shows a review."
   (dolist (step (list (lambda ()
                         (write-region "on\0e\n" nil "a.txt" nil 'silent)
@@ -429,7 +429,7 @@
       (call-interactively (key-binding "?"))
       (should (= height (window-height (get-buffer-window "*Ediff Control Panel*")))))))
 
-(ert-deftest qwen-companion-review-ediff-test-header-says-what-it-is ()
+(ert-deftest qwen-companion-review-ediff-test-header-describes-the-proposal ()
   "File, CLI, project and state; names of strangers stay names."
   (qwen-companion-review-ediff-test-with nil
     (let* ((project (file-name-nondirectory (directory-file-name default-directory)))

@@ -45,7 +45,7 @@
   (search-forward text)
   (beginning-of-line))
 
-(ert-deftest qwen-companion-review-list-test-lists-what-waits ()
+(ert-deftest qwen-companion-review-list-test-lists-waiting-proposals ()
   "File, CLI, project, size, age and state; the size when it is counted."
   (qwen-companion-review-list-test-with '(("src/a.txt" "1\n2\n3\n"))
     (let ((project (file-name-nondirectory (directory-file-name default-directory))))
@@ -209,7 +209,7 @@
         (should-not asked)
         (should-not (qwen-companion-proposals))))))
 
-(ert-deftest qwen-companion-review-list-test-answers-all-and-says-what-was-refused ()
+(ert-deftest qwen-companion-review-list-test-answers-all-and-names-the-refused ()
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (dolist (file '("a.txt" "b.txt"))
       (qwen-companion-test-propose file "2\n"))

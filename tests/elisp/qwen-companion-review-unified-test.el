@@ -234,7 +234,7 @@ A text that is nil removes the line."
     (qwen-companion-review-unified-test--press "C-/")
     (should-not (qwen-companion-proposal-edited-p proposal))))
 
-(ert-deftest qwen-companion-review-unified-test-undo-spares-what-has-changed ()
+(ert-deftest qwen-companion-review-unified-test-undo-spares-changed-text ()
   "A step is not undone where something else has changed the text meanwhile."
   (qwen-companion-review-unified-test-with-joined
     (qwen-companion-review-unified-test--press "e")
@@ -253,7 +253,7 @@ A text that is nil removes the line."
     (qwen-companion-review-file-written (expand-file-name "a.txt"))
     (should-error (qwen-companion-review-unified-test--press "C-/") :type 'user-error)))
 
-(ert-deftest qwen-companion-review-unified-test-hunks-say-what-they-are-in ()
+(ert-deftest qwen-companion-review-unified-test-hunks-name-their-function ()
   "The major mode names it if that is cheap; otherwise git's rule does."
   (qwen-companion-review-unified-test-with
       '(("a.el" "(defun one ()\n  \"Text.\"\n  1)\n")
@@ -757,7 +757,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
                    (qwen-companion-review-unified-test--text proposal)))))
 
-(ert-deftest qwen-companion-review-unified-test-nothing-is-done-with-what-is-not-shown ()
+(ert-deftest qwen-companion-review-unified-test-nothing-is-done-with-unseen-text ()
   "A text that was changed elsewhere is looked at first."
   (qwen-companion-review-unified-test-with-three
     (dolist (key '("k" "s" "e" "C-c C-c"))
@@ -796,7 +796,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (qwen-companion-diff-reject proposal)
       (mapc #'funcall qwen-companion-review-unified-test-answers))))
 
-(ert-deftest qwen-companion-review-unified-test-what-cannot-be-compared ()
+(ert-deftest qwen-companion-review-unified-test-uncomparable-texts ()
   "It can be accepted and shown in Ediff all the same."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
     (cl-letf (((symbol-function 'qwen-companion-merge-compare)
@@ -1002,7 +1002,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (set-buffer (window-buffer))
     (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))))
 
-(ert-deftest qwen-companion-review-unified-test-the-option-counts-for-what-comes ()
+(ert-deftest qwen-companion-review-unified-test-the-option-is-for-later-proposals ()
   "Open reviews keep their front end; nil offers both as before."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
     (qwen-companion-review-unified-test--review "two\n")

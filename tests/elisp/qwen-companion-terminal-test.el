@@ -381,7 +381,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
             (should-error (qwen-companion-run-in-worktree name) :type 'user-error))))
       (should (equal '(("--worktree") ("--worktree=fix-1.a_b")) opened)))))
 
-(ert-deftest qwen-companion-terminal-test-a-directory-sets-what-is-safe ()
+(ert-deftest qwen-companion-terminal-test-a-directory-sets-safe-values ()
   "Its .dir-locals.el sets safe values; unsafe ones ask nothing and do nothing."
   (qwen-companion-test-with-files
       '((".dir-locals.el" "((nil . ((qwen-companion-terminal . term)

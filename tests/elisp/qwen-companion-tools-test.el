@@ -328,7 +328,7 @@ It is the error, or the items, each (LINE TEXT), (nil TEXT) or TEXT."
     ("test_output"))
   "Ways to ask each tool about a file; t is its name.")
 
-(ert-deftest qwen-companion-tools-test-each-tool-hides-what-is-not-for-the-cli ()
+(ert-deftest qwen-companion-tools-test-each-tool-leaves-out-hidden-files ()
   "No tool tells of a file that the user hides, or of a remote one."
   (should (equal (sort (mapcar #'car qwen-companion-tools) #'string<)
                  (delete-dups (mapcar #'car qwen-companion-tools-test--questions))))

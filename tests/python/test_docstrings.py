@@ -89,6 +89,17 @@ def test_the_tests_in_lisp_say_in_sentences_what_they_test() -> None:
     assert [pair for pair in lines if RELATIVE.search(pair[1]) or FRAGMENT.match(pair[1])] == []
 
 
+def test_names_of_tests_in_lisp_are_no_riddles() -> None:
+    names = [
+        name
+        for file in sorted((CHECKOUT / "tests/elisp").glob("*.el"))
+        for name in re.findall(r"^\(ert-deftest (\S+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(names) > 500
+    riddle = re.compile(r"-test-(?:what|who)-|-(?:whose|whom|whoever|whatever|of-which|that-which)-")
+    assert [name for name in names if riddle.search(name)] == []
+
+
 def test_docstrings_in_lisp_name_their_value() -> None:
     # "Return the text at point", not "Return what is at point".
     lines = first_lines("qwen-companion*.el")
