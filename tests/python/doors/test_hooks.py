@@ -260,19 +260,20 @@ def test_what_was_answered_is_told_while_it_is_looked_at(home: Home, backend: Ba
 
 def test_a_state_outlives_the_backend(home: Home) -> None:
     state = [Symbol(":activity"), Symbol("idle"), Symbol(":since"), 5, Symbol(":mode"), "yolo"]
-    session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1", "state": state}
-    with Backend(home, sessions=[{**session, "no-hooks": "why"}]) as backend:
+    session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1"}
+    with Backend(home, sessions=[{**session, "state": state}, {**session, "id": "j", "no-hooks": "why"}]) as backend:
         backend.connect()
         backend.emacs.call("roots", dumps({"roots": [str(home.work)]}))
         published = backend.emacs.wait_for("published")
         backend.port, backend.token = published["port"], published["token"]
         with backend.cli().stream():
             told = backend.emacs.wait_until(
-                "sessions", lambda told: any(as_dict(item)["id"] == "i" for item in told["sessions"])
+                "sessions", lambda told: {"i", "j"} <= {as_dict(item)["id"] for item in told["sessions"]}
             )
-    old = next(item for item in map(as_dict, told["sessions"]) if item["id"] == "i")
-    assert as_dict(old["state"])["mode"] == "yolo"
-    assert old["no-hooks"] == "why"
+    old = {item["id"]: item for item in map(as_dict, told["sessions"])}
+    assert as_dict(old["i"]["state"])["mode"] == "yolo"
+    assert "no-hooks" not in old["i"]
+    assert old["j"]["no-hooks"] == "why"
 
 
 def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend, caller: Caller) -> None:
